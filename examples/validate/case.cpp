@@ -103,16 +103,17 @@ class loader {
   void load_operand(const std::string& name, const std::string& u8_format, operand_data& out, gemm_case& x) {
     const io::tensor_info& t = tensor(name);
     auto [rows, columns] = extents(name, t, x);
-    const bool u8 = t.dtype == "U8";
+    const bool u8 = holds_bytes(t.dtype);
     if (u8 && u8_format.empty())
-      fail(name, "is U8: --" + name + "-format must say what it holds (" + format_list(gemm_formats) + ")");
+      fail(name,
+           "is " + t.dtype + ": --" + name + "-format must say what it holds (" + format_list(gemm_formats) + ")");
     const std::optional<format> type = find_format(u8 ? u8_format : t.dtype, gemm_formats);
     const std::optional<format> said = find_format(u8_format, gemm_formats);
     if (!u8 && !u8_format.empty() && !(said && type && *said == *type))
       throw io::error("--" + name + "-format", "tensor '" + name + "' is " + t.dtype + ", which says what it holds");
     if (!type && u8)
       throw io::error("--" + name + "-format", "'" + u8_format + "' is none of " + format_list(gemm_formats));
-    if (!type) fail(name, "type " + t.dtype + " is none of " + format_list(gemm_formats) + ", U8");
+    if (!type) fail(name, "type " + t.dtype + " is none of " + dtype_list(gemm_formats) + ", U8, I8");
     out.element = *type;
     if (u8) columns = columns * 8 / storage_bits(out.element);  // packed codes: bytes to elements
     if (rows < 1 || columns < 1 || x.batch < 1) fail(name, "shape " + shape_text(t.shape) + " is empty");
@@ -132,7 +133,7 @@ class loader {
     const io::tensor_info& t = tensor("metadata_a");
     const index_t bytes = sparse_metadata_bytes(f, x.k), width = storage_bits(f) / 8;
     if (f.bits() < 8 || f.bits() > 32) fail("metadata_a", "a has elements of type " + io::safetensors_dtype_of(f));
-    if (t.dtype != "U8") fail("metadata_a", "type " + t.dtype + " is not U8");
+    if (!holds_bytes(t.dtype)) fail("metadata_a", "type " + t.dtype + " is not U8 or I8");
     const auto [rows, columns] = extents("metadata_a", t, x);
     if (rows != x.a.rows || columns != bytes || x.k % (2 * sparse_window(f)) != 0) {
       fail("metadata_a", "shape " + shape_text(t.shape) + " is not [" + std::to_string(x.a.rows) + ", " +
@@ -186,11 +187,12 @@ class loader {
   void load_scales(const std::string& name, operand_data& out, gemm_case& x) {
     const io::tensor_info* t = file_.find(name);
     if (t == nullptr) return;
-    const bool e8m0 = t->dtype == "F8_E8M0" || (t->dtype == "U8" && options_.scale_format == "e8m0");
-    const bool ue4m3 = t->dtype == "F8_E4M3" || (t->dtype == "U8" && options_.scale_format == "ue4m3");
-    if (!options_.scale_format.empty() && t->dtype != "U8" && (options_.scale_format == "e8m0") != e8m0)
+    const bool bytes_alone = holds_bytes(t->dtype);
+    const bool e8m0 = t->dtype == "F8_E8M0" || (bytes_alone && options_.scale_format == "e8m0");
+    const bool ue4m3 = t->dtype == "F8_E4M3" || (bytes_alone && options_.scale_format == "ue4m3");
+    if (!options_.scale_format.empty() && !bytes_alone && (options_.scale_format == "e8m0") != e8m0)
       throw io::error("--scale-format", "tensor '" + name + "' is " + t->dtype + ", which says what it holds");
-    if (!e8m0 && !ue4m3 && t->dtype != "U8") fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8");
+    if (!e8m0 && !ue4m3 && !bytes_alone) fail(name, "type " + t->dtype + " is none of F8_E8M0, F8_E4M3, U8, I8");
     const std::vector<std::uint8_t> bytes = raw(*t);
     const auto per_batch = static_cast<index_t>(bytes.size()) / x.batch;
     for (const int block : {32, 16}) {

@@ -48,6 +48,10 @@ inline constexpr format fp8_formats[] = {formats::e4m3, formats::e5m2, formats::
 inline constexpr format block_elements[] = {formats::e2m1, formats::e2m3,     formats::e3m2,    formats::e4m3,
                                             formats::e5m2, formats::e4m3fnuz, formats::e5m2fnuz};
 
+/// Does a tensor of this type hold bytes, of which an option or their number says what they are? NumPy's and PyTorch's
+/// int8 is as much a byte as their uint8.
+inline bool holds_bytes(std::string_view dtype) { return dtype == "U8" || dtype == "I8"; }
+
 /// Names of safetensors, for messages.
 inline std::string dtype_list(std::span<const format> among) {
   std::string all;

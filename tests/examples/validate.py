@@ -171,6 +171,15 @@ class Cases(Program):
         arguments = ["--model", "blackwell-nvf4-f32", "--input", "u8.safetensors", "--scale-layout", "nvidia"]
         self.assertEqual(self.call(*arguments, "--a-format", "e2m1", "--b-format", "e2m1").returncode, 0)
         self.refused("tensor 'b': is U8: --b-format", *arguments, "--a-format", "e2m1")
+        known = [*arguments, "--a-format", "e2m1", "--b-format", "e2m1"]
+        bytes_of = {name: ("I8", *tensors[name][1:]) for name in ("a", "b", "scale_a", "scale_b")}  # as torch.int8 is stored
+        write_safetensors(self.folder / "u8.safetensors", tensors | bytes_of)
+        self.assertEqual(self.call(*known).returncode, 0)
+        self.refused("tensor 'b': is I8: --b-format", *arguments, "--a-format", "e2m1")
+        for name, allowed in (("a", "F16, BF16, F8_E4M3, .*, F64, U8, I8"), ("scale_a", "F8_E8M0, F8_E4M3, U8, I8")):
+            *outer, columns = tensors[name][1]
+            write_safetensors(self.folder / "u8.safetensors", tensors | {name: ("I16", [*outer, columns // 2], tensors[name][2])})
+            self.refused(f"tensor '{name}': type I16 is none of {allowed}$", *(arguments + known[-2:] if name == "a" else known))
 
     def test_sparse_a_whole_and_as_kept_elements(self):
         path = self.make("case.safetensors", "--model", "hopper-sparse-mma-fp8-f32", "--kind", "normal")

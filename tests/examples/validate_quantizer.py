@@ -292,6 +292,19 @@ class RightDumps(Program):
         write_safetensors(path, tensors)
         self.same("--quantizer", "te_rocm", "--format", "mxfp4", "--input", path)
 
+    def test_bytes_of_int8(self):
+        """As torch.int8 and numpy.int8 are stored: bytes, as those of uint8."""
+        for preset, blocks in (("te_rocm", "mxfp4"), ("ocp", "mxfp8_e4m3"), ("ocp", "mxint8"), ("nvidia", "nvfp4")):
+            path = self.make("--quantizer", preset, "--format", blocks)
+            good = load(path)
+            write_safetensors(path, {**good, **{name: ("I8", *good[name][1:]) for name in ("codes", "scales")}})
+            known = ["--quantizer", preset, "--input", path]
+            self.same(*known, "--format", blocks)
+            if blocks in ("mxfp4", "nvfp4"):  # two codes a byte are no others'
+                self.same(*known)
+            else:
+                self.refused("tensor 'codes': type I8 leaves the format open: give --format", *known)
+
     def test_other_bits_of_a_code_a_byte(self):
         """Every byte is compared: a code has 4 bits, or 6, and those above are 0."""
         for blocks, bits, above in (("mxfp4", 4, 0x30), ("mxfp6_e2m3", 6, 0x80)):
@@ -1468,8 +1481,11 @@ class BadInput(Program):
         self.refused("tensor 'codes': type F8_E4M3 holds no elements of e5m2", *known, "--format", "mxfp8_e5m2")
         good = load(path)
         for name, dtype, pattern in (("scales", "F8_E4M3", "type F8_E4M3 holds no scales of e8m0"),
-                                     ("codes", "I8", "type I8 is none of U8, F4")):
-            write_safetensors(path, {**good, name: (dtype, *good[name][1:])})
+                                     ("codes", "I16", "type I16 is none of U8, I8, F4, F6_E2M3"),
+                                     ("scales", "BF16", "type BF16 is none of F8_E8M0, F8_E4M3, U8, I8$")):
+            _, (rows, columns), data = good[name]
+            shape = [rows, columns // 2] if "16" in dtype else [rows, columns]
+            write_safetensors(path, {**good, name: (dtype, shape, data)})
             self.refused(f"tensor '{name}': {pattern}", *known, "--format", "mxfp8_e4m3")
         path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
         good = load(path)

@@ -117,14 +117,14 @@ class dump_loader {
     const io::tensor_info* scales = file_.find(side.scale_name());
     if (codes == nullptr && scales == nullptr) return;
     if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
-    if (codes->dtype != "U8" && !find_format(codes->dtype, block_elements))
-      fail(side.code_name(), "type " + codes->dtype + " is none of U8, " + dtype_list(block_elements));
+    if (!holds_bytes(codes->dtype) && !find_format(codes->dtype, block_elements))
+      fail(side.code_name(), "type " + codes->dtype + " is none of U8, I8, " + dtype_list(block_elements));
     if (codes->begin == codes->end) fail(side.code_name(), "is empty");
     side.codes = bytes_of(*codes);
     side.code_shape = codes->shape;
     if (scales != nullptr) {
-      if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && scales->dtype != "U8")
-        fail(side.scale_name(), "type " + scales->dtype + " is none of F8_E8M0, F8_E4M3, U8");
+      if (scales->dtype != "F8_E8M0" && scales->dtype != "F8_E4M3" && !holds_bytes(scales->dtype))
+        fail(side.scale_name(), "type " + scales->dtype + " is none of F8_E8M0, F8_E4M3, U8, I8");
       if (scales->begin == scales->end) fail(side.scale_name(), "is empty");
       side.scales = bytes_of(*scales);
       side.scale_shape = scales->shape;
@@ -147,7 +147,7 @@ class dump_loader {
     if (!element && !format_name_.empty()) return find_blocks(format_name_, block_rows_);
     if (element) {
       f.element = *element;
-    } else if (codes.dtype == "U8" && 2 * static_cast<index_t>(side.codes.size()) == side.rows * side.k) {
+    } else if (holds_bytes(codes.dtype) && 2 * static_cast<index_t>(side.codes.size()) == side.rows * side.k) {
       f.element = formats::e2m1;
     } else if (!side.scales.empty() && side.k % nvfp4.length != 0) {
       fail("x", extents(side) + " along the blocks are no whole blocks of any format");
@@ -197,7 +197,7 @@ class dump_loader {
     if (element && !(*element == f.element))
       fail(side.code_name(), "type " + codes + " holds no elements of " + std::string(to_string(f.element)));
     const io::tensor_info* scales = file_.find(side.scale_name());
-    if (scales == nullptr || f.length == 0 || scales->dtype == "U8") return;
+    if (scales == nullptr || f.length == 0 || holds_bytes(scales->dtype)) return;
     if ((scales->dtype == "F8_E8M0") != f.has_e8m0_scale())
       fail(side.scale_name(), "type " + scales->dtype + " holds no scales of " + std::string(to_string(f.scale)));
   }
