@@ -11,6 +11,9 @@ namespace rotoscale::validate {
 
 namespace {
 
+/// Those that explain nothing are not listed. Bits of a NaN alone are what --nan any lets through.
+bool explains_any(const explanation& e) { return e.explained + e.nan_bits != 0; }
+
 /// The model, and the options to give beside it.
 std::string name_of(const ranking& r, const explanation& e) {
   const std::string options = options_of(r.given, e.use);
@@ -28,7 +31,7 @@ std::vector<std::string> conclusion(const ranking& r) {
   std::vector<std::string> lines;
   const bool tells = !r.told_file.empty();
   const std::string nothing_written = tells ? "; --tell-apart wrote nothing" : "";
-  if (r.all.front().explained + r.all.front().nan_bits == 0) {
+  if (!explains_any(r.all.front())) {
     lines.push_back("nothing explains any of it" + nothing_written);
   } else if (!r.explains_half()) {
     lines.push_back("no more than that: of what was tried (docs/validate.md), nothing made this result" +
@@ -84,6 +87,7 @@ void print(const ranking& r) {
   std::cout << r.what << " by elements explained, of " << r.looked_at()
             << (r.is_sample() ? ", a sample of " + std::to_string(r.elements) : "") << ":\n";
   for (const explanation& e : r.all) {
+    if (!explains_any(e)) continue;
     std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
     if (const std::string options = options_of(r.given, e.use); !options.empty()) std::cout << ", with " << options;
     if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more but for the bits of a NaN (--nan any)";
@@ -102,7 +106,9 @@ void add_to(nlohmann::ordered_json& report, const ranking& r) {
   if (r.explains_half()) report["best"] = json_of(r, r.all[r.best]);
   report["tied"] = r.tied;
   report["candidates"] = nlohmann::ordered_json::array();
-  for (const explanation& e : r.all) report["candidates"].push_back(json_of(r, e));
+  for (const explanation& e : r.all) {
+    if (explains_any(e)) report["candidates"].push_back(json_of(r, e));
+  }
   if (!r.told_file.empty()) {
     report["told_apart"] = nlohmann::ordered_json::array();
     for (const std::vector<std::size_t>& group : r.told) report["told_apart"].push_back(names_of(r, group));

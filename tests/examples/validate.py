@@ -130,6 +130,17 @@ class Cases(Program):
         self.assertRegex(done.stdout, r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells more "
                                       r"apart\n\Z")
 
+    def test_models_that_explain_nothing_are_not_listed(self):
+        path = self.make("case.safetensors", "--model", "blackwell-f8f6f4-f32", "--kind", "wide")
+        for sample in (1, 64):  # of which those of Ada and Hopper explain none
+            done = self.call("--identify", "--input", path, "--sample", sample, "--report", "report.json")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            counts = [int(count) for count in re.findall(r"^  (\d+)  ", done.stdout, re.M)]
+            self.assertEqual((counts[0], counts[-1] > 0), (sample, True), done.stdout)
+            self.assertNotIn("ada-mma-fp8-f32", done.stdout)
+            found = json.loads((self.folder / "report.json").read_text())["candidates"]
+            self.assertEqual([c["explained"] for c in found], counts)
+
     def test_fit_finds_the_parameters(self):
         path = self.make("case.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
         done = self.call("--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
