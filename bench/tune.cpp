@@ -409,6 +409,7 @@ int run(int argc, char** argv) {
   try {
     refuse_overflow(app);
     app.parse(argc, argv);
+    refuse_empty(app);
     shapes = wanted_shapes(a);
   } catch (const CLI::Success& help) {
     const int code = app.exit(help);

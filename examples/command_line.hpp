@@ -4,9 +4,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rotoscale/io/error.hpp"
@@ -34,6 +37,19 @@ inline void refuse_overflow(CLI::App& app) {
     if (type.starts_with("INT") || type.starts_with("UINT")) o->transform(within_64_bits(type.starts_with("INT")));
   }
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_overflow(*sub);
+}
+
+/// Refuses an option, or an argument, whose value is empty, as a script's unset variable leaves it, but for those in
+/// `text`, where nothing is a value as well. Throws io::error naming it. Of a command line that has been parsed.
+inline void refuse_empty(const CLI::App& app, std::initializer_list<std::string_view> text = {}) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (std::find(text.begin(), text.end(), name) != text.end()) continue;
+    for (const std::string& value : option->results()) {
+      if (value.empty()) throw io::error(name, "is empty");
+    }
+  }
+  for (const CLI::App* sub : app.get_subcommands()) refuse_empty(*sub, text);
 }
 
 /// Why CLI11 could not convert a value, of which it says "Could not convert: --steps = ten" and no more.

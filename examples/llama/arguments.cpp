@@ -303,15 +303,6 @@ void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
-/// Refuses an option whose value is empty, as a script's unset variable leaves it, but for those that are text.
-void refuse_empty(const CLI::Option& option) {
-  const std::string name = option.get_name();
-  if (name == "--prompt" || name == "--title") return;
-  for (const std::string& value : option.results()) {
-    if (value.empty()) throw io::error(name, "is empty");
-  }
-}
-
 /// Refuses a directory's name that none can have, or that may not be looked up: too long, a loop of links, below what
 /// this user may not enter.
 void refuse_unnameable(const CLI::Option& option) {
@@ -362,10 +353,10 @@ void parse_arguments(int argc, char** argv, arguments& a) {
       }
       throw io::error("arguments", explain_parse_error(app, e));
     }
+    refuse_empty(app, {"--prompt", "--title"});
     for (const CLI::App* sub : app.get_subcommands()) {
       for (const CLI::Option* o : sub->get_options()) {
         if (o->count() == 0) continue;
-        refuse_empty(*o);
         refuse_unnameable(*o);
         for (const std::string& name : o->get_lnames()) target.flags.insert("--" + name);
       }

@@ -298,6 +298,7 @@ int main(int argc, char** argv) {
   try {
     rotoscale::refuse_overflow(app);
     app.parse(argc, argv);
+    rotoscale::refuse_empty(app);
     return rotoscale::probe::run(o);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);

@@ -297,8 +297,7 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
   app.add_option("--input", o.input, "the case; - for a safetensors file on standard input, at most 1 GiB");
   app.add_option("--tensor", o.tensors, "a tensor of the case, NAME=FILE.npy; may be repeated");
-  const auto is_path = [](const std::string& path) { return path.empty() ? "no path" : std::string(); };
-  app.add_option("--report", o.report, "also write the outcome as JSON")->check(is_path);
+  app.add_option("--report", o.report, "also write the outcome as JSON");
   app.add_option("--nan", o.nan, "bits: a NaN must have the model's bits; any: it may be any NaN, as a CPU's are")
       ->check(CLI::IsMember({"bits", "any"}))
       ->capture_default_str();
@@ -324,14 +323,13 @@ void add_options(CLI::App& app, options& o) {
   add_epilogue_options(app, o);
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
   app.add_option("--tell-apart", o.tell_apart,
-                 "for --identify: where the first ones tie, write inputs to this file on which they differ")
-      ->check(is_path);
+                 "for --identify: where the first ones tie, write inputs to this file on which they differ");
   app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
   app.add_option("--sample", o.sample,
                  "elements that --identify and --fit look at [20000]; of a dump, runs of elements [512]")
       ->check(CLI::Range(1, 100000000));
   app.add_flag("--list-models", o.list, "name all models and kernels, with their evidence");
-  app.add_option("--make-case", o.make, "write inputs that tell models apart to this file")->check(is_path);
+  app.add_option("--make-case", o.make, "write inputs that tell models apart to this file");
   app.add_option("--m", o.made.m, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--n", o.made.n, "for --make-case")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--k", o.made.k, "for --make-case; 0: four instructions")
@@ -356,6 +354,7 @@ int run_program(CLI::App& app, options& o, int argc, char** argv) {
     print_error(program_name, explain_parse_error(app, error));
     return exit_bad_input;
   }
+  refuse_empty(app);
   for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
   return run(o);
 }

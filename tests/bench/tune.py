@@ -86,6 +86,7 @@ class Tune(unittest.TestCase):
                                  "config.json: intermediate_size, 1048576 features: GEMMs need"),
                                 (["--config", "/nonexistent.json"], "/nonexistent.json"), (["--token", "8"], "did you mean '--tokens'?"),
                                 (["--tokens", "18446744073709551616"], "out of range"),
+                                (["--config", ""], "tune: --config: is empty"), (["32x32x32", ""], "tune: shapes: is empty"),
                                 (["--config", self.config(), "--tokens", "100"], "--tokens: 100 is no multiple of 32")):
             done = self.run_program(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)

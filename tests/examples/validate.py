@@ -755,7 +755,9 @@ class BadInput(Program):
         known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
         self.refused("--report: '.*case.safetensors' is the input", *known, "--report", path)
         self.assertEqual(path.read_bytes(), before)
-        self.refused("--report: no path", *known, "--report", "")
+        for option in ("--report", "--kernel", "--a-format", "--scale-layout", "--kind", "--tensor", "--quantizer", "--make-case"):
+            self.refused(f"^rotoscale-validate: {option}: is empty$", *known, option, "")
+        self.refused("^rotoscale-validate: --input: is empty$", "--model", "hopper-wgmma-fp8-f32", "--input", "")
         self.refused("--make-case: excludes --input", *known, "--make-case", "y")
         self.refused("--fit: excludes --identify", *known, "--fit", "--identify")
         self.refused("--promotion: Value -1", *known, "--promotion", -1)
@@ -839,6 +841,7 @@ class BadInput(Program):
     def test_probe(self):
         self.refused("no instruction's name contains 'x86'", "--instruction", "x86", program=PROBE)
         self.refused("--save", "--save", "nowhere", program=PROBE)
+        self.refused("^rotoscale-probe: --instruction: is empty$", "--instruction", "", program=PROBE)
 
 
 class Probe(Program):

@@ -1351,7 +1351,9 @@ class BadInput(Program):
         self.refused("tensor 'amax': scales of powers of two have none", "--quantizer", "ocp", "--input", path)
 
     def test_what_a_refusal_names(self):
-        self.refused("--make-case: ", "--make-case", "")
+        for option in ("--quantizer", "--format", "--rotation", "--signs", "--scale-rule", "--policy", "--rounding", "--scale-padding",
+                       "--input", "--make-case"):  # as a script's unset variable leaves it: absent is something else
+            self.refused(f"^rotoscale-validate: {option}: is empty$", "--identify", option, "")
         self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm", "--format",
                      "nvfp4", "--make-case", "new.safetensors")
         path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
