@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "examples/standard_streams.hpp"
+#include "examples/threads.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"

@@ -5,10 +5,7 @@
 
 #include <memory>
 #include <string>
-#include <system_error>
-#include <type_traits>
 
-#include "rotoscale/io/error.hpp"
 #include "rotoscale/nn/backend.hpp"
 
 namespace rotoscale::llama_program {
@@ -33,16 +30,6 @@ struct chosen_backend {
   /// line by itself.
   void say_note() const;
 };
-
-/// Calls f, which starts threads. Throws io::error where one cannot be started: --threads says how many.
-template <class Function>
-std::invoke_result_t<Function> naming_threads(const Function& f) {
-  try {
-    return f();
-  } catch (const std::system_error& e) {
-    throw io::error("--threads", std::string("one cannot be started (") + e.code().message() + "); fewer may do");
-  }
-}
 
 /// Throws io::error where the program was not built for the device, or there is none that it has kernels for; `auto`
 /// then takes the CPU, with a note unless the environment hides devices.

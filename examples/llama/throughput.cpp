@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "clock.hpp"
-#include "device.hpp"
+#include "examples/threads.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/parallel.hpp"
 

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 
+#include "examples/threads.hpp"
 #include "rotoscale/gemm.hpp"
 
 namespace rotoscale::validate {
@@ -112,7 +113,7 @@ template <class Use>
 void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& pool, const Use& use) {
   if (x.is_fp64()) {
     output_tensor codes(x.output, x.outputs());
-    pool.for_each(x.outputs(), [&](index_t e) { codes.set(e, model_code(x, u, e)); });
+    for_each_or_throw(pool, x.outputs(), [&](index_t e) { codes.set(e, model_code(x, u, e)); });
     for (index_t e = 0; e < x.outputs(); ++e) use(e, codes.code(e));
     return;
   }
@@ -125,7 +126,7 @@ void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& p
   const finisher finish(x, u);
   std::vector<float> c(static_cast<std::size_t>(x.m * x.n));
   const auto for_each_of_batch = [&](index_t first, const auto& of) {
-    pool.for_each(x.m, [&](index_t row) {
+    for_each_or_throw(pool, x.m, [&](index_t row) {
       for (index_t i = row * x.n; i < (row + 1) * x.n; ++i) of(first + i, c[static_cast<std::size_t>(i)], i % x.n);
     });
   };

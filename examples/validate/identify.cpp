@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compare.hpp"
+#include "examples/threads.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/philox.hpp"
@@ -28,7 +29,7 @@ template <class Wanted>
 void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, bool any_nan, const Wanted& wanted,
                       explanation& e, thread_pool& pool) {
   std::vector<std::uint8_t> right(elements.size()), nan_bits(elements.size());
-  pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
+  for_each_or_throw(pool, static_cast<index_t>(elements.size()), [&](index_t i) {
     const auto at = static_cast<std::size_t>(i);
     const std::uint64_t want = wanted(at), got = x.d.code(elements[at]);
     right[at] = same_result(x.output, want, got, any_nan);
@@ -54,7 +55,7 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
   gemm_options o = u.gemm;
   o.start_from_c = starts_from_c;
   std::vector<float> sums(elements.size());
-  pool.for_each(static_cast<index_t>(elements.size()), [&](index_t i) {
+  for_each_or_throw(pool, static_cast<index_t>(elements.size()), [&](index_t i) {
     const index_t e = elements[static_cast<std::size_t>(i)];
     const output_index at = index_of(x, e);
     const auto c = static_cast<float>(x.c_at(e));

@@ -2,16 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-validate: does a kernel's result have the bits that a matrix unit must give?
 // Exit codes: 0 identical, 1 different, 2 bad input (one line on stderr).
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <optional>
+#include <system_error>
 
 #include "applicable.hpp"
 #include "compare.hpp"
 #include "examples/command_line.hpp"
 #include "examples/standard_streams.hpp"
+#include "examples/threads.hpp"
 #include "input.hpp"
 #include "kernel_options.hpp"
 #include "make_case.hpp"
@@ -149,24 +155,33 @@ int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vec
     r.told = tell_apart(o.tell_apart, x, tied, o.made.seed, o.made.with_d, pool);
     if (r.told.size() == 1) r.told.clear();
   }
+  print_notes(x);
+  print(r);
   if (!o.report.empty()) {
     nlohmann::ordered_json report = report_head(o);
     add_to(report, r);
     report["notes"] = notes_on(x);
-    io::write_file_atomically(o.report, report.dump(2) + "\n");
+    write_report(o.report, report);
   }
-  print_notes(x);
-  print(r);
   return r.is_identical() ? exit_identical : exit_different;
 }
 
-/// Rejects values that no computation can have.
+/// Says that a file cannot be written before anything is computed for it, as far as its directory tells.
+void require_place(const std::string& path) {
+  if (path.empty()) return;
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0)
+    throw io::error(path, "cannot write: " + std::generic_category().message(errno));
+}
+
+/// Rejects values that no computation can have, and files that cannot be written.
 void check_options(const options& o) {
   for (const auto& [flag, given] :
        {std::pair{"--input", !o.input.empty()}, std::pair{"--identify", o.identify}, std::pair{"--fit", o.fit}}) {
     if (!o.make.empty() && given) throw io::error("--make-case", std::string("excludes ") + flag);
   }
   if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
+  for (const std::string* path : {&o.report, &o.tell_apart}) require_place(*path);
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
@@ -235,8 +250,8 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
   if (result.different == result.elements && is_all_nan(x) && compare(x, use, true, pool).different == result.elements)
     refuse_unwritten(file.name());
   const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
-  if (!o.report.empty()) io::write_file_atomically(o.report, report_of(o, result, steps, x).dump(2) + "\n");
   print(result, steps, x);
+  if (!o.report.empty()) write_report(o.report, report_of(o, result, steps, x));
   return result.different == 0 ? exit_identical : exit_different;
 }
 
@@ -245,7 +260,7 @@ int run(const options& o) {
   if (o.list) list_models();
   if (o.quantizer.list) list_quantizers();
   if (o.list || o.quantizer.list) return exit_identical;
-  thread_pool pool(o.threads);
+  thread_pool pool = naming_threads([&] { return thread_pool(o.threads); });
   bool quantizer = !o.quantizer.preset.empty();
   const verb v = !o.make.empty() ? verb::make : o.identify ? verb::identify : o.fit ? verb::fit : verb::compare;
   const auto refuse_idle = [&] { refuse_idle_options(o.quantizer.given, quantizer, v); };

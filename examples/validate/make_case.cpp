@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "examples/threads.hpp"
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/mma_cases.hpp"
 #include "rotoscale/names.hpp"
@@ -153,8 +154,8 @@ groups same_results(const gemm_case& x, const std::vector<explanation>& tied, th
     kernel_use u = tied[t].use;
     if (u.gemm.bias != nullptr) u.gemm.bias = x.bias->data();
     std::vector<std::uint64_t> codes(static_cast<std::size_t>((count + step - 1) / step));
-    pool.for_each(static_cast<index_t>(codes.size()),
-                  [&](index_t i) { codes[static_cast<std::size_t>(i)] = model_code(x, u, i * step); });
+    for_each_or_throw(pool, static_cast<index_t>(codes.size()),
+                      [&](index_t i) { codes[static_cast<std::size_t>(i)] = model_code(x, u, i * step); });
     by_results[std::move(codes)].push_back(t);
   }
   groups all;

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "kernel_options.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 
 namespace rotoscale::validate {
 
@@ -71,7 +72,9 @@ nlohmann::ordered_json json_of(const ranking& r, const explanation& e) {
 ranking ranking_of(const char* what, const gemm_case& x, const kernel_use& given, std::vector<explanation> all,
                    bool any_nan, thread_pool& pool) {
   ranking r{what, given, std::move(all), x.outputs()};
-  while (r.tied < r.all.size() && r.all[r.tied].which == r.all.front().which) ++r.tied;
+  if (explains_any(r.all.front())) {
+    while (r.tied < r.all.size() && r.all[r.tied].which == r.all.front().which) ++r.tied;
+  }
   if (!r.is_sample()) r.different = r.elements - r.all.front().explained;
   if (!r.is_sample() || r.all.front().explained != r.looked_at()) return r;
   for (std::size_t i = 0; i < r.tied && r.different != 0; ++i) {
@@ -114,6 +117,10 @@ void add_to(nlohmann::ordered_json& report, const ranking& r) {
     for (const std::vector<std::size_t>& group : r.told) report["told_apart"].push_back(names_of(r, group));
   }
   report["conclusion"] = conclusion(r);
+}
+
+void write_report(const std::string& path, const nlohmann::ordered_json& report) {
+  io::write_file_atomically(path, report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace rotoscale::validate

@@ -18,7 +18,7 @@ struct ranking {
   kernel_use given;                       ///< beside which explanations have options
   std::vector<explanation> all;           ///< at least one
   index_t elements = 0;                   ///< of the result; explanations are of these, or of a sample
-  std::size_t tied = 0;                   ///< the first so many explain the same elements
+  std::size_t tied = 0;                   ///< the first so many explain the same elements, if any
   std::size_t best = 0;                   ///< of these the one under which fewest of all elements differ
   std::optional<index_t> different = {};  ///< so many; unknown where a sample has been looked at that none explains
   std::string told_file = {};             ///< --tell-apart's, if it was asked for
@@ -40,5 +40,8 @@ void print(const ranking& r);
 
 /// The report's fields.
 void add_to(nlohmann::ordered_json& report, const ranking& r);
+
+/// Writes --report's file. Bytes of names that are not UTF-8, as JSON has to be, become U+FFFD.
+void write_report(const std::string& path, const nlohmann::ordered_json& report);
 
 }  // namespace rotoscale::validate

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -874,6 +875,26 @@ class Threads(Program):
                            "--threads", 3)
         self.assertIn("first:\n  codes, rows 254..254, elements 224..255 along the block\n", out)
 
+    def test_memory_that_runs_out_in_any_of_them_is_one_line(self):
+        path = self.make("--quantizer", "te_rocm", "--m", 512, "--k", 512)
+        self.change(path, "codes", lambda b: bytes((byte * 37 + i * i * 11) & 255 for i, byte in enumerate(b)))
+
+        def limited(kib):
+            def limit():
+                resource.setrlimit(resource.RLIMIT_AS, (kib * 1024, kib * 1024))
+            return subprocess.run([str(VALIDATE), "--quantizer", "te_rocm", "--input", path, "--threads", "4"], capture_output=True,
+                                  cwd=self.folder, timeout=120, preexec_fn=limit)
+        enough, little = 4 << 20, 1 << 10
+        self.assertEqual(limited(enough).returncode, 1)
+        while enough - little > 256:
+            middle = (enough + little) // 2
+            enough, little = (middle, little) if limited(middle).returncode == 1 else (enough, middle)
+        for kib in range(enough - 4096, enough, 256):
+            done = limited(kib)
+            self.assertIn(done.returncode, (1, 2), (kib, done.stderr))
+            if done.returncode == 2:
+                self.assertRegex(done.stderr.decode(), r"\A[^\n]+\n\Z")
+
     @unittest.skipUnless(Path("/proc/self/schedstat").exists(), "no times of threads")
     def test_all_of_them_explain_what_differs(self):
         """By the time that each has run, which does not depend on what else the machine does."""
@@ -1224,6 +1245,28 @@ class Reports(Program):
         self.assertEqual(self.report(1, "--input", path)["notes"], note)
         self.differs("note: " + note[0], "--quantizer", "nvidia", "--input", path, "--report", "report.json")
         self.assertEqual(json.loads((self.folder / "report.json").read_text())["notes"], note)
+
+    def test_the_best_one_has_its_preset_and_signs(self):
+        path = self.make("--quantizer", "ocp", "--rotation", 32, "--signs", "00112233")
+        best = self.report(0, "--input", path, "--signs", "00112233")["best"]
+        self.assertEqual((best["rotation"], best["signs"]), (32, "00112233"))
+        self.same("--input", path, *(f"--{key.replace('_', '-')}={best[key]}" for key in (
+            "quantizer", "rotation", "signs", "policy", "scale_rule", "rounding", "source")))
+
+    def test_nothing_is_tied_where_nothing_explains(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte * 37 + i * i * 11) & 255 for i, byte in enumerate(b)))
+        self.change(path, "scales", lambda b: bytes(3 for _ in b))
+        found = self.report(1, "--input", path)
+        self.assertEqual((found["tied"], found["tied_or_more"], found["candidates"], found["best"]), (0, False, [], None))
+
+    def test_an_input_whose_name_is_not_utf_8(self):
+        path = self.make("--quantizer", "te_rocm")
+        os.rename(path, os.fsencode(self.folder) + b"/g\xff.safetensors")
+        for verb in (["--identify"], ["--quantizer", "te_rocm"]):
+            done = self.call(*verb, "--input", os.fsdecode(b"g\xff.safetensors"), "--report", "report.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"], "g\ufffd.safetensors")
 
     def test_a_report_that_cannot_be_written(self):
         self.refused("nowhere", "--identify", "--input", self.make("--quantizer", "te_rocm"), "--report", "nowhere/report.json")

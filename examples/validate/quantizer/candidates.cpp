@@ -193,7 +193,7 @@ dump_explanation describe(const std::vector<quantizer>& presets, const quantizer
     if (changes.empty() && best.changes == 0) best.text += " = " + preset.name;
     if (static_cast<int>(changes.size()) >= best.changes) continue;
     best.changes = static_cast<int>(changes.size());
-    best.text = preset.name;
+    best.text = best.preset = preset.name;
     for (std::size_t i = 0; i < changes.size(); ++i) best.text += (i == 0 ? ", but " : ", ") + changes[i];
   }
   best.text += assumption(q);

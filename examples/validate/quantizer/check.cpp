@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "../code_distance.hpp"
+#include "examples/threads.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize.hpp"
@@ -146,9 +147,9 @@ class side_check {
     constexpr index_t elements = 4096;  // of a chunk, so that few tallies are kept
     const index_t chunk = std::max<index_t>(1, elements / (q_.tile_rows() * side_.k));
     std::vector<block_tally> of_chunks(static_cast<std::size_t>((tiles_down + chunk - 1) / chunk));
-    for_each_chunk(pool_, tiles_down, chunk, [&](index_t begin, index_t end) {
-      block_tally& tally = of_chunks[static_cast<std::size_t>(begin / chunk)];
-      for (index_t tile = begin; tile < end; ++tile) {
+    for_each_or_throw(pool_, static_cast<index_t>(of_chunks.size()), [&](index_t i) {
+      block_tally& tally = of_chunks[static_cast<std::size_t>(i)];
+      for (index_t tile = i * chunk; tile < std::min(tiles_down, (i + 1) * chunk); ++tile) {
         if (row_is_equal(tile)) continue;
         for (index_t c = 0; c < side_.k; c += q_.tile_k()) {
           const tile_values t = quantize_tile(choices_.up(), dump_, side_, tile, c);
@@ -422,7 +423,7 @@ class side_check {
       std::vector<std::optional<index_t>> different(std::size(orders));
       // Of nothing none is less than half.
       if (now != 0) {
-        pool_.for_each(static_cast<index_t>(std::size(orders)), [&](index_t i) {
+        for_each_or_throw(pool_, static_cast<index_t>(std::size(orders)), [&](index_t i) {
           const auto at = static_cast<std::size_t>(i);
           different[at] = different_in(orders[at].value);
         });

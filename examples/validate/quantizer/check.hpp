@@ -40,8 +40,9 @@ dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::opti
 /// Which way of quantizing made the dump? Every combination of preset, rotation, scale rule, policy, rounding, source
 /// rounding, placement and nibble order, ranked by the runs of elements that it explains.
 struct dump_explanation {
-  std::string text;  ///< the nearest preset, and what differs from it
-  int changes = 0;   ///< fields that differ from the nearest preset
+  std::string preset;  ///< the nearest one
+  std::string text;    ///< it, and what differs from it
+  int changes = 0;     ///< fields that differ from the nearest preset
   index_t explained = 0;
   quantizer how;            ///< the candidate
   std::vector<bool> which;  ///< of the runs that were looked at

@@ -5,10 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <iostream>
 
 #include "../applicable.hpp"
 #include "../format_names.hpp"
+#include "../ranking.hpp"
 #include "check.hpp"
 #include "presets.hpp"
 #include "rotoscale/io/json.hpp"
@@ -72,7 +74,7 @@ void write_report(const std::string& path, const std::string& input, const quant
   j[outcome_key(q)] = report.accepted();
   add_to(j, report);
   j["notes"] = notes;
-  io::write_file_atomically(path, j.dump(2) + "\n");
+  validate::write_report(path, j);
 }
 
 /// What the dump holds that a reader may take for something else.
@@ -182,20 +184,38 @@ void print_unexplained(const identified_dump& found, const quantizer& q, const q
     std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
 }
 
+/// As --signs takes them; empty: all are positive.
+std::string signs_text(const quantizer& q) {
+  const rotation& r = q.options.rotation;
+  std::string all;
+  for (index_t i = 0; i < q.tile_k() / 32; ++i) {
+    char word[16];
+    std::snprintf(word, sizeof word, "%s%08x", i == 0 ? "" : ",", r.signs[i]);
+    all += word;
+  }
+  return r == rotation{r.points} ? "" : all;
+}
+
 /// The values of options that check a dump as this candidate, and what no option has: the rotation's factor.
 nlohmann::ordered_json json_of(const dump_explanation& e) {
   const quantizer& q = e.how;
   nlohmann::ordered_json j;
   j["explained"] = e.explained;
   j["text"] = e.text;
+  j["quantizer"] = e.preset;
   if (!q.is_per_tensor()) {
     j["rotation"] = q.options.rotation.points;
+    if (const std::string signs = signs_text(q); !signs.empty()) j["signs"] = signs;
     j["rotation_factor"] = q.hadamard_factor;
     if (q.blocks.has_e8m0_scale()) j["scale_rule"] = to_string(q.options.rule);
     j["policy"] = to_string(q.options.policy);
     j["scale_placement"] = to_string(q.scale_order);
   }
   j["rounding"] = to_string(q.options.rounding);
+  if (q.options.rounding == rounding::stochastic) {
+    j["random_words"] = q.has_words ? "known" : "unknown";
+    j["random_bits"] = q.options.random_count;
+  }
   j["source"] = to_string(q.options.source);
   if (q.is_per_tensor() || !q.blocks.has_e8m0_scale()) j["factor"] = q.options.encode_factor;
   j["code_placement"] = to_string(q.code_order);
@@ -214,6 +234,7 @@ void write_report(const std::string& path, const std::string& input, const std::
   j["best"] = nullptr;
   if (found.explains_half()) j["best"] = json_of(found.all()[found.best]);
   j["tied"] = found.tied;
+  j["tied_or_more"] = found.tied == max_listed;
   j["candidates"] = nlohmann::ordered_json::array();
   for (const dump_explanation& e : found.all()) {
     if (e.explained != 0) j["candidates"].push_back(json_of(e));
@@ -223,7 +244,7 @@ void write_report(const std::string& path, const std::string& input, const std::
   if (!found.ranking.unlike_random.empty()) j["unlike_random"] = found.ranking.unlike_random;
   if (found.whole && !found.accepted) add_to(j, *found.whole);
   j["notes"] = notes;
-  io::write_file_atomically(path, j.dump(2) + "\n");
+  validate::write_report(path, j);
 }
 
 }  // namespace
@@ -300,10 +321,10 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
   }
   const dump_report result = check_dump(q, dump, padding, pool);
   const std::vector<std::string> notes = notes_on(q, dump, verb::compare);
-  if (!report.empty()) write_report(report, file.name(), q, result, notes);
   print_notes(notes);
   for (const std::string& fault : result.tensor_faults) std::cout << fault << "\n";
   for (const side_report& side : result.sides) print(side);
+  if (!report.empty()) write_report(report, file.name(), q, result, notes);
   return result.accepted() ? 0 : 1;
 }
 
@@ -316,13 +337,15 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
                                    : fixed_fields{!o.rotation.empty(), !o.rule.empty(), !o.policy.empty(),
                                                   !o.rounding.empty(), !o.source.empty()};
   identified_dump found{identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool), 0, {}, 0, false};
-  while (found.tied < found.all().size() && found.all()[found.tied].which == found.all().front().which) ++found.tied;
+  const std::vector<dump_explanation>& all = found.all();
+  while (all.front().explained != 0 && found.tied < all.size() && all[found.tied].which == all.front().which)
+    ++found.tied;
   check_wholly(found, dump, pool);
   const std::vector<std::string> notes = notes_on(q, dump, verb::identify);
-  if (!report.empty()) write_report(report, file.name(), o.preset, found, dump, notes);
   print_notes(notes);
   print_list(found);
   found.explains_sample() ? print_whole(found) : print_unexplained(found, q, dump);
+  if (!report.empty()) write_report(report, file.name(), o.preset, found, dump, notes);
   return found.accepted ? 0 : 1;
 }
 

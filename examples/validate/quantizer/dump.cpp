@@ -10,6 +10,7 @@
 
 #include "../format_names.hpp"
 #include "../input.hpp"
+#include "examples/threads.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/quantize.hpp"
@@ -414,7 +415,7 @@ dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const d
   dense_side out;
   out.codes.resize(static_cast<std::size_t>(side.rows * packed_bytes(q.blocks.element, side.k)));
   if (q.is_per_tensor()) {
-    pool.for_each(side.rows, [&](index_t r) {
+    for_each_or_throw(pool, side.rows, [&](index_t r) {
       for (index_t c = 0; c < side.k; ++c)
         out.codes[static_cast<std::size_t>(r * side.k + c)] = quantize_tile(q, dump, side, r, c).codes[0];
     });
@@ -427,7 +428,7 @@ dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const d
     return out;
   }
   const index_t rows = q.tile_rows(), run = q.tile_k();
-  pool.for_each(side.rows / rows, [&](index_t tile) {
+  for_each_or_throw(pool, side.rows / rows, [&](index_t tile) {
     for (index_t c = 0; c < side.k; c += run) {
       const tile_values t = quantize_tile(q, dump, side, tile, c);
       for (std::size_t b = 0; b < t.scales.size(); ++b)

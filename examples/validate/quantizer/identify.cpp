@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "candidates.hpp"
+#include "examples/threads.hpp"
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/philox.hpp"
@@ -284,12 +285,12 @@ class dump_identifier {
       first_of.push_back(i);
     }
     std::vector<loaded_tiles> tiles(ways.size());
-    pool_.for_each(static_cast<index_t>(ways.size()), [&](index_t i) {
+    for_each_or_throw(pool_, static_cast<index_t>(ways.size()), [&](index_t i) {
       const auto at = static_cast<std::size_t>(i);
       tiles[at] = load_regions(candidates[first_of[at]], dump_, regions_);
     });
     std::vector<matches> found(candidates.size());
-    pool_.for_each(static_cast<index_t>(candidates.size()), [&](index_t i) {
+    for_each_or_throw(pool_, static_cast<index_t>(candidates.size()), [&](index_t i) {
       const auto at = static_cast<std::size_t>(i);
       found[at] = compare_regions(candidates[at], dump_, regions_, tiles[way_of[at]], codes_, scales_);
     });
