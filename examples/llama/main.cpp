@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 
 /// `given`: which of its files there must be; what computes from the shape alone needs none.
 trainer_state begin(const arguments& a, given_files given) {
-  check_init(a);
+  // A plan of another shape than the weights' needs nothing of them: so it is made where the real ones are not.
+  if (given == given_files::needed || a.model_config.empty()) check_init(a);
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
   return new_run(std::move(options), a.names, given);
