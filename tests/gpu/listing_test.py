@@ -153,11 +153,11 @@ class Loops(unittest.TestCase):
 
     def test_steps_of_gfx950(self):
         step = amd_listings.gfx950_step
-        self.assertEqual(step(8, 2, 4, 7), amd_listings.Loop(0, 10, 0, 7, 32, (4, 4) + (8,) * 14))  # 256 x 256 of FP4
-        self.assertEqual(step(4, 2, 2, 8), amd_listings.Loop(0, 2, 0, 8, 8, (2, 2) + (4,) * 6))  # 64 x 128
-        self.assertEqual(step(16, 1, 4, 14), amd_listings.Loop(0, 14, 0, 14, 32, (2, 2) + (4,) * 30))  # 128 x 256 of FP8
-        self.assertEqual(step(2, 2, 14, 1), amd_listings.Loop(0, 2, 0, 1, 28, (7,) * 4))  # 32 x 896
-        self.assertEqual(step(6, 2, 8, 3, 2), amd_listings.Loop(0, 6, 2, 3, 48, (0, 0) + (16,) * 10))  # 96 x 512
+        self.assertEqual(step(8, 2, 4, 5), amd_listings.Loop(0, 10, 0, 5, 32, (6,) * 4 + (14,) * 12))  # 256 x 256 of FP4
+        self.assertEqual(step(4, 2, 2, 3), amd_listings.Loop(0, 2, 0, 3, 8, (2,) * 4 + (6,) * 4))  # 64 x 128
+        self.assertEqual(step(16, 1, 4, 8), amd_listings.Loop(0, 14, 0, 8, 32, (3,) * 4 + (7,) * 28))  # 128 x 256 of FP8
+        self.assertEqual(step(2, 2, 14, 2), amd_listings.Loop(0, 2, 0, 2, 28, (26,) * 4))  # 32 x 896
+        self.assertEqual(step(6, 2, 8, 4), amd_listings.Loop(0, 6, 0, 4, 48, (14,) * 4 + (30,) * 8))  # 96 x 512
 
 
 if __name__ == "__main__":
