@@ -174,8 +174,8 @@ for size in ((256, 256, 2), (128, 512, 2), (64, 1024, 2), (160, 384, 2), (96, 64
 MFMA_BF16 = "v_mfma_f32_16x16x16_bf16"
 
 
-def dense_tile(rows, columns, simd, *loop):
-    """The kernels of a tile of dense BF16 GEMMs, by name; how many waves a SIMD unit holds, and the loop's waits, reads and idle cycles.
+def dense_tile(rows, columns, registers, *loop):
+    """The kernels of a tile of dense BF16 GEMMs, by name; their registers, and the loop's waits, reads and idle cycles.
     Steps of 32 k are staged in registers on their way to LDS, where two lie; there are two loops over them, for whole vectors and for what
     is left. Fragments are read where a step begins and waited for: the matrix unit has the products of the other blocks' waves meanwhile."""
     down = 2 if rows >= columns and rows % 32 == 0 else 1
@@ -190,14 +190,14 @@ def dense_tile(rows, columns, simd, *loop):
             copies = {"global_load_dwordx4": 2 * (plain + 2 * turned) + products // 2, "ds_write_b128": 2 * plain,
                       "ds_write_b32": 16 * turned, "ds_read2st64_b64": 4 * (tiles[0] // 2 + tiles[1] // 2)}
             budgets[f"amd::dense_kernel<{rows}, {columns}, {str(a).lower()}, {str(b).lower()}>"] = Budget(
-                {MFMA_BF16: 2 * products, **copies, "global_store_dwordx4": products // 2}, 512 // simd // 8 * 8,
+                {MFMA_BF16: 2 * products, **copies, "global_store_dwordx4": products // 2}, registers,
                 128 * (rows + columns), loop=Loop(0, *loop, products))
     return budgets
 
 
 DENSE = {}
-for size in ((128, 128, 2, 3, 0, 0), (160, 64, 2, 7, 1, 3), (128, 64, 2, 6, 1, 2), (96, 64, 3, 5, 1, 3), (32, 128, 3, 4, 0, 3),
-             (64, 64, 4, 4, 0, 1), (48, 64, 4, 4, 0, 2), (32, 64, 5, 3, 0, 2)):
+for size in ((128, 128, 160, 3, 0, 0), (160, 64, 136, 7, 1, 3), (128, 64, 120, 6, 1, 2), (96, 64, 104, 5, 1, 3), (32, 128, 96, 4, 0, 3),
+             (64, 64, 88, 4, 0, 1), (48, 64, 80, 4, 0, 2), (32, 64, 80, 3, 0, 2)):
     DENSE.update(dense_tile(*size))
 DEFINITION = {
     **REFERENCE,
