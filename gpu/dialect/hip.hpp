@@ -18,6 +18,7 @@
 #define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
 #define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
 #define hipDeviceGetAttribute cudaDeviceGetAttribute
+#define hipDeviceGetDefaultMemPool cudaDeviceGetDefaultMemPool
 #define hipDeviceProp_t cudaDeviceProp
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipDriverGetVersion cudaDriverGetVersion
@@ -34,6 +35,7 @@
 #define hipEventSynchronize cudaEventSynchronize
 #define hipEvent_t cudaEvent_t
 #define hipFree cudaFree
+#define hipFreeAsync cudaFreeAsync
 #define hipFuncAttributes cudaFuncAttributes
 #define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define hipFuncGetAttributes cudaFuncGetAttributes
@@ -53,6 +55,10 @@
 #define hipHostMalloc cudaHostAlloc
 #define hipLaunchKernel cudaLaunchKernel
 #define hipMalloc cudaMalloc
+#define hipMallocAsync cudaMallocAsync
+#define hipMemPoolAttrReleaseThreshold cudaMemPoolAttrReleaseThreshold
+#define hipMemPoolSetAttribute cudaMemPoolSetAttribute
+#define hipMemPool_t cudaMemPool_t
 #define hipMemcpy cudaMemcpy
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
