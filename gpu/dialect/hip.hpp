@@ -340,6 +340,16 @@ __device__ inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
 #endif
 }
 
+/// Lets the kernel that launch_behind has put behind this one take processors that are free, once all blocks have
+/// called it or ended.
+__device__ inline void release_kernel_behind() {
+#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+#endif
+}
+
 /// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets
 /// the kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads
 /// or writes global memory, so that an end of it is an end of all before.

@@ -142,8 +142,8 @@ status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t s
   }(arguments...);
 }
 
-/// The same of a kernel that calls wait_for_kernel_before, behind another one that does: on NVIDIA it is brought to the
-/// processors while the one before ends, instead of after it.
+/// The same of a kernel that calls wait_for_kernel_before, behind one that does or that `launch` put there: on NVIDIA
+/// it is brought to the processors while the one before ends, instead of after it.
 template <class... Parameter, class... Argument>
 status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
                      Argument... arguments) {

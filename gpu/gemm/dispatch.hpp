@@ -225,28 +225,25 @@ inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile,
   return waves * (outputs * (shape.k / parts) * 100 / tile.percent + start) + adding;
 }
 
-inline const tile_shape& cheapest_tile(const device_info& device, std::span<const tile_shape> tiles, int parts,
-                                       const gemm_shape& shape) {
+/// The tile that costs least with parts_of(tile) parts of K.
+template <class Parts>
+const tile_shape& cheapest_tile(const device_info& device, std::span<const tile_shape> tiles, const gemm_shape& shape,
+                                const Parts& parts_of) {
   return *std::min_element(tiles.begin(), tiles.end(), [&](const tile_shape& x, const tile_shape& y) {
-    return tile_cost(device, x, parts, shape) < tile_cost(device, y, parts, shape);
+    return tile_cost(device, x, parts_of(x), shape) < tile_cost(device, y, parts_of(y), shape);
   });
 }
 
-/// Without a row: the cheapest tile by tile_cost with as many parts of K as fill the device.
+/// Without a row: the cheapest tile with as many parts of K as fill the device.
 inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, const gemm_shape& shape) {
   const arch_traits& traits = traits_of(device.arch);
   gemm_choice choice{contract};
   if (contract == gemm_contract::reference) return choice;
-  std::int64_t least = 0;
-  for (const tile_shape& tile : traits.tiles(shape.fp8)) {
-    const int parts = traits.splits_k ? filling_parts(device, tile, shape) : 1;
-    const std::int64_t cost = tile_cost(device, tile, parts, shape);
-    if (least != 0 && cost >= least) continue;
-    least = cost;
-    choice.split_k = parts;
-    choice.schedule.tile_m = tile.m;
-    choice.schedule.tile_n = tile.n;
-  }
+  const auto parts = [&](const tile_shape& tile) { return traits.splits_k ? filling_parts(device, tile, shape) : 1; };
+  const tile_shape& tile = cheapest_tile(device, traits.tiles(shape.fp8), shape, parts);
+  choice.split_k = parts(tile);
+  choice.schedule.tile_m = tile.m;
+  choice.schedule.tile_n = tile.n;
   choice.schedule = whole_schedule(traits, choice.schedule, shape.fp8);
   return choice;
 }

@@ -258,8 +258,7 @@ status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const
   });
   if (!launched.ok() || dgain == nullptr) return launched;
   const gain_sum_args sum{partial, dgain, (rows + nn::gain_chunk - 1) / nn::gain_chunk, static_cast<unsigned>(cols)};
-  return launch_rows(gain_sum_kernel, static_cast<std::uint64_t>((cols + gain_cols - 1) / gain_cols), row_threads, s,
-                     sum);
+  return launch_behind(gain_sum_kernel, blocks((cols + gain_cols - 1) / gain_cols), blocks(row_threads), 0, s, sum);
 }
 
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,

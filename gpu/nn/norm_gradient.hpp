@@ -201,6 +201,7 @@ struct norm_gradient_block {
       }
       block_barrier();
     }
+    release_kernel_behind();  // not before: what waits takes room from blocks that have not begun
     if (a.partial == nullptr || sums_dots) return;
     float* const to = a.partial + block_index().x * index_t{a.e.cols};
     ROTOSCALE_UNROLL
@@ -288,6 +289,7 @@ struct gain_sum_shared {
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
   auto& shared = block_shared<gain_sum_shared>();
+  wait_for_kernel_before();
   const unsigned t = thread_index().x, first_col = block_index().x * gain_cols, half = t % 2 * 4;
   const bool vectors = a.cols % 4 == 0;
   float sum = 0.0f;

@@ -241,7 +241,9 @@ void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, o
   const gemm_contract_entry& contract = *find_contract("mx-bf16-gfx942");
   const int parts = gpu::detail::split_of(k, split_k, static_cast<int>(contract.split_grain)).parts;
   device_info device{arch::gfx942, 1};
-  const auto is_cheapest = [&] { return &cheapest_tile(device, dense_tiles, parts, {true, m, n, k}) == &tile; };
+  const auto is_cheapest = [&] {
+    return &cheapest_tile(device, dense_tiles, {true, m, n, k}, [&](const tile_shape&) { return parts; }) == &tile;
+  };
   while (device.processors < 1000 && !is_cheapest()) ++device.processors;
   REQUIRE(is_cheapest());
   const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
