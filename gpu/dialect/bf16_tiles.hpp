@@ -21,18 +21,6 @@
 
 namespace rotoscale::gpu {
 
-/// BF16 of two numbers, nearest even, the first in the low half; NaN stays one.
-__device__ inline std::uint32_t pack_bf16(float low, float high) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  std::uint32_t w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
-  return w;
-#else
-  const std::uint32_t x = round_to_bf16_quieting_nan(fp32_bits(low)), y = round_to_bf16_quieting_nan(fp32_bits(high));
-  return x >> 16 | (y & 0xFFFF0000u);
-#endif
-}
-
 #if defined(ROTOSCALE_GPU_HOST)
 namespace detail {
 
@@ -157,7 +145,7 @@ struct mma_sync_unit {
 
   /// A result, rounded, as a first operand.
   __device__ static fragment as_operand(const float (&d)[elements]) {
-    return {{pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]), pack_bf16(d[4], d[5]), pack_bf16(d[6], d[7])}};
+    return {{bf16_pair(d[0], d[1]), bf16_pair(d[2], d[3]), bf16_pair(d[4], d[5]), bf16_pair(d[6], d[7])}};
   }
 
 #if defined(ROTOSCALE_CUDA)
@@ -336,7 +324,7 @@ struct mfma_unit {
   }
 
   __device__ static fragment as_operand(const float (&d)[elements]) {
-    const std::uint32_t words[2] = {pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3])};
+    const std::uint32_t words[2] = {bf16_pair(d[0], d[1]), bf16_pair(d[2], d[3])};
     fragment f;
     __builtin_memcpy(&f.four, words, 8);
     return f;

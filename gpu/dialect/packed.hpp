@@ -43,15 +43,19 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
 #endif
 }
 
-/// c plus the four products of int8 in the bytes of a and b.
-__device__ inline std::int32_t dot4(std::uint32_t a, std::uint32_t b, std::int32_t c) {
+/// sum, of 32 bits, plus the four products of int8 in the bytes of a and b.
+template <class Int>
+__device__ inline Int dot_int8x4(std::uint32_t a, std::uint32_t b, Int sum) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+  return static_cast<Int>(__dp4a(static_cast<int>(a), static_cast<int>(b), static_cast<int>(sum)));
 #elif defined(ROTOSCALE_AMD) && defined(__HIP_DEVICE_COMPILE__)
-  return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), c, false);
+  return static_cast<Int>(
+      __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), static_cast<int>(sum), false));
 #else
-  for (int i = 0; i < 32; i += 8) c += static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i);
-  return c;
+  for (int i = 0; i < 32; i += 8) {
+    sum += static_cast<Int>(static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i));
+  }
+  return sum;
 #endif
 }
 
@@ -126,18 +130,6 @@ __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-/// sum + the products of four pairs of int8.
-__device__ inline std::uint32_t dot_int8x4(std::uint32_t a, std::uint32_t b, std::uint32_t sum) {
-#if defined(ROTOSCALE_CUDA)
-  return static_cast<std::uint32_t>(__dp4a(static_cast<int>(a), static_cast<int>(b), static_cast<int>(sum)));
-#else
-  for (int i = 0; i < 32; i += 8) {
-    sum += static_cast<std::uint32_t>(static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i));
-  }
-  return sum;
-#endif
-}
-
 /// a * b + c in BF16, rounded once to nearest even. For finite numbers whose result FP64 holds exactly.
 __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -177,7 +169,8 @@ ROTOSCALE_HD constexpr std::uint32_t round_to_bf16_quieting_nan(std::uint32_t u)
   return fp32_is_nan(u) ? u | 0x00400000u : round_number_to_bf16(u);
 }
 
-/// Two numbers as BF16, `low` in the lower half, nearest even. A NaN stays one, whichever.
+/// Two numbers as BF16, `low` in the lower half, nearest even. A NaN stays one: on NVIDIA 0x7FFF, which is also the
+/// upper half of its matrix units' NaN.
 __device__ inline std::uint32_t bf16_pair(float low, float high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   std::uint32_t pair;

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, pairs of BF16, and wgmma of FP8, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0
-// and later.
+// clusters, and wgmma of FP8, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0 and later.
 #pragma once
 
 #include <cuda.h>
@@ -132,12 +131,6 @@ __device__ inline uint4 transpose_quad(std::uint32_t w0, std::uint32_t w1, std::
   const std::uint32_t y0 = __shfl_xor_sync(0xFFFFFFFFu, high ? a0 : a2, 2);
   const std::uint32_t y1 = __shfl_xor_sync(0xFFFFFFFFu, high ? a1 : a3, 2);
   return {high ? y0 : a0, high ? y1 : a1, high ? a2 : y0, high ? a3 : y1};
-}
-/// Two numbers as BF16, nearest even; every NaN is 0x7FFF, which is also the upper half of the units' NaN.
-__device__ inline std::uint32_t bf16_pair(float x, float y) {
-  std::uint32_t w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(y), "f"(x));
-  return w;
 }
 
 // ------------------------------------------------------------------ wgmma

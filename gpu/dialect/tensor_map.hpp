@@ -26,19 +26,34 @@ inline encode_function find_encoder() {
   return reinterpret_cast<encode_function>(function);
 }
 
-/// Boxes of 64 tokens of one head × 64 features of a [batch, token, head, feature] tensor of BF16, extents and strides
-/// in bytes from the last on; zeros beyond its edges. False where the driver refuses.
+/// What a map's elements are, and how much L2 reads for a copy.
+struct map_kind {
+  CUtensorMapDataType type;
+  CUtensorMapL2promotion promotion;
+};
+/// Boxes of a tensor, swizzled by 128 bytes; extents in elements and strides in bytes from the last dimension on, whose
+/// elements are contiguous; zeros beyond the tensor's edges. False where the driver refuses.
+template <unsigned Rank>
+bool encode_map(CUtensorMap& map, map_kind kind, const void* data, const std::int64_t (&extents)[Rank],
+                const std::int64_t (&strides)[Rank - 1], const cuuint32_t (&box)[Rank]) {
+  static const encode_function encode = find_encoder();
+  cuuint64_t sizes[Rank], steps[Rank - 1];
+  cuuint32_t every[Rank];
+  for (unsigned i = 0; i < Rank; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(extents[i]);
+    every[i] = 1;
+    if (i + 1 < Rank) steps[i] = static_cast<cuuint64_t>(strides[i]);
+  }
+  return encode != nullptr &&
+         encode(&map, kind.type, Rank, const_cast<void*>(data), sizes, steps, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, kind.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/// Boxes of 64 tokens of one head × 64 features of a [batch, token, head, feature] tensor of BF16.
 inline bool make_heads_map(CUtensorMap& map, const void* data, const std::int64_t (&extents)[4],
                            const std::int64_t (&strides)[3]) {
-  static const encode_function encode = find_encoder();
-  cuuint64_t sizes[4], steps[3];
-  for (int i = 0; i < 4; ++i) sizes[i] = static_cast<cuuint64_t>(extents[i]);
-  for (int i = 0; i < 3; ++i) steps[i] = static_cast<cuuint64_t>(strides[i]);
-  const cuuint32_t box[4] = {64, 1, 64, 1}, every[4] = {1, 1, 1, 1};
-  return encode != nullptr &&
-         encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), sizes, steps, box, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode_map(map, {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_L2_PROMOTION_L2_128B}, data, extents, strides,
+                    {64, 1, 64, 1});
 }
 
 }  // namespace rotoscale::gpu::sm90

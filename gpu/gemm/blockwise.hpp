@@ -137,7 +137,7 @@ __device__ inline void blockwise_tile(const definition_arguments& p, int row, in
         ROTOSCALE_UNROLL
         for (int i = 0; i < R; ++i) {
           ROTOSCALE_UNROLL
-          for (int j = 0; j < R; ++j) quarters[i][j] = dot4(a[i], b[j], quarters[i][j]);
+          for (int j = 0; j < R; ++j) quarters[i][j] = dot_int8x4(a[i], b[j], quarters[i][j]);
         }
       }
       int a[R], b[R];

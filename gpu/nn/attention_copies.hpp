@@ -10,7 +10,7 @@ namespace rotoscale::gpu::tiles {
 
 template <class T>
 __device__ inline std::uint32_t load_two(const T* x) {
-  return pack_bf16(attention_load(x), attention_load(x + 1));
+  return bf16_pair(attention_load(x), attention_load(x + 1));
 }
 __device__ inline std::uint32_t load_two(const bf16* x) {
   return x[0].bits() | static_cast<std::uint32_t>(x[1].bits()) << 16;

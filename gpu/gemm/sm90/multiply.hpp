@@ -12,18 +12,11 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Boxes of `box_rows` rows × 128 bytes of a matrix of bytes whose rows are `stride` bytes apart; beyond its edges the
-/// copy engine writes zeros.
+/// Boxes of `box_rows` rows × 128 bytes of a matrix of bytes whose rows are `stride` bytes apart.
 inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride,
                      int box_rows) {
-  static const sm90::encode_function encode = sm90::find_encoder();
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
-  const cuuint32_t box[2] = {sm90::box_bytes, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  return encode != nullptr &&
-         encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), extents, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return sm90::encode_map(map, {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_L2_PROMOTION_L2_256B}, data,
+                          {row_bytes, rows}, {stride}, {sm90::box_bytes, static_cast<cuuint32_t>(box_rows)});
 }
 
 /// Maps of expanded operands for the copies of Tile.

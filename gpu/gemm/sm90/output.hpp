@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
+#include "gpu/dialect/packed.hpp"
 #include "gpu/dialect/sm90_ptx.hpp"
 #include "gpu/gemm/arguments.hpp"
 #include "gpu/gemm/output.hpp"
