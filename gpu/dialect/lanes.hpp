@@ -42,6 +42,18 @@ __device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site a
   }
 }
 
+/// Lanes of a segment wait for each other; what one wrote before, another sees afterwards.
+__device__ inline void segment_barrier([[maybe_unused]] call_site at = call_site::here()) {
+#if defined(ROTOSCALE_CUDA)
+  __syncwarp();
+#elif defined(ROTOSCALE_GPU_HOST)
+  host::segment_ballot(true, at.file, at.line);
+#else
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#endif
+}
+
 /// Does `condition` hold in any lane of the segment?
 __device__ inline bool segment_any(bool condition, [[maybe_unused]] call_site at = call_site::here()) {
 #if defined(ROTOSCALE_CUDA)

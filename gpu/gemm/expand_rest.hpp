@@ -46,7 +46,8 @@ __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, o
     }
     copy_engine_fence();
     device_fence();
-    if (segment_any(true) && lane == 0) atomic_add(&work.expanded, static_cast<std::uint32_t>(count));
+    segment_barrier();
+    if (lane == 0) atomic_add(&work.expanded, static_cast<std::uint32_t>(count));
   }
   block_barrier();
   if (thread == 0) {
