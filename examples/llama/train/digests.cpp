@@ -12,17 +12,21 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr int digests_version = 3;
-constexpr std::int64_t not_said = -1;  // before version 3: which attempt of its step a record is of
+constexpr int digests_version = 4;
 
 int version_of(const ordered_json& record) {
-  const bool has = record.is_object() && record.contains("version") && record["version"].is_number_integer();
+  const bool has = record.contains("version") && record["version"].is_number_integer();
   return has ? record["version"].get<int>() : 1;
 }
-/// Version 1, which the file does not name, has no digests of operands and statistics.
-bool is_in_version(int version, const std::string& operation) {
-  const auto is = [&](std::string_view name) { return operation.starts_with(name); };
-  return version > 1 || !(is("quantize ") || is("observe ") || is("compare "));
+/// Throws io::error.
+void check_version(const std::filesystem::path& file, int version) {
+  if (version == digests_version) return;
+  throw io::error(file.string(),
+                  "version " + std::to_string(version) + " is of " +
+                      (version > digests_version
+                           ? "a later mini-llama than this"
+                           : "an earlier mini-llama, whose digests stood for other operations; without the file, the "
+                             "checkpoint alone is compared"));
 }
 
 std::string hex(std::uint64_t digest) {
@@ -107,10 +111,7 @@ digest_comparison::digest_comparison(nn::digest_backend& ops, const std::filesys
   has_file_ = std::filesystem::exists(file);
   if (!has_file_) return;
   const std::size_t unfinished = io::for_each_record(file, [&](const ordered_json& record, std::size_t line) {
-    const int version = version_of(record);
-    if (version > digests_version) {
-      throw io::error(file.string(), "version " + std::to_string(version) + " is of a later mini-llama than this");
-    }
+    if (record.is_object()) check_version(file, version_of(record));
     try {
       if (!record.contains("digest_steps")) add(record);
     } catch (const std::exception&) {
@@ -124,22 +125,12 @@ digest_comparison::digest_comparison(nn::digest_backend& ops, const std::filesys
 }
 
 void digest_comparison::add(const ordered_json& record) {
-  step_digests read{version_of(record), {}};
+  std::vector<nn::operation_digest> operations;
   for (const ordered_json& o : record.at("operations")) {
-    read.operations.push_back({o.at(0).get<std::string>(), parse_hex(o.at(1).get<std::string>())});
+    operations.push_back({o.at(0).get<std::string>(), parse_hex(o.at(1).get<std::string>())});
   }
-  const bool says = record.contains("skipped_steps");
-  const std::int64_t skipped_steps = says ? read_count(record, "skipped_steps") : not_said;
-  step_digests& of_step = recorded_[{read_count(record, "step"), skipped_steps}];
   // A run that went on behind a kill has computed some steps twice: it stands on the later ones.
-  read.is_ambiguous = of_step.is_ambiguous || (!says && of_step.version != 0 && of_step.operations != read.operations);
-  of_step = std::move(read);
-}
-
-const digest_comparison::step_digests* digest_comparison::find(std::int64_t step, std::int64_t skipped_steps) const {
-  auto found = recorded_.find({step, skipped_steps});
-  if (found == recorded_.end()) found = recorded_.find({step, not_said});
-  return found == recorded_.end() || found->second.is_ambiguous ? nullptr : &found->second;
+  recorded_[{read_count(record, "step"), read_count(record, "skipped_steps")}] = std::move(operations);
 }
 
 std::string digest_comparison::place(const std::string& operation) const {
@@ -147,8 +138,8 @@ std::string digest_comparison::place(const std::string& operation) const {
 }
 
 void digest_comparison::compare(const nn::operation_digest& d) {
-  if (difference_ || !is_in_version(of_step_->version, d.operation)) return;
-  const std::vector<nn::operation_digest>& want = of_step_->operations;
+  if (difference_) return;
+  const std::vector<nn::operation_digest>& want = *of_step_;
   const std::size_t i = at_++;
   ++compared_;
   if (i >= want.size()) {
@@ -164,7 +155,8 @@ void digest_comparison::begin(std::int64_t step, std::int64_t skipped_steps) {
   step_ = step;
   at_ = 0;
   ++steps_;
-  of_step_ = difference_ ? nullptr : find(step, skipped_steps);
+  const auto found = recorded_.find({step, skipped_steps});
+  of_step_ = difference_ || found == recorded_.end() ? nullptr : &found->second;
   if (of_step_ == nullptr) return;
   ++steps_compared_;
   ops_->take_digests([this](const nn::operation_digest& d) { compare(d); });
@@ -172,8 +164,8 @@ void digest_comparison::begin(std::int64_t step, std::int64_t skipped_steps) {
 
 void digest_comparison::end() {
   ops_->take_digests(nullptr);
-  if (of_step_ == nullptr || difference_ || at_ == of_step_->operations.size()) return;
-  const std::string& missing = of_step_->operations[at_++].operation;
+  if (of_step_ == nullptr || difference_ || at_ == of_step_->size()) return;
+  const std::string& missing = (*of_step_)[at_++].operation;
   difference_ = place(missing) + ": the run had it, the replay has not";
 }
 

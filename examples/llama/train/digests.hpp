@@ -73,19 +73,14 @@ class digest_comparison final : public step_watcher {
   bool is_empty() const { return recorded_.empty(); }
 
  private:
-  struct step_digests {
-    int version = 0;
-    std::vector<nn::operation_digest> operations;
-    bool is_ambiguous = false;  ///< attempts that do not say which they are
-  };
+  using step_digests = std::vector<nn::operation_digest>;
   void add(const nlohmann::ordered_json& record);
-  const step_digests* find(std::int64_t step, std::int64_t skipped_steps) const;
   void compare(const nn::operation_digest& d);
   std::string place(const std::string& operation) const;
 
   nn::digest_backend* ops_;
   bool has_file_ = false;
-  std::map<std::pair<std::int64_t, std::int64_t>, step_digests> recorded_;  ///< by step and skipped steps; -1: not said
+  std::map<std::pair<std::int64_t, std::int64_t>, step_digests> recorded_;  ///< by step and skipped steps
   const step_digests* of_step_ = nullptr;                                   ///< of the step that is computed
   std::int64_t step_ = 0;
   std::size_t at_ = 0, compared_ = 0, steps_ = 0, steps_compared_ = 0;

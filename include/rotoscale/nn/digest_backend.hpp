@@ -3,8 +3,9 @@
 // A backend around another one that takes a digest of what each operation writes, so that two runs of one sequence of
 // operations, on whichever backends, can be compared operation by operation. Quantized operands are taken as codes,
 // block scales and factors, element by element, however a backend places them; those of a weight where they are
-// read first, since they may be made in a step or before it. While digests are taken, each operation is
-// waited for and graphs are not used.
+// read first, since they may be made in a step or before it. A coarse operation runs as `inner` has it, fused or not;
+// what it may leave unwritten (quantize_target::keeps_source) has no digest. While digests are taken, each operation is
+// waited for and none comes from a graph; otherwise graphs are launched as ever.
 #pragma once
 
 #include <cstring>
@@ -67,10 +68,17 @@ class digest_backend final : public backend {
   }
   void copy(queue q, void* to, const void* from, std::size_t bytes) override { inner_->copy(q, to, from, bytes); }
   void fill_zero(queue q, void* memory, std::size_t bytes) override { inner_->fill_zero(q, memory, bytes); }
-  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
-    return std::make_unique<function_graph>(std::move(operations));
+  std::unique_ptr<graph> capture(queue q, std::function<void()> operations) override {
+    auto made = std::make_unique<watched_graph>(std::move(operations));
+    if (!sink_) made->captured = inner_->capture(q, made->operations);
+    return made;
   }
-  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
+  void launch(queue q, graph& what) override {
+    auto& g = static_cast<watched_graph&>(what);
+    if (sink_) return g.operations();
+    if (g.captured == nullptr) g.captured = inner_->capture(q, g.operations);
+    inner_->launch(q, *g.captured);
+  }
 
   void begin_step(queue q, const std::int32_t* targets, index_t count, step_state* state) override {
     inner_->begin_step(q, targets, count, state);
@@ -90,14 +98,7 @@ class digest_backend final : public backend {
   const gemm_operand& described(operand what) const override { return inner_->described(what); }
   void quantize(queue q, const_tensor_view source, const quantize_target& to, const step_state* state) override {
     inner_->quantize(q, source, to, state);
-    if (to.set == nullptr) return;
-    for (const operand_form f : {operand_form::row, operand_form::column}) {
-      if (to.set->request().tensor == tensor_role::w) {
-        seen_weights_.erase({to.set, f});
-      } else if (f == operand_form::row ? to.row : to.column) {
-        note_operand(q, {to.set, f});
-      }
-    }
+    note_target(q, to);
   }
   void gemm(queue q, operand a, operand b, const gemm_contract& contract, operand_format output, tensor_view c,
             bool accumulate) override {
@@ -204,10 +205,53 @@ class digest_backend final : public backend {
     note_numbers(q, "adamw's second moments", arena.v, arena.size);
   }
 
+  void residual_norm(queue q, const residual_norm_args& a, const step_state* state) override {
+    inner_->residual_norm(q, a, state);
+    if (!a.branch.empty()) note(q, "add", a.sum);
+    if (is_written(a.to)) note(q, "rmsnorm_forward", a.y);
+    note_numbers(q, "rmsnorm_forward's rstd", a.rstd, a.x.extent(0));
+    note_target(q, a.to);
+  }
+  void swiglu_quantize(queue q, const_tensor_view gate_up, tensor_view h, const quantize_target& to,
+                       const step_state* state) override {
+    inner_->swiglu_quantize(q, gate_up, h, to, state);
+    if (is_written(to)) note(q, "swiglu_forward", h);
+    note_target(q, to);
+  }
+  void swiglu_backward_quantize(queue q, const_tensor_view dh, const_tensor_view gate_up, tensor_view d_gate_up,
+                                const quantize_target& to, const step_state* state) override {
+    inner_->swiglu_backward_quantize(q, dh, gate_up, d_gate_up, to, state);
+    if (is_written(to)) note(q, "swiglu_backward", d_gate_up);
+    note_target(q, to);
+  }
+  void rope_both(queue q, tensor_view queries, tensor_view keys, const float* cosine, const float* sine,
+                 bool inverse) override {
+    inner_->rope_both(q, queries, keys, cosine, sine, inverse);
+    note(q, "rope", queries);
+    note(q, "rope", keys);
+  }
+  void cross_entropy_quantize(queue q, tensor_view logits, const token_source& targets, index_t first, float* loss,
+                              const quantize_target& to, const step_state* state) override {
+    inner_->cross_entropy_quantize(q, logits, targets, first, loss, to, state);
+    note_numbers(q, "cross_entropy", loss, logits.extent(0));
+    if (is_written(to)) note(q, "cross_entropy's gradient", logits);
+    note_target(q, to);
+  }
+  // These two have digests of what they compose, so they are composed while digests are taken.
+  void head_loss(queue q, const head_args& args, step_state* state) override {
+    sink_ ? backend::head_loss(q, args, state) : inner_->head_loss(q, args, state);
+  }
+  void clip_and_update(queue q, const parameter_arena& arena, const optimizer_config& config,
+                       step_state* state) override {
+    sink_ ? backend::clip_and_update(q, arena, config, state) : inner_->clip_and_update(q, arena, config, state);
+  }
+
  private:
-  struct function_graph final : graph {
-    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
+  /// What is launched while no digests are taken, and what is run while they are.
+  struct watched_graph final : graph {
+    explicit watched_graph(std::function<void()> f) : operations(std::move(f)) {}
     std::function<void()> operations;
+    std::unique_ptr<graph> captured;  ///< null: not yet, since digests were taken
   };
   static constexpr std::uint64_t fnv_start = 0xCBF29CE484222325u, fnv_prime = 0x100000001B3u;
 
@@ -247,6 +291,19 @@ class digest_backend final : public backend {
   void note_record(queue q, const char* name, const Record* record) {
     if (!sink_) return;
     note(q, name, dense_tensor(const_cast<Record*>(record), dtype::u8, {index_t{sizeof(Record)}}));
+  }
+
+  /// Does an operation that quantizes what it makes write that as well?
+  static bool is_written(const quantize_target& to) { return to.set == nullptr || to.keeps_source; }
+  void note_target(queue q, const quantize_target& to) {
+    if (to.set == nullptr) return;
+    for (const operand_form f : {operand_form::row, operand_form::column}) {
+      if (to.set->request().tensor == tensor_role::w) {
+        seen_weights_.erase({to.set, f});
+      } else if (f == operand_form::row ? to.row : to.column) {
+        note_operand(q, {to.set, f});
+      }
+    }
   }
 
   std::span<const std::uint8_t> fetch(queue q, const void* from, index_t bytes) {

@@ -3,6 +3,7 @@
 // A quantizer that writes something wrong is named by the first digest that differs, not the operations that read it.
 #include "rotoscale/nn/digest_backend.hpp"
 
+#include <cstring>
 #include <functional>
 
 #include "../llama/session_case.hpp"
@@ -40,8 +41,8 @@ struct faulty_backend final : nn::cpu_backend {
   part wrong_part;
 };
 
-/// Digests of an observed step, the first of its session.
-std::vector<nn::operation_digest> digests_of(nn::backend& inner, const nn::recipe& r) {
+/// Digests of a step, the first of its session.
+std::vector<nn::operation_digest> digests_of(nn::backend& inner, const nn::recipe& r, bool observed = true) {
   nn::digest_backend ops(inner);
   llama::session_options o = session_case::options(2, 32, nullptr);
   o.model.statistics = true;
@@ -51,7 +52,7 @@ std::vector<nn::operation_digest> digests_of(nn::backend& inner, const nn::recip
   const batch data(2, 32, 64, true);
   std::vector<nn::operation_digest> seen;
   ops.take_digests([&](const nn::operation_digest& d) { seen.push_back(d); });
-  s.train_step({}, data.tokens, data.targets, {}, true);
+  s.train_step({}, data.tokens, data.targets, {}, observed);
   s.finish_step();
   ops.take_digests(nullptr);
   return seen;
@@ -124,6 +125,105 @@ TEST_CASE("what observing leaves has digests") {
     wrong_statistics bad(operands);
     CHECK(first_difference(want, digests_of(bad, preset("mxfp4"))).starts_with(operands ? "observe " : "compare "));
   }
+}
+
+TEST_CASE("a coarse operation runs as the backend has it, and what it writes wrong is named") {
+  enum class coarse { none, residual_norm, swiglu, swiglu_backward, rope, cross_entropy };
+  struct fused_backend final : nn::cpu_backend {
+    explicit fused_backend(coarse c) : cpu_backend(1), wrong(c) {}
+    static void flip(const void* number) { *static_cast<std::uint8_t*>(const_cast<void*>(number)) ^= 1; }
+    static void flip(const nn::quantize_target& to) {
+      flip(static_cast<nn::cpu::operands&>(*to.set).form(nn::operand_form::row).codes);
+    }
+    void residual_norm(nn::queue q, const nn::residual_norm_args& a, const nn::step_state* state) override {
+      cpu_backend::residual_norm(q, a, state);
+      if (wrong == coarse::residual_norm) flip(a.rstd);
+    }
+    void swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h, const nn::quantize_target& to,
+                         const nn::step_state* state) override {
+      cpu_backend::swiglu_quantize(q, gate_up, h, to, state);
+      if (!to.keeps_source) fill(h);  // as a fused kernel leaves it: nobody may take a digest of it
+      if (wrong == coarse::swiglu) flip(to);
+    }
+    void swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
+                                  nn::tensor_view d_gate_up, const nn::quantize_target& to,
+                                  const nn::step_state* state) override {
+      cpu_backend::swiglu_backward_quantize(q, dh, gate_up, d_gate_up, to, state);
+      if (!to.keeps_source) fill(d_gate_up);
+      if (wrong == coarse::swiglu_backward) flip(to);
+    }
+    void rope_both(nn::queue q, nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine,
+                   bool inverse) override {
+      cpu_backend::rope_both(q, queries, keys, cosine, sine, inverse);
+      if (wrong == coarse::rope) flip(keys.data);
+    }
+    void cross_entropy_quantize(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,
+                                float* loss, const nn::quantize_target& to, const nn::step_state* state) override {
+      cpu_backend::cross_entropy_quantize(q, logits, targets, first, loss, to, state);
+      if (wrong == coarse::cross_entropy) flip(loss);
+    }
+    static void fill(nn::tensor_view x) {
+      std::memset(x.data, 0x5A, static_cast<std::size_t>(x.size() * nn::size_of(x.type)));
+    }
+    coarse wrong;
+  };
+  const struct {
+    coarse wrong;
+    const char* named;
+  } cases[] = {{coarse::none, ""},
+               {coarse::residual_norm, "rmsnorm_forward's rstd "},
+               {coarse::swiglu, "quantize x by rows mxfp4 "},
+               {coarse::swiglu_backward, "quantize dy by rows mxfp4 "},
+               {coarse::rope, "rope "},
+               {coarse::cross_entropy, "cross_entropy "}};
+  nn::cpu_backend composed(2);
+  for (const bool observed : {false, true}) {
+    const auto want = digests_of(composed, preset("mxfp4_h16"), observed);
+    for (const auto& c : cases) {
+      CAPTURE(c.named);
+      fused_backend ops(c.wrong);
+      const std::string named = first_difference(want, digests_of(ops, preset("mxfp4_h16"), observed));
+      CHECK(named.starts_with(c.named));
+      CHECK(named.empty() == (c.wrong == coarse::none));
+    }
+  }
+}
+
+TEST_CASE("graphs are launched while no digests are taken, also those that were captured while they were") {
+  struct counting_backend final : nn::cpu_backend {
+    counting_backend() : cpu_backend(1) {}
+    std::unique_ptr<nn::graph> capture(nn::queue q, std::function<void()> operations) override {
+      ++captures;
+      return cpu_backend::capture(q, std::move(operations));
+    }
+    void launch(nn::queue q, nn::graph& what) override {
+      ++launches;
+      cpu_backend::launch(q, what);
+    }
+    int captures = 0, launches = 0;
+  };
+  counting_backend inner;
+  nn::digest_backend ops(inner);
+  int ran = 0;
+  const auto before = ops.capture({}, [&] { ++ran; });
+  ops.launch({}, *before);
+  CHECK(inner.captures == 1);
+  CHECK(inner.launches == 1);
+  CHECK(ran == 1);
+  ops.take_digests([](const nn::operation_digest&) {});
+  const auto meanwhile = ops.capture({}, [&] { ++ran; });
+  ops.launch({}, *before);
+  ops.launch({}, *meanwhile);
+  CHECK(inner.captures == 1);
+  CHECK(inner.launches == 1);
+  CHECK(ran == 3);
+  ops.take_digests(nullptr);
+  ops.launch({}, *before);
+  ops.launch({}, *meanwhile);
+  ops.launch({}, *meanwhile);
+  CHECK(inner.captures == 2);
+  CHECK(inner.launches == 4);
+  CHECK(ran == 6);
 }
 
 TEST_CASE("a weight has one digest a step and form, however often it is multiplied") {
