@@ -63,24 +63,31 @@ fs::path run_directory::rollback_checkpoint(const train_options& o) const {
   return all.empty() || fs::exists(start(), failed) ? fs::path() : checkpoint(all.back());
 }
 
-void run_directory::require_unused(const std::string& advice) const {
+bool run_directory::is_used(const fs::path& file) const {
   std::error_code failed;
+  const fs::file_status status = fs::status(file, failed);
+  if (!fs::exists(status)) return false;
+  const bool is_own_kind = fs::is_directory(status) == (file == checkpoints() || file == tensorboard());
   // A run that was killed at its very beginning leaves an empty log, or a directory with half a checkpoint.
-  bool has_checkpoints = fs::exists(checkpoints(), failed) && !fs::is_directory(checkpoints(), failed);
-  for (const auto& entry : fs::directory_iterator(checkpoints(), failed)) {
-    has_checkpoints = has_checkpoints || !entry.path().filename().string().starts_with('.');
-  }
-  if (has_checkpoints) throw io::error(checkpoints().string(), "exists" + advice);
-  for (const fs::path& file : {log(), config(), start()}) {
-    if (!fs::exists(file, failed) || fs::is_empty(file, failed)) continue;
-    throw io::error(file.string(), "exists" + advice);
-  }
+  if (!is_own_kind || file != checkpoints()) return !is_own_kind || !fs::is_empty(file, failed);
+  const fs::directory_iterator entries(file, failed);
+  return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+    return !entry.path().filename().string().starts_with('.');
+  });
+}
+
+void run_directory::require_unused(const std::string& of_run, const std::string& otherwise) const {
+  const std::vector<fs::path> files = all();
+  const auto used = std::find_if(files.begin(), files.end(), [this](const fs::path& file) { return is_used(file); });
+  if (used == files.end()) return;
+  std::error_code failed;
+  const bool has_run = !steps().empty() || fs::exists(start(), failed);
+  throw io::error(used->string(),
+                  "exists" + (has_run ? of_run : ", and " + path_.string() + " holds no run" + otherwise));
 }
 
 std::vector<fs::path> run_directory::all() const {
-  return {
-      checkpoints(),         config(), start(), statistics(), digests(), path_ / "metrics.csv", path_ / "mlperf.log",
-      path_ / "tensorboard", log()};
+  return {checkpoints(), config(), start(), statistics(), digests(), metrics(), mlperf(), tensorboard(), log()};
 }
 
 std::vector<fs::path> run_directory::unused() const {

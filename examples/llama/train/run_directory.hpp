@@ -22,6 +22,9 @@ class run_directory {
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
   std::filesystem::path statistics() const { return path_ / "statistics.jsonl"; }
   std::filesystem::path digests() const { return path_ / "digests.jsonl"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.csv"; }
+  std::filesystem::path mlperf() const { return path_ / "mlperf.log"; }
+  std::filesystem::path tensorboard() const { return path_ / "tensorboard"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
   /// The state before the first step: a run without a checkpoint goes on from here.
   std::filesystem::path start() const { return path_ / "trainer_state.json"; }
@@ -34,8 +37,9 @@ class run_directory {
   /// the run was ever interrupted; empty: the beginning.
   std::filesystem::path rollback_checkpoint(const train_options& options) const;
 
-  /// Throws io::error naming a run's file that is there already, followed by `advice`.
-  void require_unused(const std::string& advice) const;
+  /// Throws io::error naming one of all() that is there already and holds something: followed by `of_run` where there
+  /// is a run, else, as the file is the user's own, by `otherwise`.
+  void require_unused(const std::string& of_run, const std::string& otherwise) const;
   /// Whatever of a run may be there. The checkpoints first: what is left of a run while its files are removed in this
   /// order can still be resumed from its beginning. The log, whose lock keeps other processes out, last.
   std::vector<std::filesystem::path> all() const;
@@ -54,6 +58,9 @@ class run_directory {
   void prune(std::int64_t step, bool is_extra, const train_options& options) const;
 
  private:
+  /// Does one of all() hold something that would be lost?
+  bool is_used(const std::filesystem::path& file) const;
+
   std::filesystem::path path_;
 };
 

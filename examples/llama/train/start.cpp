@@ -210,9 +210,13 @@ void trainer::open_log() {
   if (!from_) require_elsewhere();
   const bool own =
       from_ && !from_->run.empty() && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
-  if (from_ && !own) files_.require_unused(" and belongs to another run than the one resumed");
+  const std::string elsewhere = "another --out leaves it alone";
+  if (from_ && !own) {
+    files_.require_unused(" and belongs to another run than the one resumed", ": " + elsewhere);
+  }
   if (!from_ && !session_.overwrite) {
-    files_.require_unused("; use --resume to continue a run or --overwrite to start anew");
+    files_.require_unused("; use --resume to continue a run or --overwrite to start anew",
+                          ": --overwrite removes it, " + elsewhere);
   }
   io::new_directories directories(files_.path());
   // Opened first: its lock keeps other processes out of the directory.
@@ -239,11 +243,10 @@ void trainer::begin_records() {
 
 /// What the records go to beside the log.
 void trainer::add_sinks(bool is_new) {
-  const fs::path& out = files_.path();
-  if (session_.csv) log_->add(make_csv_log(out / "metrics.csv", files_.log()));
-  if (session_.tensorboard) log_->add(make_tensorboard_log(out / "tensorboard"));
+  if (session_.csv) log_->add(make_csv_log(files_.metrics(), files_.log()));
+  if (session_.tensorboard) log_->add(make_tensorboard_log(files_.tensorboard()));
   // MLPerf times one process from its initialization on: a run that was resumed has no time to train.
-  if (is_new && !state_.run.train.mlperf.empty()) log_->add(make_mlperf_log(out / "mlperf.log", session_.began_ms));
+  if (is_new && !state_.run.train.mlperf.empty()) log_->add(make_mlperf_log(files_.mlperf(), session_.began_ms));
 }
 
 ordered_json trainer::roof_record() const {
@@ -284,7 +287,7 @@ void trainer::write_start() { log_->write(start_record(state_, *model_, text_, s
 
 /// In another directory than that of a run which is resumed. Where one of its files cannot be written, none stays.
 void trainer::begin_log() {
-  if (!from_) {
+  if (session_.overwrite) {
     files_.clear();
     log_->clear();
   }
