@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 
 import mini_llama
-from mini_llama import ADAPTER_FILES, Scratch, as_flags, records, tree_of
+from mini_llama import ADAPTER_FILES, MODEL_FILES, Scratch, as_flags, records, tree_of
 from safetensors_bytes import load, read_safetensors, write_safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +57,33 @@ class Init(Lora):
         (self.folder / "base").rename(self.folder / "elsewhere")
         self.succeed("train", "--resume", "parts")
         self.assert_same_checkpoint("whole", "parts")
+
+    def test_a_place_that_resume_is_given_must_hold_what_the_run_began_with(self):
+        """Where all weights train, they are needed again only from the first step on."""
+        self.train("wide", checkpoint_every=4, hidden_size=64)
+        self.train("other", checkpoint_every=4, seed=2)
+        self.lora("adapters")
+        self.lora("others", seed=8)
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_sr"):
+            given = {"schedule": schedule, "learning_rate": 0.01}
+            self.train("whole", "--init", "base", "--overwrite", **given)
+            self.train("parts", "--init", "base", "--overwrite", "--stop-at", 4, **given)
+            for init, said in (("wide", "its shape 256 x 64 is not the model's 256 x 32; --init takes what the run began with\n"),
+                               ("other", "other/checkpoints/step-000000008: not the weights that the run began with (--init)\n"),
+                               ("nowhere", "nowhere: no such"), ("adapters", "holds adapters, no model"), ("text.txt", "text.txt: not a directory")):
+                with self.subTest(schedule=schedule, init=init):
+                    self.refuse(["train", "--resume", "parts", "--init", init], said)
+                    self.refuse(["replay", "parts", "--steps", "0:4", "--init", init], said)
+            shutil.copytree(self.folder / "base", self.folder / "copy", dirs_exist_ok=True)
+            self.succeed("train", "--resume", "parts", "--init", "copy")
+            for name in MODEL_FILES:
+                if name != "trainer_state.json":  # has the new name
+                    self.assertEqual(*((self.checkpoint(run) / name).read_bytes() for run in ("whole", "parts")))
+        self.train("begun", "--init", "base", "--adapter", "adapters", "--stop-at", 4)
+        for adapter, said in (("others", "not the adapters that the run began with (--adapter)"), ("base", "holds no adapters")):
+            self.refuse(["train", "--resume", "begun", "--adapter", adapter], said)
+            self.refuse(["replay", "begun", "--steps", "0:4", "--adapter", adapter], said)
+        self.succeed("train", "--resume", "begun", "--adapter", "adapters")
 
     def test_a_base_that_goes_on(self):
         """A run begins with what was its base's newest checkpoint then, however far the base has gone since."""

@@ -100,17 +100,25 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
 /// A run that --init or --adapter names may go on meanwhile: this one has begun with what was its newest checkpoint.
 void trainer::resolve_given() {
   const std::string &init = state_.run.init, &adapter = state_.run.adapter;
+  // A place that is named as a run goes on is read once, needed or not: the run would stand on other values later.
+  checks_init_ = from_ && !init.empty() && (state_.resolved_init.empty() || !session_.init.empty());
+  checks_adapter_ = from_ && !adapter.empty() && (state_.resolved_adapter.empty() || !session_.adapter.empty());
   if (!init.empty() && state_.resolved_init.empty()) state_.resolved_init = weights_place(init);
   if (!adapter.empty() && state_.resolved_adapter.empty()) state_.resolved_adapter = find_adapter(adapter).string();
   init_place_ = session_.init.empty() ? state_.resolved_init : weights_place(session_.init);
   adapter_place_ = session_.adapter.empty() ? state_.resolved_adapter : find_adapter(session_.adapter).string();
 }
 
-/// Calls f, which looks at what a new run is given; a run that is resumed has no use for an older checkpoint.
+/// Calls f, which looks at what the run is given. A new run may take an older checkpoint where that is damaged; one
+/// that is resumed or replayed has begun with one, which the flag has to name.
 template <class Function>
 void trainer::check_given(const std::string& path, const char* flag, const Function& f) const {
-  if (from_) return f();
-  naming_older(path, flag, [&] { reading(f); });
+  if (!from_ && !session_.replays) return naming_older(path, flag, [&] { reading(f); });
+  try {
+    f();
+  } catch (const io::error& e) {
+    throw io::error(std::string(e.what()) + "; " + flag + " takes what the run began with");
+  }
 }
 
 /// The model of state_, with the tensors of a checkpoint; none: as a run begins.
@@ -121,12 +129,12 @@ void trainer::build_model(const fs::path& checkpoint) {
   options.documents = text_.has_documents();
   synthetic_ = synthetic_recipe_of(session_, state_);
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
-  if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora)) {
+  if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora || checks_init_)) {
     require_there(init_place_, "--init");
     check_given(init_place_, "--init",
                 [&] { llama::check_weights(llama::find_weights(init_place_), state_.run.model); });
   }
-  if (!state_.run.adapter.empty() && checkpoint.empty()) {
+  if (!state_.run.adapter.empty() && (checkpoint.empty() || checks_adapter_)) {
     require_there(adapter_place_, "--adapter");
     check_given(adapter_place_, "--adapter",
                 [&] { llama::check_adapters(find_adapter(adapter_place_), state_.run.model, *state_.run.lora); });
@@ -150,9 +158,11 @@ void trainer::load_model(const fs::path& checkpoint) {
   model_->set_inputs(loading);
   if (checkpoint.empty()) {
     load_initial();
-  } else if (state_.run.lora) {
-    load_given_weights();
+  } else {
+    if (state_.run.lora || checks_init_) load_given_weights();
+    if (checks_adapter_) load_given_adapters();
   }
+  checks_init_ = checks_adapter_ = false;  // a roll-back loads without them
   // The phase of the last step done: where the next one is in another phase, train() switches as an unbroken run does.
   if (state_.phase != 0) model_->use(state_.recipe());
   if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
@@ -164,15 +174,16 @@ void trainer::load_given_weights() {
                                                    progress_.counter(state_.run.name, "reading weights"));
   if (state_.base_digest == 0) state_.base_digest = digest;
   if (digest == state_.base_digest) return;
-  throw io::error(init_place_, state_.run.lora ? "not the weights that the adapters were trained beside"
-                                               : "not the weights that the run began with");
+  throw io::error(init_place_, state_.run.lora ? "not the weights that the adapters were trained beside (--init)"
+                                               : "not the weights that the run began with (--init)");
 }
 
 /// The adapters of --adapter, which a run takes the values of and nothing else: its optimizer begins anew.
 void trainer::load_given_adapters() {
   const std::uint64_t digest = llama::read_adapters(find_adapter(adapter_place_), *model_);
   if (state_.adapter_digest == 0) state_.adapter_digest = digest;
-  if (digest != state_.adapter_digest) throw io::error(adapter_place_, "not the adapters that the run began with");
+  if (digest == state_.adapter_digest) return;
+  throw io::error(adapter_place_, "not the adapters that the run began with (--adapter)");
 }
 
 /// The values that every parameter begins with.

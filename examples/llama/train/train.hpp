@@ -132,7 +132,8 @@ class trainer {
   std::optional<resume_point> from_;
   run_directory files_;
   progress_line progress_;
-  std::string init_place_, adapter_place_;  ///< what is read of run.init and run.adapter
+  std::string init_place_, adapter_place_;             ///< what is read of run.init and run.adapter
+  bool checks_init_ = false, checks_adapter_ = false;  ///< whether they are still to be compared with their digests
   corpus text_;
   tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
