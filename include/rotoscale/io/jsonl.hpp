@@ -31,11 +31,28 @@ inline bool is_whole_record(std::string_view line) {
   return parsed.is_object() || parsed.is_array();
 }
 
-/// `how`: LOCK_EX, or LOCK_SH.
-inline void lock(const descriptor& file, int how, const std::filesystem::path& path) {
-  // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
-  if (::flock(file.get(), how | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw error(path.string(), "cannot write: another process is writing it");
+/// Is this the file that has the name now?
+inline bool has_name(const descriptor& file, const std::filesystem::path& path) {
+  struct stat own {
+  }, named{};
+  if (::fstat(file.get(), &own) != 0) return true;
+  return ::stat(path.c_str(), &named) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+}
+
+/// What `open` returns, a descriptor of `path` or none, locked: LOCK_EX, or LOCK_SH. The writer before, whose run has
+/// failed, may remove the file while it is opened here: what is written to it then has no name, and the lock keeps
+/// nobody out, so that it is opened again.
+template <class Open>
+descriptor open_locked(const std::filesystem::path& path, int how, const Open& open) {
+  constexpr int attempts = 16;  // a file system may have no lasting numbers of files
+  for (int i = 1;; ++i) {
+    descriptor file = open();
+    if (!file.is_open()) return file;
+    // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
+    if (::flock(file.get(), how | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw error(path.string(), "cannot write: another process is writing it");
+    }
+    if (i == attempts || has_name(file, path)) return file;
   }
 }
 
@@ -44,8 +61,10 @@ inline void lock(const descriptor& file, int how, const std::filesystem::path& p
 /// Throws io::error while another process writes the log at `path`, which need not exist, and for what is no regular
 /// file: to open a pipe is to wait for its other end.
 inline void require_no_writer(const std::filesystem::path& path) {
-  std::error_code failed;
-  if (std::filesystem::exists(path, failed)) detail::lock(detail::open_regular(path), LOCK_SH, path);
+  detail::open_locked(path, LOCK_SH, [&] {
+    std::error_code failed;
+    return std::filesystem::exists(path, failed) ? detail::open_regular(path) : detail::descriptor();
+  });
 }
 
 /// A log of one JSON record a line.
@@ -57,9 +76,11 @@ class jsonl_writer {
   /// Appending to the log of a killed run first removes the line that it left unfinished. Throws io::error, also while
   /// another writer has the log open, and for a pipe, which nobody may read.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
-    file_ = detail::descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
-    if (!file_.is_open()) detail::fail(path, "cannot write", errno);
-    detail::lock(file_, LOCK_EX, path);
+    file_ = detail::open_locked(path, LOCK_EX, [&] {
+      detail::descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+      if (!file.is_open()) detail::fail(path, "cannot write", errno);
+      return file;
+    });
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0) return;
     if (S_ISFIFO(status.st_mode)) throw error(path.string(), "cannot write: a pipe, not a regular file");
