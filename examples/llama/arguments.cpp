@@ -325,10 +325,49 @@ void refuse_unnameable(const CLI::Option& option) {
   }
 }
 
-/// The shape of --init's model.
+/// That of an option's names which the command line has, the last of them: some flags are --x and --no-x.
+std::string typed_name(int argc, char** argv, const CLI::Option& option) {
+  std::string typed = option.get_name();
+  const std::vector<std::string>& names = option.get_lnames();
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i], name = word.substr(0, word.find('='));
+    if (!name.starts_with("--")) continue;
+    if (std::find(names.begin(), names.end(), name.substr(2)) != names.end()) typed = name;
+  }
+  return typed;
+}
+
+/// What a message ends with where the config.json of given weights is wrong.
+constexpr const char* instead_of_config = "; --model-config takes another in its place";
+
+/// The shape of --init's model. A checkpoint's config.json is damaged where it is wrong, others' may be wrong.
 llama::model_config read_init_shape(const std::string& init) {
   const llama::weights_location from = llama::find_weights(init);
-  return naming_older(from.directory, "--init", [&] { return reading([&] { return read_shape(from); }); });
+  return naming_older(from.directory, "--init", [&] {
+    return reading([&] {
+      if (is_own_checkpoint(from.directory)) return read_shape(from);
+      try {
+        return read_shape(from);
+      } catch (const io::error& e) {
+        throw io::error(e.what() + std::string(instead_of_config));
+      }
+    });
+  });
+}
+
+/// Is the config.json of given weights, which has this shape, not that of their tensors? Throws io::error where it is
+/// and nothing is given `instead` of it.
+bool has_wrong_config(const std::string& init, const llama::model_config& shape, const std::string& instead) {
+  const llama::weights_location from = llama::find_weights(init);
+  if (is_own_checkpoint(from.directory)) return false;      // is compared with its state
+  io::safetensors_shards::open(from.directory, from.stem);  // a damaged file is another fault
+  try {
+    llama::check_weights(from, shape);
+  } catch (const io::error& e) {
+    if (!instead.empty()) return true;
+    throw io::error(std::string(e.what()) + ": the model is that of " + from.config().string() + instead_of_config);
+  }
+  return false;
 }
 
 /// What the adapters of --adapter are.
@@ -337,33 +376,54 @@ llama::lora_config read_given_adapter(const std::string& adapter) {
   return naming_older(found, "--adapter", [&] { return reading([&] { return read_adapter_options(found); }); });
 }
 
+/// Reads the command line over what `target` holds.
+void parse_flags(int argc, char** argv, arguments& target) {
+  CLI::App app{"Trains and compares small Llamas under low-precision recipes."};
+  define(app, target);
+  refuse_overflow(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) {  // --help, --version
+      app.exit(e);
+      std::exit(exit_ok);
+    }
+    throw io::error("arguments", explain_parse_error(app, e));
+  }
+  refuse_empty(app, {"--prompt", "--title"});
+  for (const CLI::App* sub : app.get_subcommands()) {
+    for (const CLI::Option* o : sub->get_options()) {
+      if (o->count() == 0) continue;
+      refuse_unnameable(*o);
+      const std::string typed = typed_name(argc, argv, *o);
+      for (const std::string& name : o->get_lnames()) target.flags["--" + name] = typed;
+    }
+  }
+  if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
+}
+
+/// Gives `run`, which has the options of --config, the shape of --model-config, or else of --init's model; false: there
+/// is neither. What a file of --config says of the model stays, for check_init to compare; of a configuration that the
+/// program has by name it is a default.
+bool take_shape(const arguments& given, arguments& run) {
+  const std::string& init = given.run.init.empty() ? run.run.init : given.run.init;
+  const bool takes_init = given.model_config.empty() && !init.empty() && given.resume.empty();
+  if (given.model_config.empty() && !takes_init) return false;
+  const std::string shape = takes_init ? llama::find_weights(init).config().string() : given.model_config;
+  run.run.model = takes_init ? read_init_shape(init) : llama::read_model_config(io::read_json(shape), shape);
+  run.names.from_file(shape, io::to_json(run.run.model), "model.");
+  if (!takes_init || given.config.empty() || has_config(given.config)) return true;
+  const nlohmann::ordered_json json = read_config(given.config);
+  if (!json.contains("model")) return true;
+  io::from_json(json.at("model"), run.run.model, given.config);
+  run.names.from_file(given.config, json);
+  return true;
+}
+
 }  // namespace
 
 void parse_arguments(int argc, char** argv, arguments& a) {
-  const auto parse_into = [&](arguments& target) {
-    CLI::App app{"Trains and compares small Llamas under low-precision recipes."};
-    define(app, target);
-    refuse_overflow(app);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& e) {
-      if (e.get_exit_code() == 0) {  // --help, --version
-        app.exit(e);
-        std::exit(exit_ok);
-      }
-      throw io::error("arguments", explain_parse_error(app, e));
-    }
-    refuse_empty(app, {"--prompt", "--title"});
-    for (const CLI::App* sub : app.get_subcommands()) {
-      for (const CLI::Option* o : sub->get_options()) {
-        if (o->count() == 0) continue;
-        refuse_unnameable(*o);
-        for (const std::string& name : o->get_lnames()) target.flags.insert("--" + name);
-      }
-    }
-    if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
-  };
-  parse_into(a);
+  parse_flags(argc, argv, a);
   if (a.flags.contains("--recipe") && a.flags.contains("--schedule")) {
     throw io::error("--recipe", "is another name of --schedule, and only one of them can be given");
   }
@@ -381,25 +441,17 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   if (!adapter.empty()) again.run.lora = read_given_adapter(adapter);
   if (!a.config.empty()) io::from_json(read_config(a.config), again.run, a.config);
   if (again.run.lora) again.lora = *again.run.lora;
-  std::string shape = a.model_config;
-  const std::string& init = a.run.init.empty() ? again.run.init : a.run.init;
-  const bool takes_init = shape.empty() && !init.empty() && !resumes;
-  if (takes_init) shape = llama::find_weights(init).config().string();
-  const bool has_defaults = !(a.config.empty() && shape.empty() && adapter.empty() && again.run.train.mlperf.empty());
   if (!a.config.empty()) again.names.from_file(a.config, read_config(a.config));
-  if (!shape.empty()) {
-    again.run.model = takes_init ? read_init_shape(init) : llama::read_model_config(io::read_json(shape), shape);
-    again.names.from_file(shape, io::to_json(again.run.model), "model.");
-  }
-  if (has_defaults) {
-    parse_into(again);
+  const bool has_shape = take_shape(a, again);
+  if (!a.config.empty() || has_shape || !adapter.empty() || !again.run.train.mlperf.empty()) {
+    parse_flags(argc, argv, again);
     a = again;
   }
-  for (const std::string& flag : a.flags) a.names.from_flag(flag);
+  for (const auto& [flag, typed] : a.flags) a.names.from_flag(flag, typed);
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
-void check_init(const arguments& a) {
+void check_init(const arguments& a, given_files files) {
   const std::string& init = a.run.init;
   if (init.empty()) return;
   llama::model_config own = a.run.model, given;
@@ -409,6 +461,8 @@ void check_init(const arguments& a) {
     if (a.model_config.empty()) throw;
     return;  // the weights need no config.json then
   }
+  if (files == given_files::needed && has_wrong_config(init, given, a.model_config))
+    return;  // the trainer compares own
   for (llama::model_config* shape : {&own, &given}) {
     if (shape->num_attention_heads > 0) shape->head_dim = static_cast<int>(shape->head_size());
   }
@@ -417,10 +471,12 @@ void check_init(const arguments& a) {
   for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
                           "num_key_value_heads", "head_dim", "tie_word_embeddings"}) {
     if (wanted.at(key) == found.at(key)) continue;
-    const std::string field = std::string("model.") + key, flag = flag_of(field);
+    const std::string field = std::string("model.") + key;
+    const bool is_config = !a.flags.contains(flag_of(field)) && a.model_config.empty();
+    const std::string left_out =
+        is_config ? "it out" : "out " + (a.flags.contains(flag_of(field)) ? a.names.name(field) : "--model-config");
     throw io::error(a.names.name(field), wanted.at(key).dump() + " contradicts " + a.names.name("init") + " " + init +
-                                             ", whose model has " + found.at(key).dump() + ": leave out " +
-                                             (a.flags.contains(flag) ? flag : "--model-config"));
+                                             ", whose model has " + found.at(key).dump() + ": leave " + left_out);
   }
 }
 

@@ -3,8 +3,8 @@
 // The command line of mini-llama.
 #pragma once
 
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,7 +28,7 @@ struct arguments {
   device_choice device;
   std::string digest_steps;
   replay_options replay;
-  std::set<std::string> flags;  ///< that were given
+  std::map<std::string, std::string> flags;  ///< that were given, by all of their names: the one of the command line
   field_names names;
   bool no_progress = false;
   bool profile_operations = false;  ///< a table by operation as well
@@ -48,8 +48,9 @@ struct arguments {
 /// --version print and end the program. Throws io::error.
 void parse_arguments(int argc, char** argv, arguments& a);
 
-/// Throws io::error where an option contradicts the shape of the weights of --init.
-void check_init(const arguments& a);
+/// Throws io::error where an option contradicts the shape of the weights of --init; where these files are needed, also
+/// where their own config.json does and --model-config gives no other.
+void check_init(const arguments& a, given_files files);
 
 /// With --resume the run's own options hold: throws io::error where a flag would change them.
 void check_resume_flags(int argc, char** argv);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "configs.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "config_texts.hpp"
@@ -14,6 +15,11 @@ std::vector<std::string> config_names() {
   std::vector<std::string> names;
   for (const config_text& c : config_texts) names.emplace_back(c.name);
   return names;
+}
+
+bool has_config(const std::string& name) {
+  const std::vector<std::string> names = config_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 namespace {

@@ -13,6 +13,9 @@ namespace rotoscale::llama_program {
 /// The names that read_config knows.
 std::vector<std::string> config_names();
 
+/// Is it one of these names?
+bool has_config(const std::string& name);
+
 /// A configuration by its name, or that of a JSON file; throws io::error for neither.
 nlohmann::ordered_json read_config(const std::string& name);
 

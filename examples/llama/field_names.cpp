@@ -70,13 +70,13 @@ void field_names::from_file(const std::string& file, const nlohmann::ordered_jso
   }
 }
 
-void field_names::from_flag(const std::string& flag) {
+void field_names::from_flag(const std::string& flag, const std::string& typed) {
   if (flag == "--recipe") {  // is --schedule's other name, and wins
     schedule_flag_ = flag;
-    files_["schedule"] = {};
+    files_["schedule"] = {"", flag};
   }
   for (const std::string& field : all_fields()) {
-    if (flag_of(field) == flag) files_[field] = {};
+    if (flag_of(field) == flag) files_[field] = {"", typed};
   }
 }
 
@@ -91,11 +91,12 @@ const field_names::place* field_names::find_file(const std::string& field) const
 }
 
 std::string field_names::name(const std::string& field, const std::string& file) const {
-  const place* const from = find_file(field);
-  if (from == nullptr) {  // a default has the name that would set it there
-    return file.empty() || files_.contains(field) ? flag_of(field) : field.substr(field.rfind('.') + 1);
+  const auto found = files_.find(field);
+  if (found == files_.end()) {  // a default has the name that would set it there
+    return file.empty() ? flag_of(field) : field.substr(field.rfind('.') + 1);
   }
-  return from->file == file ? from->key : from->key + " (" + from->file + ")";
+  const place& from = found->second;
+  return from.file.empty() || from.file == file ? from.key : from.key + " (" + from.file + ")";
 }
 
 std::string field_names::text(const std::string& fault, const std::string& file) const {
@@ -125,7 +126,7 @@ io::error field_names::error(const std::string& fault) const {
     field.resize(field.rfind('.'));
   }
   const place* const from = find_file(field);
-  if (from == nullptr) return {flag_of(field) + rest, text(what)};
+  if (from == nullptr) return {name(field) + rest, text(what)};
   return {from->file, from->key + rest + ": " + text(what, from->file)};
 }
 

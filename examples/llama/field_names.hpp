@@ -19,8 +19,8 @@ class field_names {
  public:
   /// The fields that a file's JSON has are from it; `section` is what the file holds of a run ("model."; empty: a run).
   void from_file(const std::string& file, const nlohmann::ordered_json& json, const std::string& section = "");
-  /// A flag was given, which overrides files.
-  void from_flag(const std::string& flag);
+  /// A flag was given, which overrides files; `typed` is the name of it that was used ("--no-tie-word-embeddings").
+  void from_flag(const std::string& flag, const std::string& typed);
 
   /// Where the schedule's name was given: "--recipe", or "c.json: schedule".
   std::string schedule() const;
@@ -37,7 +37,7 @@ class field_names {
 
  private:
   struct place {
-    std::string file, key;  ///< no file: a flag
+    std::string file, key;  ///< no file: the key is a flag
   };
 
   const place* find_file(const std::string& field) const;

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 /// `given`: which of its files there must be; what computes from the shape alone needs none.
 trainer_state begin(const arguments& a, given_files given) {
   // A plan of another shape than the weights' needs nothing of them: so it is made where the real ones are not.
-  if (given == given_files::needed || a.model_config.empty()) check_init(a);
+  if (given == given_files::needed || a.model_config.empty()) check_init(a, given);
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
   return new_run(std::move(options), a.names, given);
@@ -106,7 +106,7 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
     std::unique_ptr<trainer> t;
     try {
       trainer_state state = read_state(points[i]);
-      if (wanted != nullptr) require_same_run(*wanted, state, a.session.out);
+      if (wanted != nullptr) require_same_run(*wanted, a.names, state, a.session.out);
       if (wanted == nullptr) move_files(a.run, state);
       const bool given = wanted == nullptr && !a.run.tokenizer.empty();
       a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);

@@ -5,7 +5,10 @@ wrote, and says why. Where the value is from a file, its key.
 
 usage: mini_llama_flags.py PROGRAM [NAME...]
 """
+import json
+import os
 import re
+import shutil
 
 import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
@@ -136,12 +139,67 @@ class Flags(Scratch):
                 for command in (new, ["plan"]):
                     said = self.refuse([*command, "--init", "run", flag, value])
                     self.assertEqual(said, f"mini-llama: {flag}: {value} contradicts --init run, whose model has {SHAPE[key]}: leave out {flag}\n")
-        self.refuse([*new, "--init", "run", "--tie-word-embeddings"], "--tie-word-embeddings: true contradicts --init run, whose model has false")
+        for init, flag, value, other in (("run", "--tie-word-embeddings", "true", "false"), ("tied", "--no-tie-word-embeddings", "false", "true"),
+                                         ("tied", "--tie-word-embeddings=false", "false", "true")):
+            if init == "tied":
+                self.train("tied", "--tie-word-embeddings", "--overwrite", steps=1)
+            flag_name = flag.split("=")[0]
+            self.assertEqual(self.refuse([*new, "--init", init, flag]),
+                             f"mini-llama: {flag_name}: {value} contradicts --init {init}, whose model has {other}: leave out {flag_name}\n")
+        said = "--no-tie-word-embeddings: is false, but true in the run in tied, "
+        self.refuse(self.train_command("tied", "--auto-resume", "--no-tie-word-embeddings", steps=1), said)
         self.refuse([*new, "--init", "run", "--model-config", "hf.json"],
                     "mini-llama: hidden_size (hf.json): 64 contradicts --init run, whose model has 32: leave out --model-config\n")
         self.write("c.json", {"init": "run"})
         self.refuse([*new, "--config", "c.json", "--hidden-size", 64], "--hidden-size: 64 contradicts init (c.json) run, ")
         self.succeed(*new, "--init", "run", *as_flags({**SHAPE, "max_position_embeddings": 128, "rms_norm_eps": 1e-4, "rope_theta": 5e4}))
+
+    def test_a_configuration_whose_model_is_not_that_of_given_weights(self):
+        """A file says what it says; the model of a configuration that the program has by name is a default."""
+        self.train("run", steps=2)
+        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
+        for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("head_dim", 64), ("tie_word_embeddings", True)):
+            said = f"mini-llama: model.{key} (c.json): {json.dumps(value)} contradicts "
+            ending = f" run, whose model has {json.dumps(SHAPE.get(key, False))}: leave it out\n"
+            for init, more in (("init (c.json)", []), ("--init", ["--init", "run"])):
+                self.write("c.json", {"model": {**SHAPE, key: value}, **({} if more else {"init": "run"})})
+                for command in (new, ["plan"]):
+                    self.assertEqual(self.refuse([*command, "--config", "c.json", *more]), said + init + ending)
+        flag = ["--no-tie-word-embeddings"]
+        self.succeed(*new, "--config", "c.json", *more, *flag)
+        # What no weight depends on is the file's own, as it would be a flag's: a run's config.json makes the same run.
+        self.write("c.json", {"model": {"max_position_embeddings": 128, "rope_theta": 5e4}, "init": "run"})
+        self.succeed(*new, "--config", "c.json", "--overwrite")
+        model = json.loads((self.folder / "out/config.json").read_text())["model"]
+        self.assertEqual((model["hidden_size"], model["max_position_embeddings"], model["rope_theta"]), (32, 128, 5e4))
+        self.succeed("train", "--out", "again", "--config", "out/config.json", "--threads", 1)
+        self.assert_same_checkpoint("out", "again", 2)
+        for name in ("amd_llama31_8b", "llama_124m"):
+            self.succeed(*new, "--config", name, "--init", "run", "--head-chunk", 64, "--overwrite")
+            self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
+
+    def test_weights_whose_configuration_is_not_theirs(self):
+        self.train("run", steps=2)
+        (self.folder / "given").mkdir()
+        shutil.copy(self.checkpoint("run", 2) / "model.safetensors", self.folder / "given")
+        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1, "--init", "given"]
+        instead = "; --model-config takes another in its place\n"
+        self.assertEqual(self.refuse(new), f"mini-llama: given/config.json: cannot open: No such file or directory{instead}")
+        whole = json.loads((self.checkpoint("run", 2) / "config.json").read_text())
+        self.write("given/config.json", {**whole, "hidden_size": 64})
+        said = f"'model.embed_tokens.weight': its shape 256 x 32 is not the model's 256 x 64: the model is that of given/config.json{instead}"
+        for more in ([], ["--hidden-size", 32], ["--lora-rank", 4]):
+            self.assertTrue(self.refuse([*new, *more]).endswith(said), more)
+        self.write("right.json", whole)
+        self.write("wrong.json", {**whole, "hidden_size": 96})
+        self.refuse([*new, "--model-config", "wrong.json"], "its shape 256 x 32 is not the model's 256 x 96")
+        self.succeed(*new, "--model-config", "right.json")
+        self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
+        # One that fits is no less right for another's saying so, and a damaged file has no other shape.
+        self.write("given/config.json", whole)
+        self.refuse([*new, "--overwrite", "--model-config", "wrong.json"], "hidden_size (wrong.json): 96 contradicts --init given, ")
+        os.truncate(self.folder / "given/model.safetensors", 100)
+        self.assertNotIn("--model-config", self.refuse([*new, "--overwrite"], "given/model.safetensors"))
 
     def test_a_configuration_of_another_kind(self):
         self.write("hf.json", {"architectures": ["LlamaForCausalLM"], "hidden_size": 64})

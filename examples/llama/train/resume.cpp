@@ -143,7 +143,8 @@ std::string find_tokenizer(const std::string& given, const fs::path& checkpoint)
   return own.string();
 }
 
-void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where) {
+void require_same_run(const trainer_state& wanted, const field_names& names, const trainer_state& found,
+                      const std::string& where) {
   const auto options = io::to_json(wanted.run).flatten(), old = io::to_json(found.run).flatten();
   const auto text = [](const auto& values, const std::string& key) {
     return values.contains(key) ? values.at(key).dump() : "none";
@@ -152,13 +153,13 @@ void require_same_run(const trainer_state& wanted, const trainer_state& found, c
     for (const auto& [key, value] : either->items()) {
       if (key == "/name" && wanted.run.schedule != found.run.schedule) continue;  // the name is the schedule's
       if (text(options, key) == text(old, key)) continue;
-      throw io::error(flag_of(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) +
-                                                  " in the run in " + where +
-                                                  ", which only the same options resume (--overwrite starts anew)");
+      throw io::error(names.name(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) +
+                                                     " in the run in " + where +
+                                                     ", which only the same options resume (--overwrite starts anew)");
     }
   }
   if (io::to_json(wanted).at("phases") != io::to_json(found).at("phases")) {
-    throw io::error("--schedule", "its recipes have changed since the run in " + where + " began");
+    throw io::error(names.schedule(), "its recipes have changed since the run in " + where + " began");
   }
 }
 

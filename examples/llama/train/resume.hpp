@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "field_names.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "shell_word.hpp"
@@ -94,7 +95,9 @@ void take_new_places(const run_options& moved, const run_options& run, Files& to
   take("--adapter", moved.adapter, run.adapter, to.adapter);
 }
 
-/// Throws io::error naming the first option in which a new run differs from the one that is to be resumed.
-void require_same_run(const trainer_state& wanted, const trainer_state& found, const std::string& where);
+/// Throws io::error naming the first option in which a new run, whose options have these names, differs from the one
+/// that is to be resumed.
+void require_same_run(const trainer_state& wanted, const field_names& names, const trainer_state& found,
+                      const std::string& where);
 
 }  // namespace rotoscale::llama_program
