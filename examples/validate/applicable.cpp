@@ -41,7 +41,7 @@ constexpr option_use uses[] = {{"--model", "cfm", ""},
                                {"--add-after-rounding", "cif", ""},
                                {"--ignore", "cifm", ""},
                                {"--identify", "i", "i"},
-                               {"--tell-apart", "i", ""},
+                               {"--tell-apart", "if", ""},
                                {"--fit", "f", ""},
                                {"--sample", "if", "i"},
                                {"--make-case", "m", "m"},
@@ -49,8 +49,8 @@ constexpr option_use uses[] = {{"--model", "cfm", ""},
                                {"--n", "m", ""},
                                {"--k", "m", "m"},
                                {"--kind", "m", ""},
-                               {"--seed", "im", "m"},
-                               {"--with-d", "im", "m"},
+                               {"--seed", "ifm", "m"},
+                               {"--with-d", "ifm", "m"},
                                {"--quantizer", "", "cim"},
                                {"--format", "", "cim"},
                                {"--rotation", "", "cim"},
@@ -150,7 +150,7 @@ void refuse_idle_options(const option_names& given, bool for_quantizer, verb v) 
     if (verbs.find(static_cast<char>(v)) == verbs.npos && has(given, use.name))
       throw io::error(std::string(use.name), "is for " + list_of(verbs));
   }
-  if (v != verb::identify || has(given, "--tell-apart")) return;
+  if ((v != verb::identify && v != verb::fit) || has(given, "--tell-apart")) return;
   for (const char* const name : {"--seed", "--with-d"}) {
     if (has(given, name)) throw io::error(name, "is for --make-case and --tell-apart");
   }

@@ -338,7 +338,7 @@ void add_options(CLI::App& app, options& o) {
   add_epilogue_options(app, o);
   app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
   app.add_option("--tell-apart", o.tell_apart,
-                 "for --identify: where the first ones tie, write inputs to this file on which they differ");
+                 "for --identify and --fit: where the first ones tie, write inputs to this file on which they differ");
   app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
   app.add_option("--sample", o.sample,
                  "elements that --identify and --fit look at [20000]; of a dump, runs of elements [512]")

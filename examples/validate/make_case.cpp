@@ -129,7 +129,8 @@ io::safetensors_writer tensors_of(const gemm_case& x, const output_tensor& d, co
 /// A case of the dump's formats and K, with what its epilogue reads.
 gemm_case inputs_like(const gemm_case& dump, const std::vector<explanation>& tied, index_t m, index_t n,
                       const std::vector<case_kind>& kinds, std::uint64_t seed) {
-  mma_unit unit = *find_unit(tied.front().model);
+  mma_unit unit;  // fitted parameters are no unit's
+  unit.model = tied.front().use.gemm.model;
   unit.block = dump.a.block;
   unit.scale = dump.a.scale;
   gemm_case made = make_inputs(unit, dump.a.element, dump.b.element, m, n, dump.k, kinds, seed, dump.output);

@@ -492,7 +492,7 @@ class Epilogues(Program):
         self.refused("--ignore: there is no tensor 'c'", *known, "--ignore", "c")
         self.refused("--ignore: ", *known, "--ignore", "d")
         self.refused("--output: ", *known, "--output", "e4m3")
-        self.refused("--tell-apart: is for --identify", *known, "--tell-apart", "x")
+        self.refused("--tell-apart: is for --identify and --fit", *known, "--tell-apart", "x")
         self.refused("--tell-apart: '.*' is the input", *known, "--identify", "--tell-apart", path)
         for shape in ([1, 24], [23], [25], []):
             bad = dict(self.tensors) | {"bias": ("F32", shape, floats([0.0] * math.prod(shape)))}
@@ -595,6 +595,26 @@ class Epilogues(Program):
         count = int(re.search(r"of (\d+):", again.stdout).group(1))
         left = re.findall(rf"^  {count}  (\S+)  \([^,\n]*(?:, [^w][^,\n]*)*\)(?:, (with .*))?$", again.stdout, re.M)
         self.assertEqual({f"{m} {w}".strip() for m, w in left}, set(groups[0].strip().split(" = ")))
+
+    def test_the_case_that_tells_fitted_parameters_apart(self):
+        """What --fit advises can be done, also of block scales and of a sparse A."""
+        for model, *more in (("hopper-wgmma-fp8-f32",), ("blackwell-mxf4-f32",), ("hopper-sparse-mma-fp8-f32", "--ignore", "c")):
+            path = self.make("tie.safetensors", "--model", model, "--kind", "tiny", "--k", 64, *more)
+            known = ["--fit", "--model", model, "--sample", 100, "--input"]
+            plain = self.call(*known, path)
+            tied = int(re.search(r"^the first (\d+) cannot be told apart .*; --tell-apart FILE", plain.stdout, re.M)[1])
+            done = self.call(*known, path, "--tell-apart", "apart.safetensors", "--with-d", "--seed", 3, "--report", "report.json")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), model)
+            groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
+            self.assertGreater(len(groups), 1)
+            self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)
+            told = json.loads((self.folder / "report.json").read_text())["told_apart"]
+            self.assertEqual(["  " + " = ".join(group) for group in told], groups)
+            # The first one's own result is again the first one's, and not the other groups'.
+            again = self.call(*known, "apart.safetensors")
+            self.assertEqual(again.returncode, 0, again.stderr)
+            first = re.search(r"^  \d+  (.*?)  \(a fit\)", again.stdout, re.M)[1]
+            self.assertIn(first, groups[0].strip().split(" = "))
 
 
 class NotANumber(Program):
