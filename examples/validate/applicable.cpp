@@ -94,6 +94,16 @@ struct idle_option {
   std::string reason;
 };
 
+/// --identify tries other values of what the command line does not fix: all, beside a preset that it starts from.
+bool tries(const option_names& given, verb v, std::string_view name) {
+  return v == verb::identify && (has(given, "--quantizer") || !has(given, name));
+}
+
+/// Are words of stochastic rounding looked at, where there are some?
+bool reads_words(const quantizer& q, const option_names& given, verb v) {
+  return q.options.rounding == rounding::stochastic || (tries(given, v, "--rounding") && q.has_words);
+}
+
 /// What options of blocks meet in a format that has none, and so on.
 std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump, const option_names& given, verb v) {
   std::vector<idle_option> all;
@@ -103,14 +113,10 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   const bool has_factor = q.is_per_tensor() || !q.blocks.has_e8m0_scale();
   all.push_back({"--scale-rule", has_factor, "is for scales of powers of two"});
   all.push_back({"--factor", !has_factor, "is for NVFP4 and for FP8 with one factor a tensor"});
-  // --identify tries other values of what the command line does not fix: all, beside a preset that it starts from.
-  const auto tries = [&](std::string_view name) {
-    return v == verb::identify && (has(given, "--quantizer") || !has(given, name));
-  };
-  all.push_back({"--signs", q.options.rotation.points == 0 && !tries("--rotation"), "is for a rotation"});
+  const bool tries_rotations = tries(given, v, "--rotation"), tries_roundings = tries(given, v, "--rounding");
+  all.push_back({"--signs", q.options.rotation.points == 0 && !tries_rotations, "is for a rotation"});
   all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
-  const bool tries_roundings = tries("--rounding");
-  const bool stochastic = q.options.rounding == rounding::stochastic || (tries_roundings && q.has_words);
+  const bool stochastic = reads_words(q, given, v);
   for (const char* name : {"--random-seed", "--random-stream"})
     all.push_back({name, !stochastic, "is for --rounding stochastic"});
   all.push_back({"--random-bits", !stochastic && !tries_roundings, "is for --rounding stochastic"});
@@ -162,8 +168,9 @@ void refuse_idle_options(const option_names& given, const quantizer& q, const qu
     if (given_tensor && !q.is_per_tensor() && q.blocks.has_e8m0_scale())
       throw io::error(dump.where, "tensor '" + std::string(name) + "': scales of powers of two have none");
   }
-  if (v == verb::compare && !dump.random.empty() && q.options.rounding != rounding::stochastic)
-    throw io::error(dump.where, "tensor 'random': give --rounding stochastic");
+  if (!dump.random.empty() && !reads_words(q, given, v))
+    throw io::error(dump.where, "tensor 'random': give --rounding stochastic" +
+                                    std::string(v == verb::identify ? ", or none" : ""));
 }
 
 void refuse_idle_options(const option_names& given, const gemm_case& x, const gemm_options& g, verb v) {

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-validate: does a kernel's result have the bits that a matrix unit must give?
 // Exit codes: 0 identical, 1 different, 2 bad input (one line on stderr).
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -24,6 +21,7 @@
 #include "quantizer/command.hpp"
 #include "ranking.hpp"
 #include "rotoscale/gemm_ref.hpp"
+#include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"
@@ -166,12 +164,21 @@ int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vec
   return r.is_identical() ? exit_identical : exit_different;
 }
 
-/// Says that a file cannot be written before anything is computed for it, as far as its directory tells.
-void require_place(const std::string& path) {
+/// Says that a file cannot be written before anything is computed for it. Of standard output, where the text goes, a
+/// name that means it elsewhere would make a file.
+void require_place(const char* flag, const std::string& path) {
   if (path.empty()) return;
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0)
-    throw io::error(path, "cannot write: " + std::generic_category().message(errno));
+  if (path == "-") throw io::error(flag, "'-' is no file, and standard output has the text; './-' is one of that name");
+  const io::atomic_file none(path);
+}
+
+/// A list needs no other option, but of threads, which changes nothing anywhere.
+void refuse_beside_list(const char* list, const option_names& given) {
+  constexpr std::string_view others[] = {"--list-models", "--list-quantizers", "--threads"};
+  for (const std::string& name : given) {
+    if (std::find(std::begin(others), std::end(others), name) == std::end(others))
+      throw io::error(name, std::string("excludes ") + list);
+  }
 }
 
 /// Rejects values that no computation can have, and files that cannot be written.
@@ -181,7 +188,6 @@ void check_options(const options& o) {
     if (!o.make.empty() && given) throw io::error("--make-case", std::string("excludes ") + flag);
   }
   if (o.identify && o.fit) throw io::error("--fit", "excludes --identify");
-  for (const std::string* path : {&o.report, &o.tell_apart}) require_place(*path);
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
@@ -200,6 +206,9 @@ void check_options(const options& o) {
         throw io::error(flag, "'" + *path + "' is an input, that of --tensor " + tensor);
     }
   }
+  require_place("--report", o.report);
+  require_place("--tell-apart", o.tell_apart);
+  require_place("--make-case", o.make);
 }
 
 /// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
@@ -256,10 +265,13 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
 }
 
 int run(const options& o) {
+  if (o.list || o.quantizer.list) {
+    refuse_beside_list(o.list ? "--list-models" : "--list-quantizers", o.quantizer.given);
+    if (o.list) list_models();
+    if (o.quantizer.list) list_quantizers();
+    return exit_identical;
+  }
   check_options(o);
-  if (o.list) list_models();
-  if (o.quantizer.list) list_quantizers();
-  if (o.list || o.quantizer.list) return exit_identical;
   thread_pool pool = naming_threads([&] { return thread_pool(o.threads); });
   bool quantizer = !o.quantizer.preset.empty();
   const verb v = !o.make.empty() ? verb::make : o.identify ? verb::identify : o.fit ? verb::fit : verb::compare;

@@ -284,6 +284,12 @@ class RightDumps(Program):
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
         write_safetensors(path, tensors)
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)
+        # Nor does a search read them that looks for no stochastic rounding.
+        fixed = ["--identify", "--input", path, "--rounding"]
+        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic$", "--quantizer", "primus", "--input", path)
+        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic, or none$", *fixed, "nearest_even")
+        for arguments in (fixed[:-1], (*fixed, "stochastic"), (*fixed, "nearest_even", "--quantizer", "primus")):
+            self.assertIn(self.call(*arguments).returncode, (0, 1), arguments)
 
     def test_a_code_a_byte(self):
         path = self.make("--quantizer", "te_rocm")
@@ -1192,6 +1198,23 @@ class Identification(Program):
         write_safetensors(path, tensors)
         self.assertIn("cannot be told apart on this input", self.ranking("--input", path)[1].stdout)
 
+    def test_what_is_advised_can_be_done(self):
+        """The case of the dump's format that is advised where quantizers tie, by a name of its own for the file."""
+        for preset, *blocks in (("ocp",), ("nvidia", "--format", "nvfp4"), ("fp8", "--format", "fp8_e4m3fnuz"),
+                                ("primus", "--format", "e5m2fnuz"), ("primus", "--format", "mxfp8_e4m3", "--block-rows", 32)):
+            path = self.make("--quantizer", preset, *blocks, "--m", 32, "--k", 64)
+            tensors = load(path)
+            for name in tensors.keys() - {"factor"}:  # zeros, which tell nothing apart but policies
+                dtype, shape, data = tensors[name]
+                tensors[name] = (dtype, shape, bytes(len(data)))
+            write_safetensors(path, tensors)
+            out = self.ranking("--input", path, *blocks)[1].stdout
+            advised = re.search("; (--make-case FILE .*) writes one that tells more apart$", out, re.M)[1]
+            done = self.call(*advised.replace("FILE", "told.safetensors").split(), "--with-d")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), advised)
+            told = load(self.folder / "told.safetensors")
+            self.assertEqual([name for name in told], [name for name in tensors], advised)
+
 
 class Reports(Program):
     """Of --identify: what it says, and its exit code, as without one."""
@@ -1269,7 +1292,30 @@ class Reports(Program):
             self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"], "g\ufffd.safetensors")
 
     def test_a_report_that_cannot_be_written(self):
-        self.refused("nowhere", "--identify", "--input", self.make("--quantizer", "te_rocm"), "--report", "nowhere/report.json")
+        """Refused before anything else, so that the missing input is not what is said; no file is made for it."""
+        (self.folder / "folder").mkdir()
+        (self.folder / "file").write_bytes(b"")
+        before = sorted(self.folder.rglob("*"))
+        for place, why in (("nowhere/report.json", "No such file"), ("folder", "is a directory"), ("folder/", "is a directory"),
+                           ("new/", "is a directory"), (".", "not a name"), ("file/report.json", "Not a directory"),
+                           ("/dev/stdout", "not a regular file")):
+            for verb in (["--identify", "--input", "absent", "--report"], ["--identify", "--input", "absent", "--tell-apart"],
+                         ["--quantizer", "te_rocm", "--make-case"]):
+                self.refused(f"^rotoscale-validate: {place}: (cannot write: )?{why}", *verb, place)
+        for option in ("--report", "--tell-apart", "--make-case"):
+            self.refused(f"^rotoscale-validate: {option}: '-' is no file, .*'./-'", option, "-")
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+        path = self.make("--quantizer", "te_rocm")
+        self.same("--identify", "--input", path, "--report", "./-")
+        self.assertTrue(json.loads((self.folder / "-").read_text())["identical"])
+
+    def test_a_list_has_no_report(self):
+        for name in ("--list-models", "--list-quantizers"):
+            for option, *value in (("--report", "report.json"), ("--input", "x"), ("--identify",), ("--k", 32)):
+                self.refused(f"^rotoscale-validate: {option}: excludes {name}$", name, option, *value)
+            self.assertEqual(self.same(name, "--threads", 2), self.same(name))
+        self.assertEqual(self.same("--list-models", "--list-quantizers"), self.same("--list-models") + self.same("--list-quantizers"))
+        self.assertEqual(list(self.folder.iterdir()), [])
 
 
 class BadInput(Program):

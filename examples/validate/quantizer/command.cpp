@@ -163,7 +163,8 @@ void print_list(const identified_dump& found) {
     std::cout << "nothing explains any of it\n";
   } else if (found.tied > 1) {
     std::cout << "the first " << found.tied << (found.tied == max_listed ? " or more" : "")
-              << " cannot be told apart on this input; --make-case --quantizer writes one that tells more apart\n";
+              << " cannot be told apart on this input; --make-case FILE --quantizer " << all.front().preset << " "
+              << format_options(all.front().how.blocks) << " writes one that tells more apart\n";
   }
 }
 

@@ -167,6 +167,17 @@ block_format find_blocks(const std::string& name, int rows) {
   throw io::error("--format", "'" + name + "' is no format; did you mean '" + io::nearest_name(name, known) + "'?");
 }
 
+std::string format_options(block_format blocks) {
+  const int rows = blocks.rows;
+  blocks.rows = 1;
+  std::string name(to_string(blocks.element));
+  if (blocks.length == 0) name = "fp8_" + name;
+  for (const auto& known : enum_names<block_format>::table) {
+    if (known.value == blocks) name = known.name;
+  }
+  return "--format " + name + (rows == 1 ? "" : " --block-rows " + std::to_string(rows));
+}
+
 std::string list_presets() {
   std::string text = "quantizers:\n";
   for (const auto& preset : enum_names<block_options>::table) {

@@ -32,6 +32,8 @@ std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const
 /// Blocks by name, or by that of their elements (MX); fp8_e4m3 and fp8_e5m2 have length 0. Throws io::error naming
 /// --format.
 block_format find_blocks(const std::string& name, int rows);
+/// The options that say these blocks: "--format mxfp4", also --block-rows where blocks are squares.
+std::string format_options(block_format blocks);
 
 /// A line each, for --list-quantizers.
 std::string list_presets();

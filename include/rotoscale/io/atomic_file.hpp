@@ -189,7 +189,9 @@ class atomic_file {
   explicit atomic_file(const std::filesystem::path& path) : path_(detail::entry_path(path)) {
     std::error_code ignored;
     const auto status = std::filesystem::status(path_, ignored);
-    if (std::filesystem::is_directory(status)) throw error(path.string(), "cannot write: is a directory");
+    // What ends in a slash names a directory, even one that there is not.
+    if (std::filesystem::is_directory(status) || !path.has_filename())
+      throw error(path.string(), "cannot write: is a directory");
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
       throw error(path.string(), "cannot write: not a regular file");
     }

@@ -107,6 +107,8 @@ TEST_CASE("an atomic file names what it cannot write") {
   const std::string below_file = (dir / "file").string() + "/out";
   CHECK(attempt(below_file) == below_file + ": cannot write: Not a directory");
   CHECK(attempt(dir.path()) == dir.path().string() + ": cannot write: is a directory");
+  const std::string slashed = (dir / "new").string() + "/";
+  CHECK(attempt(slashed) == slashed + ": cannot write: is a directory");
   CHECK(attempt("/dev/null") == "/dev/null: cannot write: not a regular file");
   CHECK(attempt("..") == "..: not a name that can be written");
   CHECK(attempt("/") == "/: not a name that can be written");
