@@ -1261,6 +1261,27 @@ class Reports(Program):
         found = self.report(1, "--input", path)
         self.assertEqual((found["identical"], found["best"]), (False, None))
 
+    def test_the_best_of_those_that_explain_the_sample(self):
+        """That which leaves the fewest blocks, not the first of them; where one leaves none, that one."""
+        path = self.make("--quantizer", "torchao_even", "--m", 256)
+        for wrong in (1, 0):
+            self.change(path, "codes", lambda b: b[:9000] + bytes([b[9000] ^ 1]) + b[9001:])
+            found = self.report(wrong, "--input", path, "--sample", 4)
+            self.assertNotIn("torchao_even", found["candidates"][0]["text"])
+            self.assertEqual((found["best"]["quantizer"], found["best"]["scale_rule"]), ("torchao_even", "even"))
+            if wrong:
+                self.assertEqual(found["codes"]["blocks_different"], 1)
+                out = self.call("--identify", "--input", path, "--sample", 4).stdout
+                self.assertIn("\nbut not all of the dump, most of it by torchao_even:\n  codes: 1 of 2048 blocks differ\n", out)
+
+    def test_an_orientation_that_nothing_explains(self):
+        path = self.make("--quantizer", "te_rocm", "--axis", "both")
+        for tensor, factor in (("codes_t", 37), ("scales_t", 0)):
+            self.change(path, tensor, lambda b: bytes((byte * factor + i * i * 11 * (factor != 0) + 3) & 255 for i, byte in enumerate(b)))
+        found = self.report(1, "--input", path)
+        self.assertEqual((found["alone"]["codes"]["text"], found["alone"]["codes_t"]), ("te_rocm", None))
+        self.assertIn("te_rocm\ncodes_t alone: nothing explains any of it\n", self.call("--identify", "--input", path).stdout)
+
     def test_notes(self):
         path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
         self.change(path, "scales", lambda b: b[:40] + bytes([b[40] | 0x80]) + b[41:])

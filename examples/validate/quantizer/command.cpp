@@ -114,8 +114,8 @@ constexpr std::size_t max_listed = 20;
 struct identified_dump {
   dump_ranking ranking;
   std::size_t tied = 0;              ///< the first so many explain the same runs
-  std::optional<dump_report> whole;  ///< of the first, where it explains the sample
-  std::size_t best = 0;              ///< one that explains all of the dump, or else the first
+  std::size_t best = 0;              ///< the first, or of those that explain the sample the one that explains most
+  std::optional<dump_report> whole;  ///< of the best on all of the dump, where it explains the sample
   bool accepted = false;             ///< all of the dump is explained
 
   const std::vector<dump_explanation>& all() const { return ranking.all; }
@@ -124,15 +124,23 @@ struct identified_dump {
   bool explains_sample() const { return all().front().explained == looked_at(); }
 };
 
-/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax.
+/// How much of a dump is not as the quantizer gives it.
+index_t faults_of(const dump_report& r) {
+  index_t faults = static_cast<index_t>(r.tensor_faults.size());
+  for (const side_report& side : r.sides) faults += side.blocks_different + side.repeated_different;
+  return faults;
+}
+
+/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax. The
+/// best is the first that explains all of it, or else the first of those that leave least.
 void check_wholly(identified_dump& found, const quantizer_dump& dump, thread_pool& pool) {
-  if (!found.explains_sample()) return;
-  found.whole = check_dump(found.all().front().how, dump, std::nullopt, pool);
-  found.accepted = found.whole->accepted();
-  for (std::size_t i = 1; !found.accepted && i < found.all().size(); ++i) {
+  for (std::size_t i = 0; !found.accepted && i < found.all().size(); ++i) {
     if (found.all()[i].explained != found.looked_at()) break;
-    found.accepted = check_dump(found.all()[i].how, dump, std::nullopt, pool).accepted();
-    if (found.accepted) found.best = i;
+    dump_report whole = check_dump(found.all()[i].how, dump, std::nullopt, pool);
+    found.accepted = whole.accepted();
+    if (found.whole && !found.accepted && faults_of(whole) >= faults_of(*found.whole)) continue;
+    found.best = i;
+    found.whole = std::move(whole);
   }
 }
 
@@ -140,7 +148,8 @@ void check_wholly(identified_dump& found, const quantizer_dump& dump, thread_poo
 void print_whole(const identified_dump& found) {
   if (found.accepted && found.best != 0) std::cout << "all of the dump: " << found.all()[found.best].text << "\n";
   if (found.accepted) return;
-  std::cout << "but not all of the dump:\n";
+  std::cout << "but not all of the dump" << (found.best == 0 ? "" : ", most of it by " + found.all()[found.best].text)
+            << ":\n";
   for (const std::string& fault : found.whole->tensor_faults) std::cout << "  " << fault << "\n";
   for (const side_report& r : found.whole->sides) {
     if (r.accepted()) continue;
@@ -178,8 +187,12 @@ void print_unexplained(const identified_dump& found, const quantizer& q, const q
     return;
   }
   for (std::size_t i = 0; i < ranking.sides.size(); ++i) {
-    std::cout << dump.sides[i].code_name() << " alone: " << ranking.sides[i].explained << "  " << ranking.sides[i].text
-              << "\n";
+    std::cout << dump.sides[i].code_name() << " alone: ";
+    if (ranking.sides[i].explained == 0) {
+      std::cout << "nothing explains any of it\n";
+    } else {
+      std::cout << ranking.sides[i].explained << "  " << ranking.sides[i].text << "\n";
+    }
   }
   if (!found.explains_half() && found.all().front().explained != 0)
     std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
@@ -240,8 +253,10 @@ void write_report(const std::string& path, const std::string& input, const std::
   for (const dump_explanation& e : found.all()) {
     if (e.explained != 0) j["candidates"].push_back(json_of(e));
   }
-  for (std::size_t i = 0; i < found.ranking.sides.size(); ++i)
-    j["alone"][dump.sides[i].code_name()] = json_of(found.ranking.sides[i]);
+  for (std::size_t i = 0; i < found.ranking.sides.size(); ++i) {
+    const dump_explanation& e = found.ranking.sides[i];
+    j["alone"][dump.sides[i].code_name()] = e.explained != 0 ? json_of(e) : nlohmann::ordered_json();
+  }
   if (!found.ranking.unlike_random.empty()) j["unlike_random"] = found.ranking.unlike_random;
   if (found.whole && !found.accepted) add_to(j, *found.whole);
   j["notes"] = notes;
@@ -337,7 +352,7 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   const fixed_fields fixed = named ? fixed_fields{}
                                    : fixed_fields{!o.rotation.empty(), !o.rule.empty(), !o.policy.empty(),
                                                   !o.rounding.empty(), !o.source.empty()};
-  identified_dump found{identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool), 0, {}, 0, false};
+  identified_dump found{identify_dump(named ? &q : nullptr, q, fixed, dump, sample, max_listed, pool), 0, 0, {}, false};
   const std::vector<dump_explanation>& all = found.all();
   while (all.front().explained != 0 && found.tied < all.size() && all[found.tied].which == all.front().which)
     ++found.tied;
