@@ -45,8 +45,8 @@ struct gemm_case {
 
 /// What the file cannot say about its tensors.
 struct case_options {
-  std::string a_format, b_format;      ///< elements of U8 tensors
-  std::string scale_format;            ///< of U8 scales: e8m0 or ue4m3; empty: by their number
+  std::string a_format, b_format;      ///< elements of U8 and I8 tensors
+  std::string scale_format;            ///< of U8 and I8 scales: e8m0 or ue4m3; empty: by their number
   std::string scale_layout = "plain";  ///< plain, nvidia, hipblaslt or aiter
   std::vector<std::string> ignored;    ///< c, bias: checked, but the kernel is taken not to have read it
 };

@@ -329,9 +329,9 @@ void add_options(CLI::App& app, options& o) {
       ->check(CLI::IsMember({"bits", "any"}))
       ->capture_default_str();
   app.add_option("--a-format", o.files.a_format,
-                 "elements of a U8 tensor a, or of a case that is made: e2m1, e4m3 ...");
-  app.add_option("--b-format", o.files.b_format, "elements of a U8 tensor b");
-  app.add_option("--scale-format", o.files.scale_format, "of U8 scales: e8m0 or ue4m3")
+                 "elements of a tensor a of bytes (U8, I8), or of a case that is made: e2m1, e4m3 ...");
+  app.add_option("--b-format", o.files.b_format, "the same of b");
+  app.add_option("--scale-format", o.files.scale_format, "of scales that are bytes (U8, I8): e8m0 or ue4m3")
       ->transform(CLI::Validator(one_format_of(scale_formats), ""));
   app.add_option("--scale-layout", o.files.scale_layout, "plain, nvidia, hipblaslt or aiter")->capture_default_str();
   app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never")
