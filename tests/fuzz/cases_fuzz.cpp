@@ -202,7 +202,7 @@ void check_made_dump(byte_choices& in, thread_pool& pool) {
   if (rows != cols && std::max(rows, cols) == extents[0]) return;
   const auto seed = std::uint64_t{in.word()};
   const auto made = make_quantizer_case(o, rows, cols, seed, true, pool).bytes("made");
-  const auto [dump, q] = load_case(o, io::safetensors_file::from_bytes("made", made));
+  const auto [dump, q] = load_case(o, io::safetensors_file::from_bytes("made", made), pool);
   require(check_dump(q, dump, std::nullopt, pool).identical());
 }
 

@@ -101,7 +101,7 @@ void one_input(const std::uint8_t* data, std::size_t size) {
   std::string bytes = made ? made_file(in) : std::string(in.rest_as_text());
   try {
     const auto file = io::safetensors_file::from_bytes("input", std::move(bytes));
-    const auto [dump, q] = load_case(options, file);
+    const auto [dump, q] = load_case(options, file, pool);
     if (is_chosen(data, size)) identify(q, dump, pool);
     static_cast<void>(check_dump(q, dump, std::uint8_t{0}, pool));
     check_own_result(q, dump, pool);

@@ -324,7 +324,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
 
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
                     thread_pool& pool) {
-  const auto [dump, q] = load_case(o, file);
+  const auto [dump, q] = load_case(o, file, pool);
   refuse_idle_options(o.given, q, dump, verb::compare);
   std::optional<std::uint8_t> padding;
   if (o.scale_padding != "any") {
@@ -346,7 +346,7 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
 
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                        const std::string& report, thread_pool& pool) {
-  const auto [dump, q] = load_case(o, file);
+  const auto [dump, q] = load_case(o, file, pool);
   refuse_idle_options(o.given, q, dump, verb::identify);
   const bool named = !o.preset.empty();
   const fixed_fields fixed = named ? fixed_fields{}

@@ -58,8 +58,8 @@ std::optional<stored_scales> sized_scales(const quantizer& q, const dump_side& s
 
 class dump_loader {
  public:
-  dump_loader(const io::safetensors_file& file, const std::string& format_name, int block_rows)
-      : file_(file), format_name_(format_name), block_rows_(block_rows) {}
+  dump_loader(const io::safetensors_file& file, const std::string& format_name, int block_rows, thread_pool& pool)
+      : file_(file), format_name_(format_name), block_rows_(block_rows), pool_(pool) {}
 
   quantizer_dump load(block_format& blocks) {
     check_names();
@@ -176,12 +176,15 @@ class dump_loader {
     }
     const index_t row_bytes = packed_bytes(element, side.k);
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(side.rows * row_bytes)), turned(packed.size());
-    const auto turned_bytes = row_major(packed.data(), side.rows, row_bytes);
+    const auto packed_rows = row_major(packed.data(), side.rows, row_bytes);
     const auto pack_in = [&](auto&& code_at) {
-      for (index_t r = 0; r < side.rows; ++r) {
-        for (index_t c = 0; c < side.k; ++c)
-          store_code(element, &turned_bytes(r, 0), c, side.codes[static_cast<std::size_t>(code_at(r, c))]);
-      }
+      // Rows of a chunk are as many as a cache line has codes, of which those of a transpose are neighbours.
+      for_each_chunk(pool_, side.rows, 64, [&](index_t first, index_t last) {
+        for (index_t c = 0; c < side.k; ++c) {
+          for (index_t r = first; r < last; ++r)
+            store_code(element, &packed_rows(r, 0), c, side.codes[static_cast<std::size_t>(code_at(r, c))]);
+        }
+      });
     };
     pack_in([&](index_t r, index_t c) { return c * side.rows + r; });
     place(row_major<const std::uint8_t>(packed.data(), side.rows, row_bytes),
@@ -246,6 +249,7 @@ class dump_loader {
   const io::safetensors_file& file_;
   const std::string& format_name_;
   int block_rows_;
+  thread_pool& pool_;
   quantizer_dump dump_;
 };
 
@@ -268,8 +272,8 @@ void rotate(const quantizer& q, float* x, int run) {
 }  // namespace
 
 quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
-                         block_format& blocks) {
-  return dump_loader(file, format_name, block_rows).load(blocks);
+                         block_format& blocks, thread_pool& pool) {
+  return dump_loader(file, format_name, block_rows, pool).load(blocks);
 }
 
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side) {
@@ -456,7 +460,7 @@ float source_amax(const quantizer& q, const quantizer_dump& dump) {
   return fp32_from_bits(bits);
 }
 
-void take_own_factor(quantizer& q, const quantizer_dump& dump) {
+void take_own_factor(quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   q.options.encode_factor = 1.0f;
   if (q.is_per_tensor()) {
     if (dump.amax) q.options.encode_factor = fp8_factor(q.blocks.element, *dump.amax);
@@ -465,7 +469,7 @@ void take_own_factor(quantizer& q, const quantizer_dump& dump) {
   }
   if (q.blocks.has_e8m0_scale()) return;
   const block_axis axis = dump.sides.empty() ? block_axis::row : dump.sides.front().axis;
-  const float amax = dump.amax ? *dump.amax : tensor_amax(q.blocks, q.options, dump.source_view(), axis);
+  const float amax = dump.amax ? *dump.amax : tensor_amax(q.blocks, q.options, dump.source_view(), axis, pool);
   q.options.encode_factor = tensor_encode_factor(amax, q.blocks.element, q.blocks.scale);
   if (dump.amax) return;
   q.assumed = q.options.rotation.points == 0 ? assumed_factor::source

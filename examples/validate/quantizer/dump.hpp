@@ -78,7 +78,7 @@ struct quantizer_dump {
 /// which at least one pair, factor and amax (F32 [1]), random (U32 [M, N]). `blocks` has been completed with what the
 /// file says of the format: --format where its tensors do not say. Throws io::error naming file and tensor.
 quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
-                         block_format& blocks);
+                         block_format& blocks, thread_pool& pool);
 
 /// Where a side's scales lie: a scale of several rows is stored once, or `repeat` times, as GEMM kernels read it.
 struct stored_scales {
@@ -162,6 +162,6 @@ float source_amax(const quantizer& q, const quantizer_dump& dump);
 
 /// The factor that the amax of the dump gives, or else what the blocks of its first orientation see, which is then
 /// what it is assumed to come of; 1 for FP8 without an amax, and for formats without a factor.
-void take_own_factor(quantizer& q, const quantizer_dump& dump);
+void take_own_factor(quantizer& q, const quantizer_dump& dump, thread_pool& pool);
 
 }  // namespace rotoscale::validate

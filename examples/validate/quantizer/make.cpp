@@ -246,7 +246,7 @@ io::safetensors_writer make_quantizer_case(const quantizer_options& o, index_t r
                                     std::to_string(largest_made_tensor));
   plan.fill();
   if (!o.factor && !q.is_per_tensor()) {
-    take_own_factor(q, dump);
+    take_own_factor(q, dump, pool);
     check_defined(q, dump);
   }
   io::safetensors_writer writer;

@@ -99,9 +99,10 @@ void check_defined(const quantizer& q, const quantizer_dump& dump) {
   }
 }
 
-std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file) {
+std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file,
+                                               thread_pool& pool) {
   block_format blocks;
-  quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks);
+  quantizer_dump dump = load_dump(file, o.format, o.block_rows, blocks, pool);
   if (!o.factor && dump.factor && !(*dump.factor > 0 && std::isfinite(*dump.factor)))
     throw io::error(file.name(), "tensor 'factor': must be finite and above zero");
   if (dump.amax && !(*dump.amax >= 0)) throw io::error(file.name(), "tensor 'amax': is NaN or below zero");
@@ -109,7 +110,7 @@ std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const
   q.has_words = q.has_words || !dump.random.empty();
   check_defined(q, dump);
   if (!o.factor && !dump.factor) {
-    take_own_factor(q, dump);
+    take_own_factor(q, dump, pool);
     check_defined(q, dump);
   }
   return {std::move(dump), std::move(q)};

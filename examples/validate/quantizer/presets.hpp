@@ -27,7 +27,8 @@ void check_defined(const quantizer& q, const quantizer_dump& dump);
 
 /// The dump, and the quantizer with its factor: the option's, the file's, or the source's own. Throws io::error for
 /// what is no dump, and for options that do not fit it.
-std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file);
+std::pair<quantizer_dump, quantizer> load_case(const quantizer_options& o, const io::safetensors_file& file,
+                                               thread_pool& pool);
 
 /// Blocks by name, or by that of their elements (MX); fp8_e4m3 and fp8_e5m2 have length 0. Throws io::error naming
 /// --format.
