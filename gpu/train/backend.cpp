@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/gemm_fp8.hpp"
@@ -51,11 +52,29 @@ fp8_sums fp8_sums_of(const nn::gemm_contract& c) {
   return c.options.promotion == 0 ? fp8_sums::fast : fp8_sums::promoted;
 }
 
+/// MXFP4 and MXFP8, whose numbers BF16 holds: a BF16 unit multiplies them when they are expanded.
+bool is_expanded(const format& element, int block, const format& scale) {
+  return block == mxfp4.length && scale == mxfp4.scale &&
+         (element == formats::e2m1 || element == formats::e4m3 || element == formats::e5m2);
+}
+bool is_expanded(const nn::operand_recipe& o) {
+  if (!nn::has_blocks(o.format)) return false;
+  const block_format f = nn::block_format_of(o);
+  return is_expanded(f.element, f.length, f.scale);
+}
+bool is_expanded(const gemm_operand& o) { return is_expanded(o.element, o.block, o.scale); }
+/// Of an operand that is expanded, in workspace.
+std::size_t expanded_bytes(index_t rows, index_t k) {
+  return (static_cast<std::size_t>(rows) * static_cast<std::size_t>(k) * sizeof(bf16) + 255) / 256 * 256;
+}
+
 /// Has the device's matrix unit a kernel for such operands under this contract? Rows of FP8 are padded to the 16 bytes
 /// that are copied at a time, those of BF16 are not, in either orientation.
 bool runs_on_unit(const nn::gemm_contract& c, const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
                   const device_info& device) {
-  const auto is_bf16 = [](const nn::operand_recipe& o) { return nn::element_format(o.format) == formats::bf16; };
+  const auto is_bf16 = [](const nn::operand_recipe& o) {
+    return nn::element_format(o.format) == formats::bf16 || is_expanded(o);
+  };
   if (is_bf16(gemm.left) && is_bf16(gemm.right)) {
     return rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0 && is_of(bf16_contract(c.options.model, device), c);
   }
@@ -82,9 +101,13 @@ std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe&
   return runs_on_unit(*found, gemm, rows, cols, k, device_) ? found : std::nullopt;
 }
 
-std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe&,
+std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe& gemm,
                                                  nn::gemm_kind, index_t rows, index_t cols, index_t k) const {
-  return workspace_of(contract, rows, cols, k);
+  std::size_t bytes = workspace_of(contract, rows, cols, k);
+  if (is_defined(contract)) return bytes;
+  if (is_expanded(gemm.left)) bytes += expanded_bytes(rows, k);
+  if (is_expanded(gemm.right)) bytes += expanded_bytes(cols, k);
+  return bytes;
 }
 
 std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols,
@@ -203,6 +226,25 @@ void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view t
   });
 }
 
+/// gemm_bf16 of operands that are BF16 or, at the end of the workspace, become so.
+status device_backend::gemm_on_bf16_unit(const device_queue& on, const nn::gemm_contract& contract, gemm_operand left,
+                                         gemm_operand right, const sum_output& r) const {
+  std::size_t left_over = on.workspace_bytes;
+  for (gemm_operand* const x : {&left, &right}) {
+    if (!is_expanded(*x)) continue;
+    const std::size_t bytes = expanded_bytes(x->rows, x->k);
+    ROTOSCALE_ASSERT(bytes <= left_over);
+    left_over = (left_over - bytes) / 256 * 256;
+    auto* const to = static_cast<std::uint8_t*>(on.workspace) + left_over;
+    const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
+    if (status s = gpu::dequantize(*x, block_axis::row, values, on.stream); !s.ok()) return s;
+    *x = gemm_operand{
+        .element = formats::bf16, .rows = x->rows, .k = x->k, .codes = to, .code_stride = x->k * index_t{sizeof(bf16)}};
+  }
+  return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream,
+                   static_cast<int>(contract.options.split_k), on.workspace, left_over);
+}
+
 void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract,
                           nn::operand_format output, nn::tensor_view c, bool accumulate) {
   const gemm_operand& left = described(a);
@@ -221,12 +263,11 @@ void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::g
     r.accumulate = accumulate;
     const device_queue& on = of(q);
     if (!is_defined(contract)) {
-      const int split_k = static_cast<int>(contract.options.split_k);
-      if (left.element == formats::bf16) {
-        return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream, split_k,
-                         on.workspace, on.workspace_bytes);
+      if (bf16_contract(contract.options.model, device_) != nullptr) {
+        return gemm_on_bf16_unit(on, contract, left, right, r);
       }
-      return gemm_fp8(fp8_sums_of(contract), left, right, r, on.stream, split_k, on.workspace, on.workspace_bytes);
+      return gemm_fp8(fp8_sums_of(contract), left, right, r, on.stream, static_cast<int>(contract.options.split_k),
+                      on.workspace, on.workspace_bytes);
     }
     const bool blockwise = contract.options.model == fp32_blockwise;
     const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;

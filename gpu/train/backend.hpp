@@ -130,6 +130,8 @@ class device_backend final : public nn::backend {
  private:
   /// Of a GEMM's kernel, whatever its operands.
   std::size_t workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols, index_t k) const;
+  status gemm_on_bf16_unit(const device_queue& on, const nn::gemm_contract& contract, gemm_operand left,
+                           gemm_operand right, const sum_output& r) const;
   device_queue& of(nn::queue q) { return *queues_[static_cast<std::size_t>(q.id)]; }
 
   /// What a queue does with an operation, a function that gives a status.

@@ -46,10 +46,11 @@ class Devices(Scratch):
         self.write("healed.json", {"name": "healed", "phases": [{"recipe": "mxfp4_tc", "at": 0}, {"recipe": "fp8_tc", "at": 2}]})
         more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
         if device == "hip":
-            for recipe in ("bf16_tc", "fp8_tc", "mxfp4_tc"):
+            for recipe in ("bf16_tc", "fp8_tc", "mxfp8_tc", "mxfp4_tc"):
                 self.refuse(self.train_command("run", "--device", device, "--recipe", recipe, **more), "has no kernel")
             return
-        for recipe, gemms, head in (("bf16_tc", "mx-bf16-sm90", "mx-bf16-sm90"), ("fp8_tc", "hopper-fp8-promoted", "mx-bf16-sm90")):
+        for recipe, gemms, head in (("bf16_tc", "mx-bf16-sm90", "mx-bf16-sm90"), ("mxfp8_tc", "mx-bf16-sm90", "mx-bf16-sm90"),
+                                    ("fp8_tc", "hopper-fp8-promoted", "mx-bf16-sm90")):
             with self.subTest(recipe):
                 self.train("run", "--device", device, "--recipe", recipe, "--overwrite", **more)
                 contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]

@@ -143,6 +143,7 @@ inline std::vector<recipe> all() {
           ladder("mxfp4_fd_step_signs", fd, step_signs),
           on_units("bf16_tc", accumulated_by(fill, plain_bf16), fill, hopper),
           on_units("fp8_tc", accumulated_by("hopper-fp8-promoted", fp8_delayed("", amd_scaling)), whole, hopper),
+          on_units("mxfp8_tc", accumulated_by(fill, mxfp8("")), fill, hopper),
           on_units("mxfp4_tc", mxfp4("", h16), whole, hopper),
           on_units("bf16_mfma", accumulated_by(mfma, plain_bf16), mfma, cdna),
           on_units("mxfp4_mfma", mxfp4("", h16), mfma, cdna)};

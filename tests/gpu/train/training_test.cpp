@@ -212,10 +212,25 @@ TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, 
     const std::vector<std::string> targets{"qkv_proj"};
     CHECK(same_bytes(train(*cpu, frozen, 2, false, targets, 2, 8), train(*device, frozen, 2, false, targets, 2, 8)));
   }
-  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp4_tc", "bf16_mfma", "mxfp4_mfma"}) {
+  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp8_tc", "mxfp4_tc", "bf16_mfma", "mxfp4_mfma"}) {
     CAPTURE(name);
     if (!runs_here(*device, preset(name))) continue;
     CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));
+  }
+  // Other blocks that BF16 holds, beside BF16, on each BF16 unit; whatever K's parts take of the workspace.
+  for (const nn::operand_format f : {nn::operand_format::mxfp8_e5m2, nn::operand_format::mxfp4}) {
+    for (const char* unit : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942"}) {
+      CAPTURE(nn::to_string(f));
+      CAPTURE(unit);
+      nn::recipe r = preset("mxfp8");
+      for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+        g->accumulate = unit;
+        g->left.format = g->right.format = f;
+      }
+      r.dgrad.left = nn::operand_recipe{nn::operand_format::bf16};
+      if (!runs_here(*device, r)) continue;
+      CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
+    }
   }
   CHECK(contracts_here > 0);
 }

@@ -39,6 +39,7 @@ TEST_CASE("presets on matrix units multiply other presets' operands, all of them
     const char *name, *base, *gemms, *bf16, *attention;
   } all[] = {{"bf16_tc", "bf16", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", hopper},
              {"fp8_tc", "fp8_amd", "hopper-fp8-promoted", "mx-bf16-sm90", hopper},
+             {"mxfp8_tc", "mxfp8", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", hopper},
              {"mxfp4_tc", "mxfp4_h16", "fp32_blockwise", "mx-bf16-sm90", hopper},
              {"bf16_mfma", "bf16", "mx-bf16-gfx942", "mx-bf16-gfx942", cdna},
              {"mxfp4_mfma", "mxfp4_h16", "fp32_blockwise", "mx-bf16-gfx942", cdna}};
