@@ -29,7 +29,29 @@ bool hides_devices() {
   return false;
 }
 
+/// What is wrong with a device that could not be made, by the flag that asked for it.
+std::string fault_of(const device_choice& choice, const gpu::status& s) {
+  int count = 0;
+  if (s.code == gpu::error_code::no_device && gpu::count_devices(count).ok() && choice.number >= count) {
+    const std::string there =
+        count == 1 ? "is 1 device, number 0" : "are " + std::to_string(count) + " devices, from 0";
+    return "--device-number " + std::to_string(choice.number) + ": there " + there;
+  }
+  return "--device " + choice.name + ": " + s.message();
+}
+
 }  // namespace
+
+std::unique_ptr<nn::backend> make_device(const device_choice& choice, gpu::train_options options,
+                                         const std::string& advice) {
+  options.device = choice.number;
+  options.graphs &= choice.graphs;
+  std::unique_ptr<nn::backend> made;
+  const gpu::status s = gpu::make_device_backend(options, made);
+  if (s.ok()) return made;
+  if (gpu::is_of_device(s)) throw nn::backend_error("--device " + choice.name, s.message() + advice, true);
+  throw io::error(fault_of(choice, s) + advice);
+}
 #endif
 
 void chosen_backend::say_note() const {
@@ -46,14 +68,13 @@ chosen_backend choose_backend(const device_choice& choice) {
   const bool any = choice.name == "auto";
   if (choice.name == built_for || (any && built_for != "host")) {
     gpu::train_options o;
-    o.device = choice.number;
-    o.graphs = choice.graphs;
     o.wait_for_each = choice.wait_for_each;
-    std::unique_ptr<nn::backend> made;
-    const gpu::status s = gpu::make_device_backend(o, made);
-    if (s.ok()) return {std::move(made), note};
-    if (!any) throw io::error(where, s.message() + "; --device cpu needs no device");
-    if (!hides_devices()) note = where + ": " + s.message() + "; going on with the CPU";
+    try {
+      return {make_device(choice, o, any ? "; going on with the CPU" : "; --device cpu needs no device"), note};
+    } catch (const std::runtime_error& e) {
+      if (!any) throw;
+      if (!hides_devices()) note = e.what();
+    }
   } else if (!any) {
     throw io::error(where, "this program was built for cpu and " + built_for + " (Meson option gpu)");
   }

@@ -8,6 +8,10 @@
 
 #include "rotoscale/nn/backend.hpp"
 
+namespace rotoscale::gpu {
+struct train_options;
+}
+
 namespace rotoscale::llama_program {
 
 struct device_choice {
@@ -31,8 +35,17 @@ struct chosen_backend {
   void say_note() const;
 };
 
-/// Throws io::error where the program was not built for the device, or there is none that it has kernels for; `auto`
-/// then takes the CPU, with a note unless the environment hides devices.
+#if defined(ROTOSCALE_LLAMA_DEVICES)
+/// The choice's device, used as `options` say; its name must be that of the build, or auto. Throws io::error where
+/// there is none that it has kernels for, nn::backend_error where it fails or has no memory; both messages end in
+/// `advice`.
+std::unique_ptr<nn::backend> make_device(const device_choice& choice, gpu::train_options options,
+                                         const std::string& advice);
+#endif
+
+/// Throws io::error where the program was not built for the device, or there is none that it has kernels for, and
+/// nn::backend_error where that fails or has no memory; `auto` then takes the CPU, with a note unless the environment
+/// hides devices.
 chosen_backend choose_backend(const device_choice& choice);
 
 }  // namespace rotoscale::llama_program

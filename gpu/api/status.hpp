@@ -36,4 +36,10 @@ struct [[nodiscard]] status {
   }
 };
 
+/// Did the device fail, or run out of memory? A launcher's own refusal, of workspace that is too small as well, names
+/// its argument.
+inline bool is_of_device(const status& s) {
+  return s.code == error_code::device_error || (s.code == error_code::out_of_memory && *s.argument == '\0');
+}
+
 }  // namespace rotoscale::gpu

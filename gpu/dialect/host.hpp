@@ -44,8 +44,20 @@ inline hipError_t hipGetDevice(int* index) {
   return hipSuccess;
 }
 inline hipError_t hipSetDevice(int) { return hipSuccess; }
+/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th allocation or copy on a stream fails, and all behind it,
+/// as on a device that is lost.
+inline bool host_is_lost() {
+  static const long at = [] {
+    const char* const text = std::getenv("ROTOSCALE_HOST_LOST_AT");
+    return text == nullptr ? 0 : std::atol(text);
+  }();
+  static std::atomic<long> calls{0};
+  return at > 0 && ++calls >= at;
+}
 template <class T>
 hipError_t hipMalloc(T** pointer, std::size_t bytes) {
+  *pointer = nullptr;
+  if (host_is_lost()) return hipErrorUnknown;
   *pointer = static_cast<T*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   return *pointer == nullptr ? hipErrorMemoryAllocation : hipSuccess;
 }
@@ -58,16 +70,6 @@ inline hipError_t hipHostFree(void* pointer) { return hipFree(pointer); }
 inline hipError_t hipMemcpy(void* to, const void* from, std::size_t bytes, hipMemcpyKind) {
   if (bytes != 0) std::memcpy(to, from, bytes);
   return hipSuccess;
-}
-/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th copy on a stream fails, and all behind it, as on a device
-/// that is lost.
-inline bool host_is_lost() {
-  static const long at = [] {
-    const char* const text = std::getenv("ROTOSCALE_HOST_LOST_AT");
-    return text == nullptr ? 0 : std::atol(text);
-  }();
-  static std::atomic<long> copies{0};
-  return at > 0 && ++copies >= at;
 }
 inline hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind, hipStream_t) {
   if (host_is_lost()) return hipErrorUnknown;

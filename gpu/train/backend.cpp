@@ -18,19 +18,14 @@ device_backend::device_backend(const train_options& options) : options_(options)
   expect(current_device(device_));
   std::string name;
   expect(device_name(name));
-  description_ = std::string(build_mode()) + " (" + name + ", " + to_text(device_.arch) + ", " +
-                 std::to_string(device_.processors) + " processors)";
+  name += std::string(", ") + to_text(device_.arch) + ", ";
+  if (device_.arch == arch::host) name = "";  // which the mode says
+  description_ = std::string(build_mode()) + " (" + name + std::to_string(device_.processors) + " processors)";
   queues_.push_back(std::make_unique<device_queue>());
-  if (options_.timing == nullptr) return;
-  expect(create(before_, true));
-  expect(create(after_, true));
+  if (options_.timing != nullptr) timed_.emplace();
 }
 
-device_backend::~device_backend() {
-  (void)gpu::synchronize();
-  (void)destroy(before_);
-  (void)destroy(after_);
-}
+device_backend::~device_backend() { (void)gpu::synchronize(); }
 
 namespace {
 
@@ -124,16 +119,15 @@ std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, inde
 void* device_backend::allocate(std::size_t bytes, nn::memory_kind kind) {
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = nullptr;
-  if (kind == nn::memory_kind::pinned) {
-    if (!allocate_pinned(memory, size).ok()) throw std::bad_alloc();
-    std::memset(memory, 0, size);
-  } else {
-    if (!gpu::allocate(memory, size).ok()) throw std::bad_alloc();
-    const status filled = fill(memory, 0, size);
-    if (const status done = filled.ok() ? gpu::synchronize() : filled; !done.ok()) {
-      (void)gpu::release(memory);
-      throw nn::backend_error("allocate", done.message(), refused::is_of_device(done));
-    }
+  const bool pinned = kind == nn::memory_kind::pinned;
+  status done = pinned ? allocate_pinned(memory, size) : gpu::allocate(memory, size);
+  if (done.code == error_code::out_of_memory) throw std::bad_alloc();
+  if (done.ok() && pinned) std::memset(memory, 0, size);
+  if (done.ok() && !pinned) done = fill(memory, 0, size);
+  if (done.ok() && !pinned) done = gpu::synchronize();
+  if (!done.ok()) {
+    release(memory, kind);
+    throw nn::backend_error("allocate", done.message(), is_of_device(done));
   }
   ++allocations_;
   return memory;
@@ -143,8 +137,14 @@ void device_backend::release(void* memory, nn::memory_kind kind) noexcept {
 }
 
 nn::queue device_backend::make_queue(const char*) {
-  queues_.push_back(std::make_unique<device_queue>());
-  return {static_cast<int>(queues_.size()) - 1};
+  auto place = std::find(queues_.begin(), queues_.end(), nullptr);  // of one that was released
+  if (place == queues_.end()) place = queues_.insert(place, nullptr);
+  try {
+    *place = std::make_unique<device_queue>();
+  } catch (const refused& e) {
+    throw nn::backend_error("make_queue", e.what(), is_of_device(e.why));
+  }
+  return {static_cast<int>(place - queues_.begin())};
 }
 nn::event device_backend::record(nn::queue on) {
   nn::event e{on, 0};
@@ -196,15 +196,15 @@ void device_backend::launch(nn::queue q, nn::graph& what) {
 }
 
 void device_backend::begin_timing(const device_queue& on) {
-  if (options_.timing != nullptr && !capturing_) expect(gpu::record(before_, on.stream));
+  if (options_.timing != nullptr && !capturing_) expect(gpu::record(timed_->before, on.stream));
 }
 void device_backend::end_timing(const device_queue& on, const timed_operation& what) {
   if (!waits()) return;
   if (options_.timing == nullptr) return expect(gpu::synchronize(on.stream));
-  expect(gpu::record(after_, on.stream));
-  expect(gpu::synchronize(after_));
+  expect(gpu::record(timed_->after, on.stream));
+  expect(gpu::synchronize(timed_->after));
   float microseconds = 0.0f;
-  expect(elapsed(before_, after_, microseconds));
+  expect(elapsed(timed_->before, timed_->after, microseconds));
   options_.timing->push_back(what);
   options_.timing->back().microseconds = static_cast<double>(microseconds);
 }

@@ -43,6 +43,7 @@ class device_backend final : public nn::backend {
   }
 
   nn::queue make_queue(const char* name) override;
+  void release_queue(nn::queue q) noexcept override { queues_[static_cast<std::size_t>(q.id)].reset(); }
   nn::event record(nn::queue on) override;
   void order(nn::queue after, const nn::event& before) override;
   void synchronize(const nn::event& until) override;
@@ -146,7 +147,7 @@ class device_backend final : public nn::backend {
       on.last = what.name;
       end_timing(on, what);
     } catch (const refused& e) {
-      on.failed.emplace(what.name, e.what(), e.of_device);
+      on.failed.emplace(what.name, e.what(), is_of_device(e.why));
     } catch (const std::bad_alloc&) {  // of host memory: host mode's launches take some
       on.failed.emplace(what.name, "out of memory", true);
     } catch (const std::exception& e) {
@@ -160,8 +161,8 @@ class device_backend final : public nn::backend {
   train_options options_;
   device_info device_;
   std::string description_;
-  std::vector<std::unique_ptr<device_queue>> queues_;
-  event before_, after_;  ///< of the operation that is timed
+  std::vector<std::unique_ptr<device_queue>> queues_;  ///< null: released
+  std::optional<timed_events> timed_;
   bool capturing_ = false;
   std::size_t allocations_ = 0;
 };

@@ -18,15 +18,9 @@ namespace rotoscale::gpu {
 /// A launcher's refusal on its way to nn::backend_error.
 class refused : public std::runtime_error {
  public:
-  explicit refused(const status& s) : std::runtime_error(s.message()), why(s), of_device(is_of_device(s)) {}
-
-  /// An argument is named where the launcher refuses it, workspace that is too small among them.
-  static bool is_of_device(const status& s) {
-    return s.code == error_code::device_error || (s.code == error_code::out_of_memory && *s.argument == '\0');
-  }
+  explicit refused(const status& s) : std::runtime_error(s.message()), why(s) {}
 
   status why;
-  bool of_device;  ///< not the launcher's own refusal
 };
 inline void expect(const status& s) {
   if (!s.ok()) throw refused(s);
@@ -52,6 +46,24 @@ class device_graph final : public nn::graph {
   gpu::graph recorded;
 };
 
+/// Before and after an operation that is timed.
+class timed_events {
+ public:
+  timed_events() : timed_events(nullptr) {  // as device_queue
+    for (event* e : {&before, &after}) expect(create(*e, true));
+  }
+  timed_events(const timed_events&) = delete;
+  timed_events& operator=(const timed_events&) = delete;
+  ~timed_events() {
+    for (const event e : {before, after}) (void)destroy(e);
+  }
+
+  event before, after;
+
+ private:
+  explicit timed_events(std::nullptr_t) {}
+};
+
 class device_queue {
  public:
   /// Events in the ring; to wait for a ticket whose event was reused is to wait for the later ticket.
@@ -70,6 +82,7 @@ class device_queue {
   device_queue(const device_queue&) = delete;
   device_queue& operator=(const device_queue&) = delete;
   ~device_queue() {
+    (void)gpu::synchronize(stream);  // a copy to `seen_` may be under way
     for (const event e : events_) (void)destroy(e);
     (void)release_pinned(seen_);
     (void)release(faults);
@@ -100,7 +113,7 @@ class device_queue {
   /// A fault that the device reports after the launch: that of `last`, the last operation put on the queue, or of one
   /// before.
   static nn::backend_error late_fault(const status& s, const char* last) {
-    return {"device", std::string("at or before ") + last + ": " + s.message(), refused::is_of_device(s)};
+    return {"device", std::string("at or before ") + last + ": " + s.message(), is_of_device(s)};
   }
 
   gpu::stream stream;

@@ -12,11 +12,15 @@
 namespace {
 std::string mode;
 rotoscale::gpu::status answer;
-int made_for = -1;
+int made_for = -1, devices = 0;
 }  // namespace
 
 namespace rotoscale::gpu {
 const char* build_mode() { return mode.c_str(); }
+status count_devices(int& count) {
+  count = devices;
+  return devices > 0 ? status{} : status{error_code::no_device, "", "no device"};
+}
 status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made) {
   made_for = options.device;
   if (answer.ok()) made = nn::make_cpu_backend(3);
@@ -31,9 +35,13 @@ using llama_program::device_choice;
 
 namespace {
 
-/// What choose_backend says: its exception, or the line of its note.
+void show_devices() {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) unsetenv(name);
+}
+
+/// What choose_backend says: what it refuses, how the device fails, or the line of its note.
 struct result {
-  std::string refusal, line;
+  std::string refusal, failure, line;
   int threads = 0;
 };
 result choose(const std::string& built_for, const gpu::status& device, const std::string& name) {
@@ -50,12 +58,17 @@ result choose(const std::string& built_for, const gpu::status& device, const std
     chosen.say_note();
   } catch (const io::error& e) {
     r.refusal = e.what();
+  } catch (const nn::backend_error& e) {
+    CHECK(e.of_device());
+    r.failure = e.what();
   }
   std::cerr.rdbuf(before);
   r.line = said.str();
   return r;
 }
 const gpu::status none{gpu::error_code::no_device, "", "no CUDA-capable device is detected"},
+    lost{gpu::error_code::device_error, "", "is lost"}, full{gpu::error_code::out_of_memory, "", "out of memory"},
+    missing{gpu::error_code::no_device, "index", "there are not so many devices"},
     other{gpu::error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
 
 }  // namespace
@@ -71,8 +84,27 @@ TEST_CASE("a device that is not there, or has no kernels, is refused, with what 
   CHECK(made_for == -1);
 }
 
+TEST_CASE("a device that fails, or has no memory, is no bad input") {
+  show_devices();
+  CHECK(choose("cuda", lost, "cuda").failure == "--device cuda: is lost; --device cpu needs no device");
+  CHECK(choose("hip", full, "hip").failure == "--device hip: out of memory; --device cpu needs no device");
+  CHECK(choose("hip", full, "auto").line == "mini-llama: --device auto: out of memory; going on with the CPU\n");
+}
+
+TEST_CASE("a number of no device is refused by its flag, with how many there are") {
+  show_devices();
+  devices = 1;
+  CHECK(choose("cuda", missing, "cuda").refusal ==
+        "--device-number 5: there is 1 device, number 0; --device cpu needs no device");
+  CHECK(choose("cuda", other, "cuda").refusal.starts_with("--device cuda: this build has kernels for "));
+  devices = 4;
+  CHECK(choose("hip", missing, "auto").line ==
+        "mini-llama: --device-number 5: there are 4 devices, from 0; going on with the CPU\n");
+  devices = 0;
+}
+
 TEST_CASE("auto takes the device, or the CPU and says why in a line, unless devices are hidden") {
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) unsetenv(name);
+  show_devices();
   for (const gpu::status& device : {none, other}) {
     const result r = choose("cuda", device, "auto");
     CHECK(r.refusal.empty());

@@ -5,6 +5,7 @@
 //   FAULTS_TRACE=FILE   a line for each call: its name, the path, and the number of bytes or the new path
 //   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
 //   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
+//   FAULTS_SMALL_AT=N   aligned allocation N (from 1) of at most 256 bytes, as a device's queue takes some, fails
 //   FAULTS_HEAP_AT=N     behind fsync N one allocation of 1 KiB or more fails
 //   FAULTS_THREADS=N     thread N (from 0) and later ones cannot be started
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
@@ -57,7 +58,7 @@ std::string path_at(int directory, const char* path) {
   return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
 }
 
-std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0};
+std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, small{0};
 std::atomic<bool> heap_failed{false};
 
 /// Is this call to be killed at? Traces it. Calls on other files are not counted.
@@ -95,8 +96,9 @@ ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Wri
   return -1;
 }
 
-bool is_too_large(std::size_t bytes) {
-  static const long most = number_in("FAULTS_MEMORY");
+bool is_refused(std::size_t bytes) {
+  static const long most = number_in("FAULTS_MEMORY"), at = number_in("FAULTS_SMALL_AT");
+  if (at >= 0 && bytes <= 256 && ++small == at) return true;
   return most >= 0 && bytes >= static_cast<std::size_t>(most);
 }
 
@@ -115,12 +117,12 @@ int open(const char* path, int flags, ...) {
 
 // What aligned `operator new` is made of depends on the standard library.
 void* aligned_alloc(size_t alignment, size_t size) {
-  if (is_too_large(size)) return nullptr;
+  if (is_refused(size)) return nullptr;
   return next<void* (*)(size_t, size_t)>("aligned_alloc")(alignment, size);
 }
 
 int posix_memalign(void** memory, size_t alignment, size_t size) {
-  if (is_too_large(size)) return ENOMEM;
+  if (is_refused(size)) return ENOMEM;
   return next<int (*)(void**, size_t, size_t)>("posix_memalign")(memory, alignment, size);
 }
 

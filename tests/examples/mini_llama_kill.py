@@ -455,17 +455,18 @@ class Device(Runs):
             self.assertFalse((self.folder / "other").exists())
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
-        """At copies while weights are loaded, of the first steps, of an evaluation and of checkpoints."""
+        """At allocations and copies while weights are loaded, at copies of the first steps, of an evaluation and of checkpoints."""
         self.unbroken()
         if self.run_program("plan", "--device", "host").returncode != 0:
             self.skipTest("no host mode")
         steps, loading = set(), set()
         command = self.command("run", "--device", "host")
-        for copies in (3, 40, 60, 80, 100, 120, 10 ** 6):
+        for copies in (*range(3, 16), 40, 60, 80, 100, 120, 10 ** 6):
             child = self.start(command, ROTOSCALE_HOST_LOST_AT=str(copies))
             out, said = child.communicate(timeout=120)
             if child.returncode == 0:
                 break
+            self.assertNotIn("out of memory", said)
             self.assertEqual((child.returncode, out), (5, ""), said)
             if "loaded" not in said:
                 self.assert_memory_table(said, "the device failed behind step ", "--resume run")
@@ -829,6 +830,32 @@ class Rollback(Runs):
                 self.skipTest("no library can be preloaded here")
             self.assertEqual(self.run_program(*self.command()).returncode, 0)
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
+
+    def test_without_memory_for_a_queue(self):
+        """The device's own, one of the model's, and one of the model's that is made again."""
+        if self.run_program("plan", "--device", "host").returncode != 0:
+            self.skipTest("no host mode")
+        self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
+        seen, log = set(), self.folder / "run/log.jsonl"
+        for number in range(1, 40):
+            code, out, said = self.with_faults(self.command("run", "--device", "host"), FAULTS_SMALL_AT=number)
+            self.assertEqual((code, out), (5, ""), said)
+            if log.exists():
+                self.assertIn("rollback", [r["event"] for r in records(log)])
+                self.assertEqual(records(log)[-1]["status"], "failed")
+                self.assert_memory_table(said[said.index("mini-llama: bf16: the device failed behind step "):],
+                                         "(make_queue: out of memory)", "--resume run; its memory, by category:")
+                seen.add("rollback")
+                break
+            if "loaded" in said:
+                self.assert_memory_table(said, "the device failed while the model was loaded (make_queue: out of memory); no file")
+                seen.add("model")
+            else:
+                self.assertEqual(said, "mini-llama: --device host: out of memory; --device cpu needs no device\n")
+                seen.add("device")
+        self.assertEqual(seen, {"device", "model", "rollback"})
+        self.assertEqual(self.run_program("train", "--resume", "run").returncode, 0)
+        self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
 
     def test_an_extra_checkpoint_is_not_gone_back_to(self):
         self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)

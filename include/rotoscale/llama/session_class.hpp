@@ -93,9 +93,9 @@ class session {
       throw over_budget(plan_, options_.memory_limit);
     }
     allocate();
-    queue_ = ops.make_queue("session");
-    if (!stash_.empty()) stash_queue_ = ops.make_queue("stash");
-    if (has_snapshot()) snapshot_queue_ = ops.make_queue("snapshot");
+    queue_ = {ops, "session"};
+    if (!stash_.empty()) stash_queue_ = {ops, "stash"};
+    if (has_snapshot()) snapshot_queue_ = {ops, "snapshot"};
     recipe_ = recipes.front();
     bind(false);
     model_.scales().reset(ops, queue_);
@@ -379,7 +379,7 @@ class session {
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
   nn::arena_memory memory_;
-  nn::queue queue_, stash_queue_, snapshot_queue_;
+  nn::owned_queue queue_, stash_queue_, snapshot_queue_;
   session_snapshot snapshot_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/gemm_operand.hpp"
@@ -59,8 +60,11 @@ class backend {
   virtual void set_workspace(queue q, void* memory, std::size_t bytes) = 0;
 
   // Queues.
-  /// A queue besides queue{}; `name` is for logs.
+  /// A queue besides queue{}; `name` is for logs. Throws backend_error where the device has no room for it, or fails.
   virtual queue make_queue(const char* name) = 0;
+  /// Gives one of make_queue back, once its work is done: another may get its number. No graph or event of it may be
+  /// used any more.
+  virtual void release_queue(queue q) noexcept = 0;
   /// What was put on the queue so far.
   virtual event record(queue on) = 0;
   /// What comes on the queue waits for the event.
@@ -255,5 +259,34 @@ inline void backend::clip_and_update(queue q, const parameter_arena& arena, cons
   gradient_norm(q, arena, config, state);
   adamw(q, arena, config, state);
 }
+
+/// A queue of a backend's that is given back; the default is queue{}, which always is there.
+class owned_queue {
+ public:
+  owned_queue() = default;
+  /// `ops` must outlive it. Throws what make_queue does.
+  owned_queue(backend& ops, const char* name) : ops_(&ops), queue_(ops.make_queue(name)) {}
+  /// Takes the other's, which is left with queue{}.
+  owned_queue(owned_queue&& other) noexcept { swap(other); }
+  /// Exchanges the two.
+  owned_queue& operator=(owned_queue&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~owned_queue() {
+    if (ops_ != nullptr) ops_->release_queue(queue_);
+  }
+  /// The queue.
+  operator queue() const { return queue_; }
+
+ private:
+  void swap(owned_queue& other) noexcept {
+    std::swap(ops_, other.ops_);
+    std::swap(queue_, other.queue_);
+  }
+
+  backend* ops_ = nullptr;
+  queue queue_;
+};
 
 }  // namespace rotoscale::nn

@@ -58,6 +58,7 @@ class digest_backend final : public backend {
   std::size_t workspace_bytes(const workspace_request& r) const override { return inner_->workspace_bytes(r); }
   void set_workspace(queue q, void* memory, std::size_t bytes) override { inner_->set_workspace(q, memory, bytes); }
   queue make_queue(const char* name) override { return inner_->make_queue(name); }
+  void release_queue(queue q) noexcept override { inner_->release_queue(q); }
   event record(queue on) override { return inner_->record(on); }
   void order(queue after, const event& before) override { inner_->order(after, before); }
   void synchronize(const event& until) override { inner_->synchronize(until); }

@@ -183,6 +183,22 @@ TEST_CASE("a device of an architecture without kernels is refused, with those th
   }
 }
 
+TEST_CASE("a device's queue that was given back is made again, without its fault") {
+  const auto device = make_device();
+  const nn::queue failed = device->make_queue("one"), other = device->make_queue("two");
+  device->sum_losses(failed, nullptr, 8, nullptr);
+  CHECK_THROWS_AS(device->synchronize(failed), nn::backend_error);
+  device->release_queue(failed);
+  device->synchronize(other);
+  CHECK(device->make_queue("three") == failed);
+  device->synchronize(failed);
+}
+
+TEST_CASE("a device names itself once") {
+  const std::string said = make_device()->description();
+  if (said.starts_with("host")) CHECK(said == "host (2 processors)");
+}
+
 TEST_CASE("a fault that a device reports late names the last operation") {
   const auto fault = gpu::device_queue::late_fault({gpu::error_code::device_error, "", "is lost"}, "gemm");
   CHECK(fault.operation() == "device");

@@ -54,6 +54,26 @@ TEST_CASE("a fault shows at the next wait, with the operation's name, and the qu
   CHECK_THROWS_AS(ops->synchronize(other), nn::backend_error);
 }
 
+TEST_CASE("a queue that was given back is made again, without its fault") {
+  const auto ops = nn::make_cpu_backend(1);
+  nn::queue first, second;
+  {
+    const nn::owned_queue q(*ops, "one"), other(*ops, "two");
+    first = q;
+    second = other;
+    ops->sum_losses(q, nullptr, 8, nullptr);  // without workspace
+    CHECK_THROWS_AS(ops->synchronize(first), nn::backend_error);
+  }
+  nn::owned_queue again(*ops, "one");
+  CHECK(again == first);
+  ops->synchronize(again);
+  nn::owned_queue moved(std::move(again));
+  again = {*ops, "three"};
+  CHECK(moved == first);
+  CHECK(again == second);
+  CHECK(nn::owned_queue() == nn::queue{});
+}
+
 TEST_CASE("workspace that is too small is a fault") {
   const auto ops = nn::make_cpu_backend(1);
   const device_array<float> loss(*ops, 8);

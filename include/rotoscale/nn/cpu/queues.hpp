@@ -4,6 +4,7 @@
 // for synchronize, as on a device.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -31,9 +32,12 @@ class host_queues : public backend {
   }
 
   queue make_queue(const char*) override {
-    queues_.emplace_back();
-    return {static_cast<int>(queues_.size()) - 1};
+    auto place = std::find_if(queues_.begin(), queues_.end(), [](const queue_state& s) { return s.is_released; });
+    if (place == queues_.end()) place = queues_.emplace(place);
+    *place = {};
+    return {static_cast<int>(place - queues_.begin())};
   }
+  void release_queue(queue q) noexcept override { state_of(q).is_released = true; }
   event record(queue on) override { return {on, ++tickets_}; }
   void order(queue after, const event& before) override {
     // Everything before the event is done; a queue that waits for a failed one fails as well.
@@ -88,6 +92,7 @@ class host_queues : public backend {
   struct queue_state {
     std::optional<backend_error> failed;
     std::span<std::byte> workspace;
+    bool is_released = false;
   };
   struct function_graph final : graph {
     explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
