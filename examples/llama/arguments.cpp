@@ -200,8 +200,7 @@ void define_statistics_noise(CLI::App& sub, arguments& a) {
       ->group("run");
 }
 
-/// What a run's memory is, beside what its options ask for.
-void define_memory(CLI::App& sub, arguments& a) {
+void define_memory_limit(CLI::App& sub, arguments& a) {
   sub.add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::Validator(  // one, as CLI11's versions differ in which of two comes first
           [](std::string& size) {
@@ -209,6 +208,11 @@ void define_memory(CLI::App& sub, arguments& a) {
           },
           ""))
       ->group("run");
+}
+
+/// What a run's memory is, beside what its options ask for.
+void define_memory(CLI::App& sub, arguments& a) {
+  define_memory_limit(sub, a);
   sub.add_option(
          "--async-checkpoints", a.session.async_checkpoints,
          "on: steps go on while a checkpoint is written from a copy in host memory, 12 bytes for each number that "
@@ -279,6 +283,8 @@ void define(CLI::App& app, arguments& a) {
   profile->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
   profile->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   define_device(*profile, a.device);
+  profile->get_option("--wait-for-each")->group("");  // which profile() refuses
+  define_memory_limit(*profile, a);
   profile
       ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
       ->group("run");

@@ -190,7 +190,7 @@ int plan(arguments& a) {
 }
 
 int profile_run(const arguments& a) {
-  return profile(begin(a, given_files::none), a.device, a.profile_operations, std::cout);
+  return profile(begin(a, given_files::none), a.device, {a.profile_operations, a.session.memory_limit}, std::cout);
 }
 
 int run(int argc, char** argv) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "clock.hpp"
+#include "device_failure.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/philox.hpp"
@@ -24,7 +25,7 @@ namespace rotoscale::llama_program {
 
 #if !defined(ROTOSCALE_LLAMA_DEVICES)
 
-int profile(const trainer_state&, const device_choice& device, bool, std::ostream&) {
+int profile(const trainer_state&, const device_choice& device, const profile_options&, std::ostream&) {
   throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
 }
 
@@ -54,14 +55,14 @@ std::size_t class_of(std::string_view name) {
   return class_count - 1;
 }
 
-void expect(const gpu::status& s, const char* what) {
-  if (!s.ok()) throw io::error(what, s.message());
+void expect(const gpu::status& s) {
+  if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
 }
 
 /// Device memory that is given back.
 class device_memory {
  public:
-  explicit device_memory(std::size_t bytes) { expect(gpu::allocate(data_, bytes), "profile"); }
+  explicit device_memory(std::size_t bytes) { expect(gpu::allocate(data_, bytes)); }
   device_memory(const device_memory&) = delete;
   device_memory& operator=(const device_memory&) = delete;
   ~device_memory() { (void)gpu::release(data_); }
@@ -78,7 +79,7 @@ double best_seconds(const Work& work) {
   for (int i = 0; i < 6; ++i) {
     const double start = now_seconds();
     work();
-    expect(gpu::synchronize(), "profile");
+    expect(gpu::synchronize());
     if (i > 0) best = std::min(best, now_seconds() - start);
   }
   return best;
@@ -88,9 +89,8 @@ double best_seconds(const Work& work) {
 double measure_copy_rate() {
   const std::size_t bytes = std::size_t{1} << (std::string_view(gpu::build_mode()) == "host" ? 24 : 30);
   const device_memory from(bytes), to(bytes);
-  expect(gpu::fill(from.data(), 1, bytes), "profile");
-  return 2.0 * static_cast<double>(bytes) /
-         best_seconds([&] { expect(gpu::copy(to.data(), from.data(), bytes), "profile"); });
+  expect(gpu::fill(from.data(), 1, bytes));
+  return 2.0 * static_cast<double>(bytes) / best_seconds([&] { expect(gpu::copy(to.data(), from.data(), bytes)); });
 }
 
 /// Operations a second of the vendor library's BF16 GEMM; 0 in a build without one.
@@ -98,7 +98,7 @@ double measure_matrix_rate() {
   constexpr index_t n = 8192;
   if (std::string_view(gpu::build_mode()) == "host") return 0;
   const device_memory a(2 * n * n), b(2 * n * n), c(2 * n * n);
-  for (const device_memory* m : {&a, &b}) expect(gpu::fill(m->data(), 0x3C, 2 * n * n), "profile");
+  for (const device_memory* m : {&a, &b}) expect(gpu::fill(m->data(), 0x3C, 2 * n * n));
   gpu::plain_problem p;
   const auto operand = [](const device_memory& m) {
     return gemm_operand{formats::bf16, n, n, static_cast<const std::uint8_t*>(m.data()), 2 * n};
@@ -109,30 +109,45 @@ double measure_matrix_rate() {
   gpu::plain_gemm plan;
   if (!gpu::plain_gemm::make(p, plan).ok()) return 0;
   const device_memory workspace(plan.workspace_bytes() + 1);
-  return 2.0 * n * n * n /
-         best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {}), "profile"); });
+  return 2.0 * n * n * n / best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {})); });
 }
 
-gpu::train_options options_for(const device_choice& device) {
-  gpu::train_options o;
-  o.device = device.number;
-  o.graphs = device.graphs;
-  return o;
+/// Measured where no session is: the memory that they take may be what a model leaves no room for.
+struct device_rates {
+  double copy = 0;    ///< bytes read and written a second
+  double matrix = 0;  ///< operations a second of BF16's product; 0: not measured
+};
+device_rates measure_rates() {
+  const double copy = measure_copy_rate();
+  return {copy, measure_matrix_rate()};
 }
 
 /// A session on random tokens and targets, new ones in each step: a model that learns its tokens by heart has gradients
 /// of a wider and wider range, which not every kernel takes as fast.
 class random_run {
  public:
-  random_run(const trainer_state& state, const gpu::train_options& options) : state_(state) {
-    expect(gpu::make_device_backend(options, ops_), "--device");
-    session_ = std::make_unique<llama::session>(*ops_, state.run.model, session_options_for(state.run, 0, false),
-                                                std::vector{state.phases.front().recipe});
-    session_->initialize(state.run.train.seed);
+  random_run(const trainer_state& state, const device_choice& device, const gpu::train_options& options,
+             std::size_t memory_limit)
+      : state_(state), ops_(make_device(device, options, "")) {
+    const llama::session_options o = session_options_for(state.run, memory_limit, false);
+    const std::vector recipes{state.phases.front().recipe};
+    plan_ = llama::plan_session(*ops_, state.run.model, o, recipes);
+    with_plan(plan_, "while the model was loaded", [&] {
+      session_ = std::make_unique<llama::session>(*ops_, state.run.model, o, recipes);
+      session_->initialize(state.run.train.seed);
+    });
   }
   /// Seconds of a step, the median of `steps`. A step begins where the one before it ends: the next one is queued
   /// before the host waits, so that no step waits for the host.
   double train(int steps) {
+    return with_plan(plan_, "in a step", [&] { return train_steps(steps); });
+  }
+  nn::backend& ops() const { return *ops_; }
+  const llama::session& session() const { return *session_; }
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  double train_steps(int steps) {
     std::vector<std::vector<std::int32_t> > tokens, targets;
     for (int i = 0; i < steps; ++i) {
       tokens.push_back(draw());
@@ -149,10 +164,6 @@ class random_run {
     std::sort(ends.begin(), ends.end());
     return 0.5 * (ends[(ends.size() - 1) / 2] + ends[ends.size() / 2]);
   }
-  nn::backend& ops() const { return *ops_; }
-  const llama::session& session() const { return *session_; }
-
- private:
   void end_step(std::uint64_t number, std::vector<double>& ends) {
     session_->finish_step(number);
     ends.push_back(now_seconds());
@@ -169,6 +180,7 @@ class random_run {
 
   trainer_state state_;
   std::unique_ptr<nn::backend> ops_;
+  nn::memory_plan plan_;
   std::unique_ptr<llama::session> session_;
   std::uint64_t drawn_ = 0;
 };
@@ -214,12 +226,12 @@ std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation
 }
 
 /// `head`: what rows are of.
-void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, double copy_rate, double matrix_rate,
+void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const device_rates& rates,
                 std::ostream& out) {
   char line[192];
   double total = 0;
   for (const timing_row& s : rows) total += s.microseconds;
-  std::snprintf(line, sizeof line, "%-*s  calls        us   share     GB/s  of copy  TFLOP/s  of matrix\n", name_width,
+  std::snprintf(line, sizeof line, "%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width,
                 head);
   out << line;
   for (const timing_row& s : rows) {
@@ -227,72 +239,113 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
     const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
     std::snprintf(line, sizeof line, "%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(),
                   (s.launches + steps - 1) / steps, s.microseconds, 100 * s.microseconds / std::max(total, 1e-3),
-                  s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / copy_rate);
+                  s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / rates.copy);
     out << line;
     if (s.operations > 0) {
       std::snprintf(line, sizeof line, " %8.1f", s.operations / seconds * 1e-12);
       out << line;
-      std::snprintf(line, sizeof line, " %8.1f%%", 100 * s.operations / seconds / matrix_rate);
-      out << (matrix_rate > 0 ? line : "         -");  // a build without the vendor's library measures none
+      std::snprintf(line, sizeof line, " %8.1f%%", 100 * s.operations / seconds / rates.matrix);
+      out << (rates.matrix > 0 ? line : "         -");  // a build without the vendor's library measures none
     }
     out << "\n";
   }
 }
 
+/// Bytes by the plan, and in use on the device now, other programs' among them, where the runtime says so.
+std::string memory_line(const nn::memory_plan& plan) {
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
+  char line[128];
+  std::snprintf(line, sizeof line, "memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device)));
+  std::string text = line;
+  std::size_t free = 0, total = 0;
+  if (gpu::memory_info(free, total).ok()) {
+    std::snprintf(line, sizeof line, ", %.1f MiB in use on it", mib(total - free));
+    text += line;
+  }
+  return text + "\n";
+}
+
+constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
+
+/// Seconds of a step as it is trained, after which the line of memory is `memory`; prints what is profiled, and them.
+double profile_steps(const trainer_state& state, random_run& run, bool graphs, std::string& memory, std::ostream& out) {
+  run.train(warm_steps);
+  const double seconds = run.train(measured_steps);
+  memory = memory_line(run.plan());
+  const std::size_t phases = state.phases.size();
+  const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
+  const auto tokens = static_cast<double>(run.session().step_tokens());
+  char line[192];
+  std::snprintf(line, sizeof line, "%s, recipe %s%s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n",
+                run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), phase.c_str(), tokens,
+                seconds * 1e3, tokens / seconds, graphs ? "" : ", without graphs");
+  out << line;
+  return seconds;
+}
+
+/// `eager_seconds`: of a step without graphs; 0: the profile is of one.
+void print_rates(double eager_seconds, const device_rates& rates, std::ostream& out) {
+  char line[128];
+  if (eager_seconds > 0) {
+    std::snprintf(line, sizeof line, "without graphs %.3f ms a step; ", eager_seconds * 1e3);
+    out << line;
+  }
+  std::snprintf(line, sizeof line, "copy %.0f GB/s", rates.copy * 1e-9);
+  out << line;
+  if (rates.matrix > 0) {
+    std::snprintf(line, sizeof line, ", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
+    out << line;
+  }
+  out << "\n";
+}
+
 }  // namespace
 
-int profile(const trainer_state& state, const device_choice& device, bool operations, std::ostream& out) {
+int profile(const trainer_state& state, const device_choice& device, const profile_options& o, std::ostream& out) {
   const std::string mode = gpu::build_mode();
   if (device.name == "cpu" || (device.name != "auto" && device.name != mode)) {
     throw io::error("--device " + device.name, "a profile is of a device; this program was built for " + mode);
   }
-  constexpr int warm = 3, steps = 10, timed = 2;
-  gpu::train_options o = options_for(device);
-  double step_seconds = 0, eager_seconds = 0;
-  const std::size_t phases = state.phases.size();
-  const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
-  char line[192];
-  {
-    random_run run(state, o);
-    run.train(warm);
-    step_seconds = run.train(steps);
-    const auto tokens = static_cast<double>(run.session().step_tokens());
-    std::snprintf(line, sizeof line, "%s, recipe %s%s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s\n",
-                  run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), phase.c_str(), tokens,
-                  step_seconds * 1e3, tokens / step_seconds);
-    out << line;
-  }
-  {
-    gpu::train_options eager = o;
-    eager.graphs = false;
-    random_run run(state, eager);
-    run.train(warm);
-    eager_seconds = run.train(steps);
+  if (device.wait_for_each)
+    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
+  // One session at a time: there may be room for one alone.
+  const auto begin = [&](const gpu::train_options& t) {
+    return std::make_unique<random_run>(state, device, t, o.memory_limit);
+  };
+  std::string memory;
+  gpu::train_options options;
+  auto run = begin(options);
+  const nn::memory_plan plan = run->plan();
+  const double step_seconds = profile_steps(state, *run, device.graphs, memory, out);
+  run.reset();
+  double eager_seconds = 0;
+  if (device.graphs) {
+    options.graphs = false;
+    run = begin(options);
+    run->train(warm_steps);
+    eager_seconds = run->train(measured_steps);
+    run.reset();
   }
   std::vector<gpu::timed_operation> timing;
-  o.timing = &timing;
-  random_run run(state, o);
-  run.train(1);
+  options.timing = &timing;
+  run = begin(options);
+  run->train(1);
   timing.clear();
-  run.train(timed);
-  const double copy_rate = measure_copy_rate(), matrix_rate = measure_matrix_rate();
-  std::snprintf(line, sizeof line, "without graphs %.3f ms a step; copy %.0f GB/s", eager_seconds * 1e3,
-                copy_rate * 1e-9);
-  out << line;
-  if (matrix_rate > 0) {
-    std::snprintf(line, sizeof line, ", BF16 matrix product %.0f TFLOP/s", matrix_rate * 1e-12);
-    out << line;
-  }
-  out << "\n\n";
-  const auto classes = rows_by_class(timing, timed);
-  print_rows("class", classes, timed, copy_rate, matrix_rate, out);
+  run->train(timed_steps);
+  run.reset();
+  const device_rates rates = with_plan(plan, "while its rates were measured", measure_rates);
+  print_rates(eager_seconds, rates, out);
+  out << memory << "\n";
+  const auto classes = rows_by_class(timing, timed_steps);
+  print_rows("class", classes, timed_steps, rates, out);
   double gaps = step_seconds * 1e6;
   for (const timing_row& row : classes) gaps -= row.microseconds;
+  char line[192];
   std::snprintf(line, sizeof line, "%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
   out << line;
-  if (operations) {
+  if (o.operations) {
     out << "\n";
-    print_rows("operation", rows_by_operation(timing, timed), timed, copy_rate, matrix_rate, out);
+    print_rows("operation", rows_by_operation(timing, timed_steps), timed_steps, rates, out);
   }
   return exit_ok;
 }

@@ -48,6 +48,8 @@ status allocate(T*& memory, std::size_t count) {
   memory = static_cast<T*>(raw);
   return s;
 }
+/// Bytes of the current device that are free, and that it has; unsupported_device in a build for the host.
+status memory_info(std::size_t& free, std::size_t& total);
 /// Waits for the device's work first; null is ok.
 status release(void* memory);
 

@@ -47,6 +47,7 @@
 #define hipLaunchKernel cudaLaunchKernel
 #define hipMalloc cudaMalloc
 #define hipMallocAsync cudaMallocAsync
+#define hipMemGetInfo cudaMemGetInfo
 #define hipMemPoolAttrReleaseThreshold cudaMemPoolAttrReleaseThreshold
 #define hipMemPoolSetAttribute cudaMemPoolSetAttribute
 #define hipMemPool_t cudaMemPool_t

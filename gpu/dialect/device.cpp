@@ -173,6 +173,9 @@ status driver_version(std::string& version) {
   version = "no driver";
   return {};
 }
+status memory_info(std::size_t&, std::size_t&) {
+  return {error_code::unsupported_device, "", "a build for the host has no memory of its own"};
+}
 
 #else
 
@@ -236,6 +239,7 @@ status driver_version(std::string& version) {
 #endif
   return to_status(error);
 }
+status memory_info(std::size_t& free, std::size_t& total) { return to_status(hipMemGetInfo(&free, &total)); }
 
 #endif
 

@@ -6,7 +6,9 @@
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
 import json
+import os
 import re
+from unittest import mock
 
 import mini_llama
 from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
@@ -158,7 +160,8 @@ class Devices(Scratch):
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
         self.assertEqual((out.returncode, out.stderr), (0, ""))
         head, classes, operations = out.stdout.split("\n\n")
-        self.assertRegex(head, r"step \d+\.\d+ ms, \d+ tokens/s\nwithout graphs \d+\.\d+ ms a step; copy \d+ GB/s")
+        self.assertRegex(head, r"step \d+\.\d+ ms, \d+ tokens/s\nwithout graphs \d+\.\d+ ms a step; copy \d+ GB/s.*\nmemory ")
+        self.assertIn("TFLOP/s   of BF16\n", classes)
 
         def rows(table):
             found = re.findall(r"^(\w[\w ]*?) +(\d+) +(\d+\.\d) +(\d+\.\d)% +\d+ +\d+\.\d%", table, re.M)
@@ -175,6 +178,56 @@ class Devices(Scratch):
         self.assertAlmostEqual(*times, delta=0.1 * (len(by_class) + len(by_operation)))
         self.assertEqual([us for _, us, _ in by_operation.values()], sorted((us for _, us, _ in by_operation.values()), reverse=True))
         self.assertRegex(classes, r"gaps +\d+\.\d")
+
+    def test_a_profile_says_what_memory_it_takes(self):
+        options = ["--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        on = ["profile", "--device", self.device(), *options]
+        out = self.succeed(*on, "--memory-limit", "1GiB")
+        planned, *in_use = map(float, re.search(r"^memory (\d+\.\d) MiB on the device by plan(?:, (\d+\.\d) MiB in use on it)?$", out, re.M)
+                               .groups("inf"))
+        table = self.succeed("plan", "--async-checkpoints", "off", "--statistics-every", 0, *on[1:])
+        self.assertEqual(planned, float(re.search(r"^device .* (\S+) MiB$", table, re.M)[1]))
+        self.assertGreater(in_use[0], planned)
+        done = self.run_program(*on, "--memory-limit", "1KiB")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Amini-llama: --memory-limit: needs \d+ bytes, 1024 are allowed, by category:\nweights ")
+
+    def test_a_profile_without_graphs_is_of_one_time(self):
+        on = ["profile", "--device", self.device(), "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        head = self.succeed(*on, "--no-graphs").split("\n\n")[0]
+        self.assertRegex(head, r"tokens/s, without graphs\ncopy \d+ GB/s")
+        self.refuse([*on, "--wait-for-each"], "mini-llama: --wait-for-each: a profile waits for")
+        self.assertNotIn("--wait-for-each", self.succeed("profile", "--help"))
+
+    def test_a_profile_whose_device_fails(self):
+        """At allocations and copies of each of its sessions, and while it measures rates."""
+        if self.device() != "host":
+            self.skipTest("a device is lost in host mode alone")
+        on = ["profile", "--device", "host", "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        seen = set()
+
+        def succeeds(number):
+            with mock.patch.dict(os.environ, {"ROTOSCALE_HOST_LOST_AT": str(number)}):
+                done = self.run_program(*on)
+            if done.returncode == 0:
+                return True
+            line, *table = done.stderr.splitlines()
+            self.assertEqual(done.returncode, 5, done.stderr)
+            found = re.fullmatch(r"mini-llama: the device failed (.*) \(\w+: .*the device is lost\); no file is written; its memory, by category:", line)
+            if found:
+                seen.add(found[1])
+                self.assertEqual((table[0].split()[0], table[-1].split()[0]), ("weights", "total"))
+            else:
+                self.assertEqual((line, table), ("mini-llama: --device host: the device is lost", []))
+            return False
+
+        failed, whole = 0, 1
+        while not succeeds(whole):
+            failed, whole = whole, whole + 1 if whole < 8 else 2 * whole
+        while whole - failed > 1:  # to the last call, which measures
+            middle = (failed + whole) // 2
+            failed, whole = (failed, middle) if succeeds(middle) else (middle, whole)
+        self.assertEqual(seen, {"while the model was loaded", "in a step", "while its rates were measured"})
 
     def test_a_device_observes_what_the_cpu_does(self):
         device = self.device()
@@ -197,6 +250,11 @@ class Devices(Scratch):
                 would_do = "--device cpu needs no device|this program was built for (cpu and|the CPU alone)"
                 self.assertRegex(done.stderr, rf"\Amini-llama: --device {name}: .*({would_do}).*\n\Z")
                 self.assertEqual(done.returncode, 2)
+
+    def test_a_number_of_no_device(self):
+        self.assertRegex(self.refuse(["plan", "--device", self.device(), "--device-number", 999]),
+                         r"\Amini-llama: --device-number 999: there (is 1 device, number 0|are \d+ devices, from 0); --device cpu needs no device\n\Z")
+        self.refuse(["profile", "--device", self.device(), "--device-number", 999], "--device-number 999: there ")
 
     def test_what_a_kernel_does_not_take_is_named_with_what_would_do(self):
         on = ["plan", "--device", self.device(), "--recipe"]
