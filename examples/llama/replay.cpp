@@ -101,6 +101,37 @@ const std::string* find_missing(const std::vector<std::string>& names, const std
   return found == names.end() ? nullptr : &*found;
 }
 
+struct stored_tensor {
+  const io::safetensors_file& file;
+  const io::tensor_info& info;
+};
+
+/// How many of `count` elements differ, and which is the first; a part of them is in memory at a time.
+std::optional<std::string> find_element_difference(const stored_tensor& a, const stored_tensor& b, std::size_t count) {
+  constexpr std::size_t part = std::size_t{1} << 20;
+  std::vector<float> x, y;
+  std::size_t differing = 0, at = 0;
+  float run = 0, replayed = 0;
+  for (std::size_t begin = 0; begin < count; begin += part) {
+    throw_if_interrupted();
+    for (std::vector<float>* v : {&x, &y}) v->resize(std::min(part, count - begin));
+    a.file.read_floats(a.info, begin, x);
+    b.file.read_floats(b.info, begin, y);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (std::memcmp(&x[i], &y[i], sizeof(float)) == 0) continue;
+      if (differing++ > 0) continue;
+      at = begin + i;
+      run = x[i];
+      replayed = y[i];
+    }
+  }
+  if (differing == 0) return {};
+  char text[192];
+  std::snprintf(text, sizeof text, "%zu of %zu elements differ, first element %zu: %.9g, replayed %.9g", differing,
+                count, at, static_cast<double>(run), static_cast<double>(replayed));
+  return text;
+}
+
 /// Where two files of tensors differ first; nothing where they differ otherwise.
 std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::path& b) {
   const auto first = io::safetensors_file::open(a), second = io::safetensors_file::open(b);
@@ -110,20 +141,9 @@ std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::p
     if (other->shape != info.shape) return info.name + " has another shape";
     std::size_t count = 1;
     for (const std::int64_t extent : info.shape) count *= static_cast<std::size_t>(extent);
-    std::vector<float> x(count), y(count);
-    first.read_floats(info, 0, x);
-    second.read_floats(*other, 0, y);
-    std::size_t differing = 0, at = count;
-    for (std::size_t i = count; i-- > 0;) {
-      if (std::memcmp(&x[i], &y[i], sizeof(float)) == 0) continue;
-      ++differing;
-      at = i;
+    if (const auto difference = find_element_difference({first, info}, {second, *other}, count)) {
+      return info.name + ": " + *difference;
     }
-    if (differing == 0) continue;
-    char text[192];
-    std::snprintf(text, sizeof text, ": %zu of %zu elements differ, first element %zu: %.9g, replayed %.9g", differing,
-                  count, at, static_cast<double>(x[at]), static_cast<double>(y[at]));
-    return info.name + text;
   }
   for (const io::tensor_info& info : second.tensors()) {
     if (first.find(info.name) == nullptr) return info.name + ": no such tensor in the run's";
@@ -137,10 +157,11 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
   if (const std::string* name = find_missing(names, others)) return *name + ": the replay has no such file";
   if (const std::string* name = find_missing(others, names)) return *name + ": the run's checkpoint has no such file";
   for (const std::string& name : names) {
-    throw_if_interrupted();
-    const std::string a = io::read_raw_file(run / name), b = io::read_raw_file(replayed / name);
-    bytes += a.size();
-    if (a == b) continue;
+    const bool equal = io::have_equal_bytes(run / name, replayed / name, [&](std::size_t count) {
+      bytes += count;
+      throw_if_interrupted();
+    });
+    if (equal) continue;
     if (name.ends_with(".safetensors")) {
       if (const auto tensor = find_tensor_difference(run / name, replayed / name)) return name + ": " + *tensor;
     }

@@ -8,6 +8,7 @@ usage: mini_llama_replay.py PROGRAM [NAME...]
 """
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -25,10 +26,13 @@ class Replays(Scratch):
         weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"
         good = weights.read_bytes()
         bad = bytearray(good)
-        bad[-4] ^= 1  # the last element's lowest bit
+        for at in (-8, -4):  # the last two elements' lowest bits
+            bad[at] ^= 1
         weights.write_bytes(bad)
         said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
-        self.assertRegex(said, r"step 4: model.safetensors: \S+: 1 of \d+ elements differ, first element \d+: ")
+        found = re.search(r"step 4: model.safetensors: \S+: 2 of (\d+) elements differ, first element (\d+): (\S+), replayed (\S+)\n", said)
+        self.assertEqual(int(found[1]) - 2, int(found[2]))
+        self.assertNotEqual(found[3], found[4])
         self.assertEqual(said.count("\n"), 1)
         weights.write_bytes(good)
         digests = self.folder / "run/digests.jsonl"

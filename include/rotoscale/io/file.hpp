@@ -158,6 +158,24 @@ inline std::string read_beginning(const std::filesystem::path& path, std::size_t
   return bytes;
 }
 
+/// Have two regular files the same bytes? A few MiB of each are in memory at a time; after each part that is equal
+/// comes compared(its bytes), which may throw.
+template <class Compared>
+bool have_equal_bytes(const std::filesystem::path& a, const std::filesystem::path& b, const Compared& compared) {
+  const detail::descriptor first = detail::open_regular(a), second = detail::open_regular(b);
+  constexpr std::size_t chunk = std::size_t{4} << 20;
+  std::string x, y;
+  do {
+    x.clear();
+    y.clear();
+    detail::read_some(first, x, chunk, a);
+    detail::read_some(second, y, chunk, b);
+    if (x != y) return false;
+    compared(x.size());
+  } while (x.size() == chunk);
+  return true;
+}
+
 /// All bytes of a regular file, decompressed when it begins as gzip does (this includes dictd's .dz).
 inline std::string read_file(const std::filesystem::path& path) {
   const detail::descriptor file = detail::open_regular(path);

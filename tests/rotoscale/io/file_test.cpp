@@ -118,6 +118,31 @@ TEST_CASE("read_file gives the bytes of a plain file") {
   CHECK(io::read_file("/proc/self/stat").size() > 0);  // states size zero
 }
 
+TEST_CASE("files are compared in parts, to where they differ") {
+  const scratch_directory dir;
+  constexpr std::size_t part = std::size_t{4} << 20;
+  const auto compare = [&](const std::string& x, const std::string& y) {
+    put(dir / "x", x);
+    put(dir / "y", y);
+    std::vector<std::size_t> parts;
+    const bool equal = io::have_equal_bytes(dir / "x", dir / "y", [&](std::size_t n) { parts.push_back(n); });
+    return std::pair(equal, parts);
+  };
+  using found = std::pair<bool, std::vector<std::size_t>>;
+  const std::string text(part + 7, 'a');
+  CHECK(compare("", "") == found(true, {0}));
+  CHECK(compare(text, text) == found(true, {part, 7}));
+  CHECK(compare(text.substr(7), text.substr(7)) == found(true, {part, 0}));
+  CHECK(compare(text, text.substr(7)) == found(false, {part}));
+  CHECK(compare(text.substr(7), text) == found(false, {part}));
+  std::string other = text;
+  other.back() = 'b';
+  CHECK(compare(text, other) == found(false, {part}));
+  other.front() = 'b';
+  CHECK(compare(other, text) == found(false, {}));
+  CHECK_THROWS_AS(io::have_equal_bytes(dir / "x", dir / "missing", [](std::size_t) {}), io::error);
+}
+
 TEST_CASE("read_file decompresses gzip, of several members and as dictzip writes it") {
   const scratch_directory dir;
   const std::string text = sample_text(1'000'000);
