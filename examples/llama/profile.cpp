@@ -49,7 +49,7 @@ std::size_t class_of(std::string_view name) {
                {"sum_losses", 4},    {"gradient_norm", 5}, {"adamw", 5},      {"sum_squares", 5},   {"upload", 6},
                {"download", 6},      {"copy", 6},          {"fill_zero", 6}};
   for (const auto& entry : table) {
-    // "add" is no beginning of another name, "adamw" none of add's.
+    // No name in the table begins another operation's name of another class.
     if (name.starts_with(entry.begins)) return entry.number;
   }
   return class_count - 1;

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_C
 /// nn::sigmoid of a vec8. Where all eight |x| are at most sigmoid_normal_limit, exp and the reciprocal need no care for
 /// the ends of their ranges nor for subnormal numbers, which is half of the instructions.
 __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
-  bool normal = true;  // a NaN is none, though its gradients would be NaN either way
+  bool normal = true;  // false where one of them is a NaN
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
     normal = normal && __builtin_fabsf(x[i]) <= nn::sigmoid_normal_limit;
@@ -84,9 +84,9 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   }
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) s[i] = x[i];
+  // The fallback's code stands there once; the elements are rotated through it.
   ROTOSCALE_KEEP_LOOP
-  for (unsigned done = 0; done < vec8_elements;
-       ++done) {  // the fallback is once in the code: the array is rotated through it
+  for (unsigned done = 0; done < vec8_elements; ++done) {
     const float first = nn::sigmoid(s[0]);
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i + 1 < vec8_elements; ++i) s[i] = s[i + 1];

@@ -94,8 +94,8 @@ __device__ inline void load_target(const loss_args& a, const logits_chunk& at, c
                                    softmax_shared& shared) {
   shared.given = targets[a.first + at.row];
   const std::int32_t target = a.checked(shared.given);
-  // Before the row's gradients come in place of logits, which they do after this block's record: the number has arrived
-  // here, in shared memory, before a barrier and the record, so that no fence is needed.
+  // FP32 gradients replace the row's logits once all records of the row are written. This block writes its record
+  // behind a barrier that follows this load, so the logit is read before any block overwrites it, without a fence.
   if (at.chunk + 1 == a.chunks && target != nn::ignored_target) shared.z_target = a.logits[at.row * a.stride + target];
 }
 
