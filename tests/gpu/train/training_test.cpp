@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 #include "make_device.hpp"
 #include "rotoscale/llama/cache_case.hpp"
@@ -19,10 +20,20 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
+using change_options = std::function<void(llama::session_options&)>;
+
+/// Where each token's document begins: a sequence of 32 tokens holds three.
+std::vector<std::int32_t> document_starts(int sequences) {
+  std::vector<std::int32_t> starts;
+  for (int i = 0; i < 32 * sequences; ++i) starts.push_back(i % 32 < 9 ? 0 : i % 32 < 22 ? 9 : 22);
+  return starts;
+}
+
 /// Everything that a checkpoint would hold after `steps` steps under each recipe, and the losses of an evaluation; with
 /// `targets` of adapters beside a frozen base.
 std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases, int steps, bool tied = false,
-                         const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4) {
+                         const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4,
+                         const change_options& change = nullptr) {
   llama::session_options o;
   o.model.batch = 1;
   o.model.sequence = 32;
@@ -36,6 +47,7 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
     o.model.lora->dropout = 0.3;
     o.model.lora->targets = targets;
   }
+  if (change) change(o);
   llama::model_config shape = small_config(tied);
   shape.hidden_size = 32;
   shape.intermediate_size = 64;
@@ -47,6 +59,8 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
   s.set_inputs(inputs);
   s.initialize(3);
   const batch data(micro_batches, 32, 64, true), held_out(1, 32, 64, false);
+  const auto starts = document_starts(o.documents ? micro_batches : 0),
+             held_out_starts = document_starts(o.documents ? 1 : 0);
   std::vector<float> all;
   for (int step = 0; step < steps * static_cast<int>(phases.size()); ++step) {
     if (step > 0 && step % steps == 0) s.use(phases[static_cast<std::size_t>(step / steps)]);
@@ -54,7 +68,7 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
     inputs.learning_rate = 1e-3f;
     inputs.bias_correction1 = 1.0f - static_cast<float>(std::pow(0.9, step + 1));
     inputs.bias_correction2 = 1.0f - static_cast<float>(std::pow(0.95, step + 1));
-    s.train_step(inputs, data.tokens, data.targets);
+    s.train_step(inputs, data.tokens, data.targets, starts);
     const nn::step_state state = s.finish_step();
     all.push_back(static_cast<float>(state.mean_loss()));
     all.push_back(static_cast<float>(state.gradient_norm));
@@ -77,7 +91,7 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
     ops.synchronize(s.queue());
     all.insert(all.end(), host.begin(), host.end());
   }
-  const auto losses = s.evaluate(inputs, held_out.tokens, held_out.targets);
+  const auto losses = s.evaluate(inputs, held_out.tokens, held_out.targets, held_out_starts);
   all.insert(all.end(), losses.begin(), losses.end());
   return all;
 }
@@ -171,6 +185,35 @@ TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole t
     const auto got = cache_case(*device, r, 60).continued();
     CHECK(got.rows == (r.name == "square blocks" ? 32 : of_unit ? 8 : 1));
     CHECK(same_bytes(got.logits, cache_case(*cpu, r, 60).whole()));
+  }
+}
+
+TEST_CASE("what the backward pass computes again or keeps in 8 bits, and documents") {
+  const auto cpu = nn::make_cpu_backend(2);
+  const auto device = make_device();
+  const struct {
+    const char* name;
+    change_options change;
+    bool same;  ///< as without it
+  } cases[] = {
+      {"elementwise", [](auto& o) { o.model.recompute = llama::recompute_part::elementwise; }, true},
+      {"attention", [](auto& o) { o.model.recompute = llama::recompute_part::attention; }, true},
+      {"mlp", [](auto& o) { o.model.recompute = llama::recompute_part::mlp; }, true},
+      {"layer", [](auto& o) { o.model.recompute = llama::recompute_part::layer; }, true},
+      {"8 bits", [](auto& o) { o.model.kept = llama::kept_format::mxfp8_e4m3; }, false},
+      {"documents", [](auto& o) { o.documents = true; }, false},
+  };
+  for (const char* recipe : {"bf16_tc", "mxfp4_h16", "fp8_amd", "mxfp4_mfma"}) {
+    const nn::recipe r = preset(recipe);
+    if (!runs_here(*device, r)) continue;
+    const auto plain = train(*device, r, 2);
+    for (const auto& c : cases) {
+      CAPTURE(recipe);
+      CAPTURE(c.name);
+      const auto got = train(*device, {r}, 2, false, {}, 2, 4, c.change);
+      CHECK(same_bytes(train(*cpu, {r}, 2, false, {}, 2, 4, c.change), got));
+      CHECK(same_bytes(plain, got) == c.same);
+    }
   }
 }
 
