@@ -226,23 +226,23 @@ void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view t
   });
 }
 
-/// gemm_bf16 of operands that are BF16 or, at the end of the workspace, become so.
+/// gemm_bf16 of operands that are BF16 or, in workspace, become so.
 status device_backend::gemm_on_bf16_unit(const device_queue& on, const nn::gemm_contract& contract, gemm_operand left,
                                          gemm_operand right, const sum_output& r) const {
-  std::size_t left_over = on.workspace_bytes;
+  auto* const workspace = static_cast<std::uint8_t*>(on.workspace);
+  std::size_t taken = 0;
   for (gemm_operand* const x : {&left, &right}) {
     if (!is_expanded(*x)) continue;
-    const std::size_t bytes = expanded_bytes(x->rows, x->k);
-    ROTOSCALE_ASSERT(bytes <= left_over);
-    left_over = (left_over - bytes) / 256 * 256;
-    auto* const to = static_cast<std::uint8_t*>(on.workspace) + left_over;
+    std::uint8_t* const to = workspace + taken;
+    taken += expanded_bytes(x->rows, x->k);
+    ROTOSCALE_ASSERT(taken <= on.workspace_bytes);
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
     if (status s = gpu::dequantize(*x, block_axis::row, values, on.stream); !s.ok()) return s;
     *x = gemm_operand{
         .element = formats::bf16, .rows = x->rows, .k = x->k, .codes = to, .code_stride = x->k * index_t{sizeof(bf16)}};
   }
   return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream,
-                   static_cast<int>(contract.options.split_k), on.workspace, left_over);
+                   static_cast<int>(contract.options.split_k), workspace + taken, on.workspace_bytes - taken);
 }
 
 void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract,
