@@ -331,7 +331,7 @@ void refuse_unnameable(const CLI::Option& option) {
   }
 }
 
-/// That of an option's names which the command line has, the last of them: some flags are --x and --no-x.
+/// The name by which the command line gives an option, the last one where there are several (--x, --no-x).
 std::string typed_name(int argc, char** argv, const CLI::Option& option) {
   std::string typed = option.get_name();
   const std::vector<std::string>& names = option.get_lnames();
@@ -468,7 +468,7 @@ void check_init(const arguments& a, given_files files) {
     return;  // the weights need no config.json then
   }
   if (files == given_files::needed && has_wrong_config(init, given, a.model_config))
-    return;  // the trainer compares own
+    return;  // the trainer compares --model-config with the tensors
   for (llama::model_config* shape : {&own, &given}) {
     if (shape->num_attention_heads > 0) shape->head_dim = static_cast<int>(shape->head_size());
   }

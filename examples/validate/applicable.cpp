@@ -170,7 +170,7 @@ void refuse_idle_options(const option_names& given, const quantizer& q, const qu
   }
   if (!dump.random.empty() && !reads_words(q, given, v))
     throw io::error(dump.where, "tensor 'random': give --rounding stochastic" +
-                                    std::string(v == verb::identify ? ", or none" : ""));
+                                    std::string(v == verb::identify ? ", or no --rounding" : ""));
 }
 
 void refuse_idle_options(const option_names& given, const gemm_case& x, const gemm_options& g, verb v) {

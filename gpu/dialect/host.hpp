@@ -44,8 +44,8 @@ inline hipError_t hipGetDevice(int* index) {
   return hipSuccess;
 }
 inline hipError_t hipSetDevice(int) { return hipSuccess; }
-/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th allocation or copy on a stream fails, and all behind it,
-/// as on a device that is lost.
+/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th allocation of device memory or copy on a stream fails, and
+/// all behind it, as on a device that is lost.
 inline bool host_is_lost() {
   static const long at = [] {
     const char* const text = std::getenv("ROTOSCALE_HOST_LOST_AT");

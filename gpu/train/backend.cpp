@@ -47,17 +47,11 @@ fp8_sums fp8_sums_of(const nn::gemm_contract& c) {
   return c.options.promotion == 0 ? fp8_sums::fast : fp8_sums::promoted;
 }
 
-/// MXFP4 and MXFP8, whose numbers BF16 holds: a BF16 unit multiplies them when they are expanded.
-bool is_expanded(const format& element, int block, const format& scale) {
-  return block == mxfp4.length && scale == mxfp4.scale &&
-         (element == formats::e2m1 || element == formats::e4m3 || element == formats::e5m2);
-}
+/// Does a BF16 unit multiply it when it is expanded?
 bool is_expanded(const nn::operand_recipe& o) {
-  if (!nn::has_blocks(o.format)) return false;
-  const block_format f = nn::block_format_of(o);
-  return is_expanded(f.element, f.length, f.scale);
+  return nn::has_blocks(o.format) && nn::expands_to_bf16(nn::block_format_of(o));
 }
-bool is_expanded(const gemm_operand& o) { return is_expanded(o.element, o.block, o.scale); }
+bool is_expanded(const gemm_operand& o) { return nn::expands_to_bf16(o.blocks()); }
 /// Of an operand that is expanded, in workspace.
 std::size_t expanded_bytes(index_t rows, index_t k) {
   return (static_cast<std::size_t>(rows) * static_cast<std::size_t>(k) * sizeof(bf16) + 255) / 256 * 256;
@@ -235,7 +229,9 @@ status device_backend::gemm_on_bf16_unit(const device_queue& on, const nn::gemm_
     if (!is_expanded(*x)) continue;
     std::uint8_t* const to = workspace + taken;
     taken += expanded_bytes(x->rows, x->k);
-    ROTOSCALE_ASSERT(taken <= on.workspace_bytes);
+    if (taken > on.workspace_bytes) {
+      return {error_code::out_of_memory, "workspace", "is too small for operands that are expanded"};
+    }
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
     if (status s = gpu::dequantize(*x, block_axis::row, values, on.stream); !s.ok()) return s;
     *x = gemm_operand{

@@ -120,8 +120,10 @@ class Replays(Scratch):
         # Begun anew, it has none of the old ones.
         self.train("run", "--device", "cpu", "--digest-steps", "3:6", "--overwrite", **options)
         self.assertEqual([line["step"] for line in self.digests()[1]], [4, 5, 6])
-        (self.folder / "run/digests.jsonl").write_text('{"digest_steps": "6"}\n')
+        (self.folder / "run/digests.jsonl").write_text('{"version": 4, "digest_steps": "6"}\n')
         self.refuse(["train", "--resume", "run"], "run/digests.jsonl: line 1: digest_steps: '6' is not A:B")
+        (self.folder / "run/digests.jsonl").write_text('{"version": 3, "digest_steps": "3:6"}\n')
+        self.refuse(["train", "--resume", "run"], "run/digests.jsonl: version 3 is of an earlier mini-llama")
 
     def move(self, name):
         (self.folder / "moved").mkdir(exist_ok=True)

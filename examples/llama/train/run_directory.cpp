@@ -68,8 +68,9 @@ bool run_directory::is_used(const fs::path& file) const {
   const fs::file_status status = fs::status(file, failed);
   if (!fs::exists(status)) return false;
   const bool is_own_kind = fs::is_directory(status) == (file == checkpoints() || file == tensorboard());
+  if (!is_own_kind) return true;
   // A run that was killed at its very beginning leaves an empty log, or a directory with half a checkpoint.
-  if (!is_own_kind || file != checkpoints()) return !is_own_kind || !fs::is_empty(file, failed);
+  if (file != checkpoints()) return !fs::is_empty(file, failed);
   const fs::directory_iterator entries(file, failed);
   return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
     return !entry.path().filename().string().starts_with('.');
@@ -87,7 +88,7 @@ void run_directory::require_unused(const std::string& of_run, const std::string&
 }
 
 std::vector<fs::path> run_directory::all() const {
-  return {checkpoints(), config(), start(), statistics(), digests(), metrics(), mlperf(), tensorboard(), log()};
+  return {checkpoints(), statistics(), digests(), metrics(), mlperf(), tensorboard(), config(), start(), log()};
 }
 
 std::vector<fs::path> run_directory::unused() const {

@@ -221,17 +221,21 @@ void trainer::open_log() {
   if (!from_) require_elsewhere();
   const bool own =
       from_ && !from_->run.empty() && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
-  const std::string elsewhere = "another --out leaves it alone";
-  if (from_ && !own) {
-    files_.require_unused(" and belongs to another run than the one resumed", ": " + elsewhere);
-  }
-  if (!from_ && !session_.overwrite) {
-    files_.require_unused("; use --resume to continue a run or --overwrite to start anew",
-                          ": --overwrite removes it, " + elsewhere);
-  }
+  const auto require_unused = [&] {
+    const std::string elsewhere = "another --out leaves it alone";
+    if (from_ && !own) {
+      files_.require_unused(" and belongs to another run than the one resumed", ": " + elsewhere);
+    }
+    if (!from_ && !session_.overwrite) {
+      files_.require_unused("; use --resume to continue a run or --overwrite to start anew",
+                            ": --overwrite removes it, " + elsewhere);
+    }
+  };
+  require_unused();
   io::new_directories directories(files_.path());
   // Opened first: its lock keeps other processes out of the directory.
   log_ = std::make_unique<run_log>(files_.log());
+  require_unused();  // by now another process may have begun and ended a run there
   files_.remove_leftovers();
   if (own) {
     continue_log();

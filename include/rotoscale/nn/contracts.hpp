@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "rotoscale/block.hpp"
 #include "rotoscale/nn/attention_contract.hpp"
 
 namespace rotoscale::nn {
@@ -70,6 +71,13 @@ constexpr unit_and_kernel find_unit_and_kernel(std::string_view name) {
 }
 
 }  // namespace detail
+
+/// Blocks that a unit which takes BF16 and no block scales multiplies as BF16 numbers, each rounded to nearest even:
+/// MXFP4 and MXFP8, in squares as well.
+constexpr bool expands_to_bf16(const block_format& f) {
+  return f.length == mxfp4.length && f.scale == mxfp4.scale &&
+         (f.element == formats::e2m1 || f.element == formats::e4m3 || f.element == formats::e5m2);
+}
 
 /// Why no GEMM of a recipe can run on a unit, whatever its operands are; null: one may. Outputs are FP32 or BF16, so
 /// accumulators must be FP32; operands are dense, and of at most 32 bits.

@@ -129,6 +129,49 @@ TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, an
   CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
 }
 
+TEST_CASE("a BF16 unit aligns the product of two subnormal codes by their numbers, on each backend") {
+  // One product a block, of numbers that are subnormal in E4M3; what gives a block its scale meets zeros.
+  constexpr index_t rows = 8, k = 64;
+  const auto tensor = [](float sign, index_t scale_at) {
+    std::vector<float> values(rows * k);
+    for (index_t r = 0; r < rows; ++r) {
+      for (const auto& [at, scale] : {std::pair{0, 0x1p-12f}, std::pair{32, 1.0f}}) {
+        values[static_cast<std::size_t>(r * k + at)] = (at == 0 ? sign : 1.0f) * 0x1p-7f * scale;
+        values[static_cast<std::size_t>(r * k + at + scale_at)] = 448 * scale;
+      }
+    }
+    return values;
+  };
+  const auto multiply = [&](nn::backend& ops, const nn::operand_recipe& how, const std::string& contract) {
+    const queue_workspace room(ops, {.tokens = rows, .gemm_bytes = 1 << 16, .widest = rows});
+    const device_array<float> x(ops, tensor(-1.0f, 16)), w(ops, tensor(1.0f, 17)), c(ops, rows * rows);
+    const device_array<nn::step_state> state(ops, 1);
+    nn::operand_request request;
+    request.rows = rows;
+    request.cols = k;
+    request.row = how;
+    const auto source = [&](const device_array<float>& a) {
+      return nn::dense_tensor(a.data(), nn::dtype::fp32, {rows, k});
+    };
+    const made_operands left(ops, request, source(x)), right(ops, request, source(w));
+    ops.quantize({}, source(x), {left.set.get(), true, false, {}}, state.data());
+    ops.quantize({}, source(w), {right.set.get(), true, false, {}}, state.data());
+    ops.gemm({}, left.row(), right.row(), *nn::find_gemm_contract(contract, rows, rows, k), nn::operand_format::fp32,
+             nn::dense_tensor(c.data(), nn::dtype::fp32, {rows, rows}), false);
+    return fp32_bits(c.get()[0]);
+  };
+  const auto cpu = nn::make_cpu_backend(2);
+  const auto device = make_device();
+  const nn::operand_recipe mxfp8 = preset("mxfp8").fprop.left, plain{nn::operand_format::bf16};
+  for (const char* contract : {"mx-bf16-sm90", "mx-bf16-gfx942"}) {
+    CAPTURE(contract);
+    CHECK(multiply(*cpu, mxfp8, contract) == multiply(*cpu, plain, contract));
+    if (!device->contract({mxfp8, mxfp8, contract, nn::operand_format::fp32}, rows, rows, k)) continue;
+    CHECK(multiply(*device, mxfp8, contract) == multiply(*cpu, plain, contract));
+  }
+  CHECK(multiply(*cpu, mxfp8, "mx-bf16-sm90") == 0x387FFFFFu);
+}
+
 TEST_CASE("every preset's operands are made on a device, others are refused with their GEMM") {
   const auto device = make_device();
   gpu::device_info here;

@@ -232,6 +232,12 @@ inline std::vector<op_case> gemm_cases() {
                                "single-accumulator@cdna3-mfma-fp16-f32"}) {
     add(numbers::bf16, contract, {40, 72, 264});
   }
+  // Blocks that are expanded for a BF16 unit.
+  for (const char* contract : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942:split_k=2"}) {
+    add(numbers::mxfp8_e4m3, contract, {64, 72, 288});
+    add(numbers::mxfp8_e5m2, contract, {64, 72, 288});
+    add(numbers::mxfp4, contract, {64, 72, 288}, rounding::stochastic, {16, nn::sign_kind::step});
+  }
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
   add(numbers::fp8_e5m2, "hopper-fp8-promoted:split_k=2", {33, 18, 290});
   add(numbers::fp8_e4m3, "hopper-fp8-fast-accumulate", {33, 18, 290});

@@ -46,9 +46,16 @@ class cpu_backend : public cpu::host_queues {
       const auto describe = [&](const operand_recipe& own, index_t extent, bool right) {
         return cpu::operands::describe(own, stored, extent, k, nn::form_of(kind, right) == operand_form::column);
       };
-      most = std::max(
-          most, rotoscale::gemm_workspace_bytes(describe(gemm.left, rows, false), describe(gemm.right, cols, true),
-                                                contract.options, pool_.threads()));
+      gemm_operand left = describe(gemm.left, rows, false), right = describe(gemm.right, cols, true);
+      std::size_t expanded = 0, rows_of_threads = 0;
+      for (gemm_operand* const x : {&left, &right}) {
+        if (!becomes_bf16(*x, contract)) continue;
+        expanded += scratch_array<bf16>::bytes(x->rows * x->k);
+        rows_of_threads = each(cpu::row_bytes(x->k));
+        *x = as_bf16(*x, nullptr);
+      }
+      const std::size_t own = rotoscale::gemm_workspace_bytes(left, right, contract.options, pool_.threads());
+      most = std::max(most, expanded + std::max(own, rows_of_threads));
     }
     return most;
   }
@@ -328,8 +335,35 @@ class cpu_backend : public cpu::host_queues {
     return as_matrix<T>(x.part(1, which * n, n));
   }
 
+  /// Does the contract's unit multiply the operand as BF16 numbers?
+  static bool becomes_bf16(const gemm_operand& o, const gemm_contract& contract) {
+    if (!expands_to_bf16(o.blocks())) return false;
+    const mma_unit* const unit = detail::find_unit_and_kernel(contract.name).unit;
+    return unit != nullptr && unit->block == 0 && takes(*unit, formats::bf16) && !takes(*unit, o.element);
+  }
+  static gemm_operand as_bf16(const gemm_operand& o, const bf16* values) {
+    return {.element = formats::bf16,
+            .rows = o.rows,
+            .k = o.k,
+            .codes = reinterpret_cast<const std::uint8_t*>(values),
+            .code_stride = o.k * index_t{sizeof(bf16)}};
+  }
+  /// The unit aligns a product by the exponents of BF16 numbers, of which a subnormal code has smaller ones than its
+  /// own format says.
   void multiply(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract, operand_format output,
                 tensor_view c, bool accumulate) {
+    const bool expands_a = becomes_bf16(a, contract), expands_b = becomes_bf16(b, contract);
+    const auto of_a = work<bf16>(expands_a ? a.rows * a.k : 0), of_b = work<bf16>(expands_b ? b.rows * b.k : 0);
+    const auto expand = [this](const gemm_operand& o, bf16* to) {
+      cpu::dequantize_operand(o, operand_form::row, row_major(to, o.rows, o.k), pool_);
+      return as_bf16(o, to);
+    };
+    multiply_as_it_is(expands_a ? expand(a, of_a.data()) : a, expands_b ? expand(b, of_b.data()) : b, contract, output,
+                      c, accumulate);
+  }
+
+  void multiply_as_it_is(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract,
+                         operand_format output, tensor_view c, bool accumulate) {
     gemm_options o = contract.options;
     o.accumulate = accumulate;
     if (c.type == dtype::fp32) {
