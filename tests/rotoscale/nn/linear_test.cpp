@@ -8,6 +8,7 @@
 #include "backend_memory.hpp"
 #include "numbers.hpp"
 #include "preset.hpp"
+#include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
@@ -133,6 +134,19 @@ struct reference_operand {
 };
 
 /// A linear layer, its tensors, and everything that a pass needs.
+/// What the GEMM's unit multiplies: the operand, or its numbers as BF16.
+gemm_operand multiplied(const gemm_operand& o, const std::string& contract, std::vector<bf16>& numbers) {
+  if (!contract.starts_with("mx-bf16") || !nn::expands_to_bf16(o.blocks())) return o;
+  numbers.resize(static_cast<std::size_t>(o.rows * o.k));
+  dequantize_ref(o.blocks(), {o.rows, o.k, o.codes, o.code_stride, o.scales, o.scale_stride}, block_axis::row,
+                 row_major(numbers.data(), o.rows, o.k));
+  return {.element = formats::bf16,
+          .rows = o.rows,
+          .k = o.k,
+          .codes = reinterpret_cast<const std::uint8_t*>(numbers.data()),
+          .code_stride = o.k * index_t{sizeof(bf16)}};
+}
+
 struct linear_case {
   std::unique_ptr<nn::backend> ops = nn::make_cpu_backend(2);
   nn::recipe r;
@@ -141,6 +155,7 @@ struct linear_case {
       dx{*ops, tokens*in}, weight{*ops, to_float(random_tensor(out*in, 3, 0.5))}, gradient{*ops, out*in};
   std::vector<float> gradient_before = to_float(random_tensor(out * in, 4));
   std::vector<std::byte> memory;
+  device_array<std::byte> workspace{*ops, 1 << 20};
   nn::delayed_scaling_state scales;
   nn::linear layer;
   device_array<nn::step_state> state{*ops, 1};
@@ -150,6 +165,7 @@ struct linear_case {
       : r(recipe), layer({layer_number, out, in, tokens, trains, true, nn::dtype::fp32}, r) {
     gradient.set(gradient_before);
     REQUIRE(!layer.take_contracts(*ops));
+    ops->set_workspace({}, workspace.data(), 1 << 20);
     nn::memory_cursor counting;
     lay_out(counting);
     memory.resize(counting.plan().total() + 1024);
@@ -222,7 +238,9 @@ struct linear_case {
     if (g.accumulate == nn::fp32_blockwise_contract) CHECK(options.model == mma_model{32});
     options.output = nn::element_format(g.output);
     options.accumulate = accumulate;
-    gemm_ref(left.described, right.described, options, to);
+    std::vector<bf16> left_numbers, right_numbers;
+    gemm_ref(multiplied(left.described, g.accumulate, left_numbers),
+             multiplied(right.described, g.accumulate, right_numbers), options, to);
   }
 
   void check_against_references() {

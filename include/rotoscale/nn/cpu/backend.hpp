@@ -352,14 +352,14 @@ class cpu_backend : public cpu::host_queues {
   /// own format says.
   void multiply(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract, operand_format output,
                 tensor_view c, bool accumulate) {
-    const bool expands_a = becomes_bf16(a, contract), expands_b = becomes_bf16(b, contract);
-    const auto of_a = work<bf16>(expands_a ? a.rows * a.k : 0), of_b = work<bf16>(expands_b ? b.rows * b.k : 0);
-    const auto expand = [this](const gemm_operand& o, bf16* to) {
-      cpu::dequantize_operand(o, operand_form::row, row_major(to, o.rows, o.k), pool_);
-      return as_bf16(o, to);
-    };
-    multiply_as_it_is(expands_a ? expand(a, of_a.data()) : a, expands_b ? expand(b, of_b.data()) : b, contract, output,
-                      c, accumulate);
+    for (const gemm_operand* const x : {&a, &b}) {
+      if (!becomes_bf16(*x, contract)) continue;
+      const auto values = work<bf16>(x->rows * x->k);
+      cpu::dequantize_operand(*x, operand_form::row, row_major(values.data(), x->rows, x->k), pool_);
+      const gemm_operand expanded = as_bf16(*x, values.data());
+      return multiply(x == &a ? expanded : a, x == &b ? expanded : b, contract, output, c, accumulate);
+    }
+    multiply_as_it_is(a, b, contract, output, c, accumulate);
   }
 
   void multiply_as_it_is(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract,
