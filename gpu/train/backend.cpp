@@ -234,8 +234,7 @@ status device_backend::gemm_on_bf16_unit(const device_queue& on, const nn::gemm_
     }
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
     if (status s = gpu::dequantize(*x, block_axis::row, values, on.stream); !s.ok()) return s;
-    *x = gemm_operand{
-        .element = formats::bf16, .rows = x->rows, .k = x->k, .codes = to, .code_stride = x->k * index_t{sizeof(bf16)}};
+    *x = make_operand(matrix<const bf16>(values));
   }
   return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream,
                    static_cast<int>(contract.options.split_k), workspace + taken, on.workspace_bytes - taken);

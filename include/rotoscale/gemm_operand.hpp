@@ -63,15 +63,26 @@ ROTOSCALE_HD constexpr gemm_operand make_operand(block_format f, block_matrix<co
           .scale = f.scale,
           .block_rows = f.rows};
 }
-/// FP32 numbers. One of the strides must be 1.
-ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const float> m) {
+namespace detail {
+template <class T>
+ROTOSCALE_ISA_TAG gemm_operand operand_of_numbers(format element, matrix<const T> m) {
   ROTOSCALE_ASSERT(m.stride(1) == 1 || m.stride(0) == 1);
   const bool transposed = m.stride(1) != 1;
-  return {.rows = m.extent(0),
+  return {.element = element,
+          .rows = m.extent(0),
           .k = m.extent(1),
           .codes = reinterpret_cast<const std::uint8_t*>(m.data),
-          .code_stride = m.stride(transposed ? 1 : 0) * static_cast<index_t>(sizeof(float)),
+          .code_stride = m.stride(transposed ? 1 : 0) * static_cast<index_t>(sizeof(T)),
           .transposed = transposed};
+}
+}  // namespace detail
+/// FP32 numbers. One of the strides must be 1.
+ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const float> m) {
+  return detail::operand_of_numbers(formats::fp32, m);
+}
+/// BF16 numbers. One of the strides must be 1.
+ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const bf16> m) {
+  return detail::operand_of_numbers(formats::bf16, m);
 }
 
 /// Matrix `i` of a batch.

@@ -138,13 +138,9 @@ struct reference_operand {
 gemm_operand multiplied(const gemm_operand& o, const std::string& contract, std::vector<bf16>& numbers) {
   if (!contract.starts_with("mx-bf16") || !nn::expands_to_bf16(o.blocks())) return o;
   numbers.resize(static_cast<std::size_t>(o.rows * o.k));
-  dequantize_ref(o.blocks(), {o.rows, o.k, o.codes, o.code_stride, o.scales, o.scale_stride}, block_axis::row,
-                 row_major(numbers.data(), o.rows, o.k));
-  return {.element = formats::bf16,
-          .rows = o.rows,
-          .k = o.k,
-          .codes = reinterpret_cast<const std::uint8_t*>(numbers.data()),
-          .code_stride = o.k * index_t{sizeof(bf16)}};
+  const auto values = row_major(numbers.data(), o.rows, o.k);
+  dequantize_ref(o.blocks(), {o.rows, o.k, o.codes, o.code_stride, o.scales, o.scale_stride}, block_axis::row, values);
+  return make_operand(matrix<const bf16>(values));
 }
 
 struct linear_case {

@@ -52,7 +52,7 @@ class cpu_backend : public cpu::host_queues {
         if (!becomes_bf16(*x, contract)) continue;
         expanded += scratch_array<bf16>::bytes(x->rows * x->k);
         rows_of_threads = each(cpu::row_bytes(x->k));
-        *x = as_bf16(*x, nullptr);
+        *x = make_operand(row_major<const bf16>(nullptr, x->rows, x->k));
       }
       const std::size_t own = rotoscale::gemm_workspace_bytes(left, right, contract.options, pool_.threads());
       most = std::max(most, expanded + std::max(own, rows_of_threads));
@@ -341,13 +341,6 @@ class cpu_backend : public cpu::host_queues {
     const mma_unit* const unit = detail::find_unit_and_kernel(contract.name).unit;
     return unit != nullptr && unit->block == 0 && takes(*unit, formats::bf16) && !takes(*unit, o.element);
   }
-  static gemm_operand as_bf16(const gemm_operand& o, const bf16* values) {
-    return {.element = formats::bf16,
-            .rows = o.rows,
-            .k = o.k,
-            .codes = reinterpret_cast<const std::uint8_t*>(values),
-            .code_stride = o.k * index_t{sizeof(bf16)}};
-  }
   /// The unit aligns a product by the exponents of BF16 numbers, of which a subnormal code has smaller ones than its
   /// own format says.
   void multiply(const gemm_operand& a, const gemm_operand& b, const gemm_contract& contract, operand_format output,
@@ -356,7 +349,7 @@ class cpu_backend : public cpu::host_queues {
       if (!becomes_bf16(*x, contract)) continue;
       const auto values = work<bf16>(x->rows * x->k);
       cpu::dequantize_operand(*x, operand_form::row, row_major(values.data(), x->rows, x->k), pool_);
-      const gemm_operand expanded = as_bf16(*x, values.data());
+      const gemm_operand expanded = make_operand(row_major<const bf16>(values.data(), x->rows, x->k));
       return multiply(x == &a ? expanded : a, x == &b ? expanded : b, contract, output, c, accumulate);
     }
     multiply_as_it_is(a, b, contract, output, c, accumulate);
