@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A format is a value: everything that a table of formats says can be computed from it. Prints the tables of
-// docs/formats.md: limits and special codes of every format, and every number of those of at most 8 bits.
+// docs/reference/formats.md: limits and special codes of every format, and every number of those of at most 8 bits.
 #include <algorithm>
 #include <cstdio>
 #include <initializer_list>

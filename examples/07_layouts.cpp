@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A quantized matrix in the layouts that GEMM kernels read, and back. Draws every layout; docs/layouts.md shows both.
+// A quantized matrix in the layouts that GEMM kernels read, and back. Draws every layout; docs/reference/layouts.md shows both.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>

@@ -35,7 +35,7 @@ std::vector<std::string> conclusion(const ranking& r) {
   if (!explains_any(r.all.front())) {
     lines.push_back("nothing explains any of it" + nothing_written);
   } else if (!r.explains_half()) {
-    lines.push_back("no more than that: of what was tried (docs/validate.md), nothing made this result" +
+    lines.push_back("no more than that: of what was tried (docs/reference/validate.md), nothing made this result" +
                     nothing_written);
   } else if (r.tied > 1) {
     lines.push_back("the first " + std::to_string(r.tied) + " cannot be told apart on this input" +

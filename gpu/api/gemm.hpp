@@ -28,7 +28,7 @@
 
 namespace rotoscale::gpu {
 
-/// Which sums a GEMM forms; docs/gpu-contracts.md says which bits that gives on which device.
+/// Which sums a GEMM forms; docs/reference/contracts.md says which bits that gives on which device.
 enum class gemm_contract { reference, accurate, fast };
 
 /// Rows of an operand, and k, at most.

@@ -3,7 +3,7 @@
 // Plain GEMMs, FP16, BF16 and FP8 without block scales, by the vendor's library (cuBLASLt, hipBLASLt), behind the
 // interface of gemm.hpp: C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The library's algorithm is
 // chosen once, when a plan is made. On NVIDIA it never cuts K: a plan gives the same bits every time, and on an H200
-// those of contract(), which this project measured (docs/matrix-units.md). hipBLASLt cannot be asked how an algorithm
+// those of contract(), which this project measured (docs/reference/matrix-units.md). hipBLASLt cannot be asked how an algorithm
 // goes along K; nobody here has run it, and of its sums nothing is stated, not even that two runs agree.
 #pragma once
 

@@ -71,7 +71,7 @@ inline constexpr block_options aiter_round_up{formats::fp32, {}, scale_rule::rce
 /// Mode RoundDown.
 inline constexpr block_options aiter_round_down{formats::fp32, {}, scale_rule::floor, policies::aiter};
 inline constexpr block_options aiter_ceil{formats::fp32, {}, scale_rule::ceil, policies::aiter_nonzero};  ///< mode Ceil
-/// torchao's to_mx by ScaleCalculationMode, as of 0.19 (0.18 gives Inf other scales: docs/oracles.md).
+/// torchao's to_mx by ScaleCalculationMode, as of 0.19 (0.18 gives Inf other scales: docs/reference/oracles.md).
 inline constexpr block_options torchao_floor{formats::fp32, {}, scale_rule::floor, policies::ocp};
 inline constexpr block_options torchao_rceil{formats::fp32, {}, scale_rule::rceil, policies::ocp};  ///< mode RCEIL
 inline constexpr block_options torchao_even{formats::fp32, {}, scale_rule::even, policies::ocp};    ///< mode EVEN

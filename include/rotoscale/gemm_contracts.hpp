@@ -23,8 +23,8 @@ struct gemm_contract_entry {
 };
 
 /// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
-/// this project measured (docs/matrix-units.md); `split_grain` is how it cuts K when it does. AITER: gemm_common.cu.
-/// mx* are this project's own (docs/gpu-contracts.md).
+/// this project measured (docs/reference/matrix-units.md); `split_grain` is how it cuts K when it does. AITER: gemm_common.cu.
+/// mx* are this project's own (docs/reference/contracts.md).
 inline constexpr gemm_contract_entry gemm_contracts[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where GEMM kernels want the bytes of an operand: each placement is a pair of functions, (row, column) to offset and
 // back, in integers only. A shape cannot tell a permuted array from a plain one (pytorch/pytorch#190290), so the layout
-// is a value that travels with the pointer. docs/layouts.md draws all of them and names who uses which.
+// is a value that travels with the pointer. docs/reference/layouts.md draws all of them and names who uses which.
 #pragma once
 
 #include "rotoscale/block.hpp"

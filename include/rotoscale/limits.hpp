@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What the standard library asks of a number type, for small_float of any format: numeric_limits, hash, text. All of it
-// follows from the format's fields; docs/formats.md has the values.
+// follows from the format's fields; docs/reference/formats.md has the values.
 #pragma once
 
 #include <charconv>

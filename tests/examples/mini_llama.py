@@ -556,8 +556,8 @@ class Warmup(Scratch):
 
 
 def documented_events():
-    """Keys by event, in order, and those that may be absent: the table of docs/logs.md."""
-    text = (ROOT / "docs/logs.md").read_text()
+    """Keys by event, in order, and those that may be absent: the table of docs/reference/logs.md."""
+    text = (ROOT / "docs/reference/logs.md").read_text()
     table = text[text.index("## log.jsonl"):text.index("**Model FLOPs**")]
     keys, optional = {}, set()
     for event, cell in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M):

@@ -149,7 +149,7 @@ class Logs(Scratch):
         first = events(path)[0]
         self.assertEqual(first[3], b"brain.Event:2")
         wanted = []
-        documentation = (Path(__file__).resolve().parents[2] / "docs/logs.md").read_text()
+        documentation = (Path(__file__).resolve().parents[2] / "docs/reference/logs.md").read_text()
         tags = {"step": {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
                          "tokens_per_s": "train/tokens_per_s", "roof_share": "train/roof_share",
                          "loader_share": "train/loader_share"},

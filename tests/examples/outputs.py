@@ -165,7 +165,7 @@ def main(root, build, write):
     with tempfile.TemporaryDirectory() as folder:
         llama = Llama(build / "examples/llama/mini-llama", folder)
         seen = set()
-        for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
             old = path.read_text(encoding="utf-8")
             seen.update(match.group(1) for match in GENERATED.finditer(old))
             new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)

@@ -925,7 +925,7 @@ class Identification(Program):
     #: Presets that are the same bytes by definition: floor's rule under OCP's policy is OCP's procedure.
     EQUAL = [{"torchao_floor", "ocp"}]
     #: Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of policies,
-    #: largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3 (docs/numerics.md).
+    #: largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3 (docs/reference/numerics.md).
     EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
                       {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Block quantization once more, from its description in docs/numerics.md. It shares the library's structs and none of
+// Block quantization once more, from its description in docs/reference/numerics.md. It shares the library's structs and none of
 // its functions: a number is an exact `long double`, a format is the list of its magnitudes, scales come from comparing
 // numbers, and elements from comparing x / scale with the two neighbours in the list.
 #pragma once

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's conversions as an oracle: cuda_fp4.h, cuda_fp6.h and cuda_fp8.h run on the host without a GPU, share no code
 // with this library, and take double, float, half and bfloat16. Compared: every conversion they offer there. Not
-// compared but stated, both sides: where the two differ by choice (docs/oracles.md).
+// compared but stated, both sides: where the two differ by choice (docs/reference/oracles.md).
 #include <cuda_fp4.h>
 #include <cuda_fp6.h>
 #include <cuda_fp8.h>

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Python and the commands of docs/validate.md, section Files, in the order of the page: each block is run as it stands, and
+"""The Python and the commands of docs/reference/validate.md, section Files, in the order of the page: each block is run as it stands, and
 rotoscale-validate must find what it wrote identical. What the page leaves to its reader is defined here: a quantizer's source and
 result, a GEMM's inputs, and a kernel, in float64, whose sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
 safetensors; blocks that import another package are left out, with the command behind them, where it is missing.

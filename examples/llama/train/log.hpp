@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The log of a run. Its JSON lines are the truth; CSV, TensorBoard's event files and MLPerf's lines are made of the
-// same records as these are written. docs/logs.md has the fields.
+// same records as these are written. docs/reference/logs.md has the fields.
 #pragma once
 
 #include <filesystem>

@@ -195,7 +195,7 @@ void print_unexplained(const identified_dump& found, const quantizer& q, const q
     }
   }
   if (!found.explains_half() && found.all().front().explained != 0)
-    std::cout << "no more than that: of what was tried (docs/validate.md), nothing made this dump\n";
+    std::cout << "no more than that: of what was tried (docs/reference/validate.md), nothing made this dump\n";
 }
 
 /// As --signs takes them; empty: all are positive.
@@ -314,7 +314,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
   app.add_option("--scale-padding", o.scale_padding, "what padded scale bytes must hold, 0 to 255, or any")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/numerics.md)")->group(group);
+  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")->group(group);
   app.add_option("--random-stream", o.stream, "its stream")->group(group);
   app.add_option("--random-bits", o.random_count, "bits of a word that are used")
       ->check(CLI::Range(1, 32))

@@ -122,7 +122,7 @@ inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::strin
   return std::llround(found);
 }
 
-/// A step's number has 24 bits of the counter that tells random words apart (docs/numerics.md).
+/// A step's number has 24 bits of the counter that tells random words apart (docs/reference/numerics.md).
 inline constexpr std::int64_t most_random_steps = 1 << 24;
 
 /// Does any operand, of the layers or the head, draw random words?
@@ -167,7 +167,7 @@ inline std::optional<std::string> find_merge_fault(const nn::recipe& before, con
   return "recipe " + taken.name + " has another " + field + " than the phase before, and both directions share it";
 }
 
-/// The recipe of a phase that takes over some GEMMs only, of the layers and of the head; docs/recipes.md says for each
+/// The recipe of a phase that takes over some GEMMs only, of the layers and of the head; docs/reference/recipes.md says for each
 /// field whose it is.
 inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& taken, nn::gemm_scope gemms) {
   if (gemms == nn::gemm_scope::all) return taken;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The recipes and schedules that have names. docs/recipes.md has the source of each.
+// The recipes and schedules that have names. docs/reference/recipes.md has the source of each.
 #pragma once
 
 #include <utility>

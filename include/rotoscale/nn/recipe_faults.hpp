@@ -136,7 +136,7 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
   if (!contract) {
     return where + ".accumulate: '" + g.accumulate + "' is no contract; did you mean '" +
            nearest_contract(g.accumulate) +
-           "'? docs/matrix-units.md has all units, docs/gpu-contracts.md what runs where";
+           "'? docs/reference/matrix-units.md has all units, docs/reference/contracts.md what runs where";
   }
   if (g.accumulate == fp32_blockwise_contract) {
     for (const operand_recipe* o : {&g.left, &g.right}) {
@@ -226,7 +226,7 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (auto fault = detail::find_fault(bf16_layers_of(r), "bf16_layers.")) return fault;
   if (auto fault = detail::find_fault(adapters_of(r), "adapters.")) return fault;
   if (!find_attention_contract(r.attention)) {
-    return "attention: '" + r.attention + "' is no contract (docs/numerics.md lists them)";
+    return "attention: '" + r.attention + "' is no contract (docs/reference/numerics.md lists them)";
   }
   return std::nullopt;
 }

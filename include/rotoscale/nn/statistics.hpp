@@ -15,7 +15,7 @@
 namespace rotoscale::nn {
 
 /// A row of an FP4 operand whose block scales span at most so many binades is multiplied as int8 by sm_90's GEMM, or as
-/// E5M2; a row beyond makes its tile fall back to BF16 (docs/gpu-contracts.md).
+/// E5M2; a row beyond makes its tile fall back to BF16 (docs/reference/contracts.md).
 inline constexpr int int8_window_binades = 3;
 inline constexpr int e5m2_window_binades = 26;  ///< the same for E5M2
 

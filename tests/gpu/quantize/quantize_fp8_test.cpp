@@ -27,7 +27,7 @@ struct fp8_case {
   bool transposed = false;
 };
 
-/// What docs/recipes.md says of FP8 operands, one element at a time.
+/// What docs/reference/recipes.md says of FP8 operands, one element at a time.
 template <class T>
 std::uint8_t expected_code(const gpu::fp8_options& o, T source, float scale, std::uint64_t index) {
   const float x = round_to_format(o.source, source_value(source));

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The error bounds that nn/math.hpp states, against the C library in double precision, special values, and the stated
-// order of sums; and the steps that docs/numerics.md gives, by bits.
+// order of sums; and the steps that docs/reference/numerics.md gives, by bits.
 #include "rotoscale/nn/math.hpp"
 
 #include <doctest/doctest.h>
@@ -63,13 +63,13 @@ double worst_log(std::uint32_t stride) {
   return std::fmax(below, above);
 }
 
-/// The steps of one function in docs/numerics.md. A value is its 32 bits, whatever it is of.
+/// The steps of one function in docs/reference/numerics.md. A value is its 32 bits, whatever it is of.
 class stated_function {
  public:
   explicit stated_function(const std::string& name) {
     const char* golden = std::getenv("ROTOSCALE_GOLDEN");
     REQUIRE_MESSAGE(golden != nullptr, "ROTOSCALE_GOLDEN must name tests/golden");
-    std::ifstream text(std::filesystem::path(golden).parent_path().parent_path() / "docs/numerics.md");
+    std::ifstream text(std::filesystem::path(golden).parent_path().parent_path() / "docs/reference/numerics.md");
     std::string line;
     while (std::getline(text, line) && line != name + "(x)") {
     }
@@ -151,7 +151,7 @@ int differences(const stated_function& stated, std::uint32_t first, std::uint32_
 
 }  // namespace
 
-TEST_CASE("exp, exp2 and log are the steps of docs/numerics.md") {
+TEST_CASE("exp, exp2 and log are the steps of docs/reference/numerics.md") {
   const stated_function exp("exp"), exp2("exp2"), log("log");
   CHECK(exp.size() + exp2.size() + log.size() == 50);
   const auto our_exp2 = [](float x) { return nn::exp2(x); };

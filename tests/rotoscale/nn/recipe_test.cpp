@@ -383,7 +383,7 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   r.dgrad.accumulate = "cublas";
   CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: 'cublas' is no contract"));
   r.dgrad.accumulate = "ampere-mma-bf16-f32:split_k=2";
-  CHECK(find_fault(r).value_or("none").find("; did you mean 'ampere-mma-fp16-f32'? docs/matrix-units.md") !=
+  CHECK(find_fault(r).value_or("none").find("; did you mean 'ampere-mma-fp16-f32'? docs/reference/matrix-units.md") !=
         std::string::npos);
   r = preset("bf16");
   r.attention = "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp8-f32";  // no BF16
