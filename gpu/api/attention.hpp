@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a device under a contract of docs/reference/numerics.md: causal, grouped heads, within documents; the bytes that
+// Attention on a device under a contract of docs/reference/layers.md: causal, grouped heads, within documents; the bytes that
 // the CPU backend leaves. Tensors, starts and state are device memory; nothing is allocated.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The layers, the loss and the optimizer of nn::backend on a device, each under the contract of docs/reference/numerics.md, so
+// The layers, the loss and the optimizer of nn::backend on a device, each under the contract of docs/reference/layers.md, so
 // that its bytes are the CPU's (which NaN a result is, is no part of any contract). A launcher has the name and the
 // arguments of its operation; all pointers, and those in views, are device memory. It puts its kernels on `s`,
 // allocates nothing, waits for nothing and can be captured. Views have contiguous rows of FP32 or BF16; 16 bytes are

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers under a recipe, in double precision: operands are quantized as docs/reference/numerics.md says, by
+// Linear layers under a recipe, in double precision: operands are quantized as docs/reference/layers.md says, by
 // block_oracle.hpp and by comparing with the list of a format's numbers, their values are multiplied and added without
 // error to speak of, results are rounded to the recipe's output. A recipe is read as data; of the library's functions
 // only Philox is used. Delayed scales are those of the first step: 1.

@@ -122,7 +122,7 @@ inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::strin
   return std::llround(found);
 }
 
-/// A step's number has 24 bits of the counter that tells random words apart (docs/reference/numerics.md).
+/// A step's number has 24 bits of the counter that tells random words apart (docs/reference/layers.md).
 inline constexpr std::int64_t most_random_steps = 1 << 24;
 
 /// Does any operand, of the layers or the head, draw random words?

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The contracts of attention by name: FP32 chains, or tiles whose products a BF16 matrix unit adds, with one of two
-// functions for the exponentials. docs/reference/numerics.md has all of it in full.
+// functions for the exponentials. docs/reference/layers.md has all of it in full.
 #pragma once
 
 #include <optional>

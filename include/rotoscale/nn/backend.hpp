@@ -110,7 +110,7 @@ class backend {
                     bool accumulate) = 0;
   /// An operand's values in its source's orientation, [rows, cols]: code · block scale · factor, a rotation left in.
   virtual void dequantize(queue q, operand what, tensor_view to) = 0;
-  /// Recorded maxima enter the histories, and the next scales come of them (docs/reference/numerics.md).
+  /// Recorded maxima enter the histories, and the next scales come of them (docs/reference/layers.md).
   virtual void update_scales(queue q, const scaling_state& state, const delayed_scaling& rule) = 0;
 
   // Layers. x, y, ... are [tokens, features], FP32 or BF16; sums and functions are FP32. Gradients of inputs are

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Under which stated arithmetic an operation runs, by name. Recipes name the contracts of their GEMMs, backends say
-// which they use, logs record them, and the CPU computes any of them. docs/reference/numerics.md defines each by its operations.
+// which they use, logs record them, and the CPU computes any of them. docs/reference/layers.md defines each by its operations.
 #pragma once
 
 #include <algorithm>
@@ -145,9 +145,9 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name, in
 /// The contract of everything but GEMMs and attention, which recipes name: what a backend must equal by bytes.
 struct operation_contract {
   const char* operation;  ///< as in backend
-  const char* name;       ///< defined in docs/reference/numerics.md
+  const char* name;       ///< defined in docs/reference/layers.md
 };
-/// Those of the CPU, which define them; docs/reference/numerics.md has each in full.
+/// Those of the CPU, which define them; docs/reference/layers.md has each in full.
 inline constexpr operation_contract reference_contracts[] = {
     {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
     {"rope", "rope-fp32-fma"},

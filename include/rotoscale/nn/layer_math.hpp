@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the layers do to one element, and what follows from a row's sum: the formulas of docs/reference/numerics.md, once, for the
+// What the layers do to one element, and what follows from a row's sum: the formulas of docs/reference/layers.md, once, for the
 // CPU's loops and every device's kernels. Always inline: loops over rows become vector code only then.
 #pragma once
 

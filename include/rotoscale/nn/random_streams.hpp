@@ -7,7 +7,7 @@
 
 namespace rotoscale::nn {
 
-/// Top byte of a random_stream: which purpose its words serve (docs/reference/numerics.md).
+/// Top byte of a random_stream: which purpose its words serve (docs/reference/layers.md).
 enum class random_purpose : std::uint64_t {
   rounding = 1,
   signs = 2,

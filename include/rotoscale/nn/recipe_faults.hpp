@@ -226,7 +226,7 @@ inline std::optional<std::string> find_fault(const recipe& r) {
   if (auto fault = detail::find_fault(bf16_layers_of(r), "bf16_layers.")) return fault;
   if (auto fault = detail::find_fault(adapters_of(r), "adapters.")) return fault;
   if (!find_attention_contract(r.attention)) {
-    return "attention: '" + r.attention + "' is no contract (docs/reference/numerics.md lists them)";
+    return "attention: '" + r.attention + "' is no contract (docs/reference/layers.md lists them)";
   }
   return std::nullopt;
 }

@@ -99,7 +99,7 @@ TEST_CASE("adapters that begin at B = 0 leave the bytes of the base, whatever th
   }
 }
 
-TEST_CASE("dropout: the words of docs/reference/numerics.md, probability, factor, and y that is left alone") {
+TEST_CASE("dropout: the words of docs/reference/layers.md, probability, factor, and y that is left alone") {
   nn::cpu_backend ops(2);
   constexpr index_t rows = 70, cols = 37;
   std::vector<float> x, y;
@@ -362,7 +362,7 @@ TEST_CASE("signs of each step need weights of each step") {
 
 namespace {
 
-/// Adapters beside the GEMMs of a recipe, in double precision, as docs/reference/numerics.md has them.
+/// Adapters beside the GEMMs of a recipe, in double precision, as docs/reference/layers.md has them.
 class lora_gemms final : public oracle::linear_gemms {
  public:
   struct adapter {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Adapters beside a linear layer leave, by bytes, what docs/reference/numerics.md says: written here as chains of FMA over
+// Adapters beside a linear layer leave, by bytes, what docs/reference/layers.md says: written here as chains of FMA over
 // numbers that encode() rounds to BF16, on top of what the layer gives without them.
 #include "rotoscale/nn/adapter.hpp"
 
@@ -190,7 +190,7 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
 
 }  // namespace
 
-TEST_CASE("outputs and gradients are docs/reference/numerics.md's, by bytes") {
+TEST_CASE("outputs and gradients are docs/reference/layers.md's, by bytes") {
   const auto ops = nn::make_cpu_backend(2);
   const std::vector<numbers> a = {values(rank * in, 4, 0.3f), values(rank * in, 7, 0.3f)},
                              b = {values(64 * rank, 5, 0.3f), values(64 * rank, 6, 0.3f)};

@@ -26,7 +26,7 @@ constexpr index_t tokens = 64, in = 96, out = 32;
 constexpr index_t layer_number = 3;
 constexpr std::uint64_t seed = 17, step = 5, micro_batch = 1;
 
-/// docs/reference/numerics.md: word streams are purpose << 56 | GEMM << 52 | operand << 48 | layer << 32 | step.
+/// docs/reference/layers.md: word streams are purpose << 56 | GEMM << 52 | operand << 48 | layer << 32 | step.
 std::uint64_t stream(std::uint64_t purpose, int gemm, int right, std::uint64_t at) {
   return purpose << 56 | static_cast<std::uint64_t>(gemm) << 52 | static_cast<std::uint64_t>(right) << 48 |
          static_cast<std::uint64_t>(layer_number) << 32 | at;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The tiled contracts of attention (attention-bf16-tile64x64-EXP2@UNIT) on the CPU: online softmax over tiles of 64
-// keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/reference/numerics.md has the contract.
+// keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/reference/layers.md has the contract.
 #pragma once
 
 #include <limits>
