@@ -21,6 +21,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
@@ -32,6 +33,16 @@ TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-att
 
 def fenced(language, text):
     return f"```{language}\n{text.rstrip()}\n```\n"
+
+
+def fenced_json(text):
+    """JSON whose lines are broken between members where they exceed 100 columns."""
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        parts = textwrap.wrap(line.replace(": ", ":\0"), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines += [part.replace("\0", " ") for part in parts]
+    return fenced("json", "\n".join(lines))
 
 
 def without_head(source):
@@ -47,8 +58,8 @@ def render(value, depth=0):
     if not isinstance(value, dict) or depth == 2:
         return json.dumps(value)
     indent = "  " * (depth + 1)
-    # Small objects on one line, unless they hold objects themselves.
-    if depth and not any(isinstance(v, dict) for v in value.values()):
+    # Small objects are one line.
+    if depth and len(json.dumps(value)) < 200:
         return json.dumps(value)
     items = [f"{indent}{json.dumps(key)}: {render(v, depth + 1)}" for key, v in value.items()]
     return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
@@ -72,11 +83,11 @@ class Llama:
     def show(self, kind, name):
         phases = self.phases(name)
         if kind == "recipe":
-            return fenced("json", render(phases[0]["recipe"]))
+            return fenced_json(render(phases[0]["recipe"]))
         unset = {"cap": 0, "scales": "reset", "trigger": None}
         lines = [json.dumps({"from_step": p["from_step"], "recipe": p["recipe"]["name"],
                              **{key: p[key] for key in unset if p[key] != unset[key]}}) for p in phases]
-        return fenced("json", "[\n  " + ",\n  ".join(lines) + "\n]")
+        return fenced_json("[\n  " + ",\n  ".join(lines) + "\n]")
 
 
 def operand(o):
@@ -87,22 +98,26 @@ def operand(o):
         words.append(f"{o['block']['rows']} × {o['block']['length']}")
     if o["rotation"]:
         signs = o["rotation"]["signs"]
-        words.append(f"H{o['rotation']['points']}" + ("" if signs == "none" else f" ± {signs}"))
+        words.append(f"H{o['rotation']['points']}" + ("" if signs == "none" else f"±{signs}"))
     return " ".join(words + (["SR"] if o["rounding"] == "stochastic" else []))
 
 
 def recipes(llama, names):
-    """A table of presets: the operands of their GEMMs, and how blocks are scaled."""
-    rows = []
+    """Two tables of presets: the operands of their GEMMs; their block scales and sums."""
+    rows, same = [], {}
     for name in names:
         r = llama.phases(name)[0]["recipe"]
-        operands = [r[gemm][side] for gemm, sides in (("fprop", "xw"), ("dgrad", ("dy", "w")), ("wgrad", ("dy", "x"))) for side in sides]
+        pairs = [(r[gemm][left], r[gemm][right]) for gemm, left, right in (("fprop", "x", "w"), ("dgrad", "dy", "w"), ("wgrad", "dy", "x"))]
+        rows.append(" | ".join([f"| `{name}`", *(" / ".join(dict.fromkeys(map(operand, pair))) for pair in pairs)]) + " |")
         scales = sorted({f"{o['scale_rule']}, {o['policy']}" if o["block"]["scale"] == "e8m0" else o["policy"]
-                         for o in operands if o["block"]})
+                         for pair in pairs for o in pair if o["block"]})
         sums = sorted({r[gemm]["accumulate"] for gemm in ("fprop", "dgrad", "wgrad")})
-        rows.append(" | ".join([f"| `{name}`", *map(operand, operands), "; ".join(scales), "; ".join(sums) + " |"]))
-    head = ["| Recipe | fprop x | w | dgrad dy | w | wgrad dy | x | Block scales | Sums |", "|---|---|---|---|---|---|---|---|---|"]
-    return "\n".join(["", *head, *rows, "", ""])
+        same.setdefault(f"| {'; '.join(scales)} | {'; '.join(sums)} |", []).append(f"`{name}`")
+    head = ["| Recipe | fprop x / w | dgrad dy / w | wgrad dy / x |", "|---|---|---|---|"]
+    others = ["", "| Block scales | Sums | Recipes |", "|---|---|---|"]
+    for cells, of in same.items():
+        others += [f"{cells} {line} |" for line in textwrap.wrap(", ".join(of), 97 - len(cells))]
+    return "\n".join(["", *head, *rows, *others, "", ""])
 
 
 def models(build):

@@ -167,8 +167,8 @@ inline std::optional<std::string> find_merge_fault(const nn::recipe& before, con
   return "recipe " + taken.name + " has another " + field + " than the phase before, and both directions share it";
 }
 
-/// The recipe of a phase that takes over some GEMMs only, of the layers and of the head; docs/reference/recipes.md says for each
-/// field whose it is.
+/// The recipe of a phase that takes over the GEMMs of one direction, of the layers and of the head
+/// (docs/reference/schedules.md: each field's source).
 inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& taken, nn::gemm_scope gemms) {
   if (gemms == nn::gemm_scope::all) return taken;
   nn::recipe r = before;

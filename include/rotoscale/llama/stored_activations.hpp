@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // What a forward pass leaves for the backward pass: all of it, all of it in 8 bits, or less, and the rest is computed
-// once more. docs/reference/recipes.md has bytes a token and what 8 bits do to gradients.
+// once more. docs/reference/training.md has bytes a token and what 8 bits do to gradients.
 #pragma once
 
 #include <optional>

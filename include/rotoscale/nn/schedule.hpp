@@ -72,7 +72,7 @@ inline schedule healing(std::string name, phase healed) {
   return {std::move(name), {{"mxfp4_h16"}, std::move(healed)}};
 }
 
-/// Schedules that are more than one preset from start to end (docs/reference/recipes.md says which are whose).
+/// Schedules that are more than one preset from start to end (docs/reference/schedules.md says which are whose).
 inline std::vector<schedule> schedules() {
   using enum gemm_scope;
   using enum scale_handover;

@@ -446,7 +446,7 @@ TEST_CASE("a frozen weight's scale is that of its cast, whatever is handed over 
 }
 
 TEST_CASE("a reset flushes most of the first FP8 backward pass, seeded scales do not") {
-  // mini-llama's own shape, initial weights of 0.02 and the mean over 2048 tokens: docs/reference/recipes.md has the figures.
+  // The shape of mini-llama, initial weights of 0.02, mean over 2048 tokens. docs/reference/schedules.md has the figures.
   const batch data(16, 128, 256, false);
   double shares[3], norms[2];
   for (const bool seeded : {false, true}) {
@@ -482,7 +482,7 @@ TEST_CASE("a reset flushes most of the first FP8 backward pass, seeded scales do
 
 TEST_SUITE("slow") {
   TEST_CASE("what each way of healing does to the first step behind it") {
-    // docs/reference/recipes.md has the figures.
+    // docs/reference/schedules.md has the figures.
     const struct {
       std::string name;
       const char *forward, *backward;

@@ -191,7 +191,7 @@ struct planning_backend final : nn::cpu_backend {
   std::size_t workspace_bytes(const nn::workspace_request&) const override { return 0; }
 };
 
-TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/reference/recipes.md") {
+TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/reference/training.md") {
   llama::model_config c;
   c.vocab_size = 128256;
   c.hidden_size = 4096;
@@ -239,7 +239,7 @@ TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/reference/recipes.md")
 TEST_CASE("8-bit activations: the forward pass's bits, and gradients within the format's error") {
   struct recorded {
     nn::recipe recipe;
-    double error, cosine, plain, packed;  ///< as docs/reference/recipes.md has them
+    double error, cosine, plain, packed;  ///< as docs/reference/training.md has them
   };
   std::vector<float> losses, packed_losses;
   const std::vector<float> exact = gradients_of(preset("fp32"), kept_format::as_computed, losses);
