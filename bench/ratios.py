@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the benchmarks' JSON into one table of ratios, each between two medians of the same run, with the spread of
-its numerator's repetitions (standard deviation over mean).
+"""Prints one table of ratios from the benchmarks' JSON. A ratio divides two medians of the same run. The spread is the
+standard deviation of the numerator's repetitions over their mean.
 
 usage: ratios.py FOLDER   with quantize.json, gemm.json and train.json in it
 """
@@ -11,23 +11,28 @@ import sys
 from pathlib import Path
 
 
+def run_name(run):
+    """Name without the suffix that Google Benchmark appends to runs timed by the clock."""
+    return run["run_name"].removesuffix("/real_time")
+
+
 def rates(path, counter):
-    """Median and relative spread of a rate by benchmark name."""
+    """Median and relative spread of a rate, by benchmark name."""
     runs = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
 
     def aggregate(name):
-        return {r["run_name"]: r[counter] for r in runs if r.get("aggregate_name") == name and counter in r}
+        return {run_name(r): r[counter] for r in runs if r.get("aggregate_name") == name and counter in r}
 
     return aggregate("median"), aggregate("cv")
 
 
 def gemm_roof(name):
-    """Eigen's product of the same shape; for models of units this library's FP32 GEMM; for two threads one."""
-    arm, shape = name.split("/")[:2]
+    """Eigen's product of the same shape; for a unit's model this library's FP32 GEMM; for two threads one thread."""
+    arm, shape = name.split("/")
     if shape == "units-two":
-        return f"{arm}/units/real_time"
+        return f"{arm}/units"
     if shape == "units":
-        return "fp32/units/real_time"
+        return "fp32/units"
     return f"eigen/{shape}"
 
 
@@ -36,10 +41,11 @@ def main(folder):
 
     def add(file, counter, roof_of, what):
         rate, spread = rates(folder / f"{file}.json", counter)
-        for name, value in sorted(rate.items(), key=lambda item: (item[0].split("/")[1], item[0]) if file == "gemm" else item):
+        by_shape = (lambda name: (name.split("/")[1], name)) if file == "gemm" else None
+        for name in sorted(rate, key=by_shape):
             roof = roof_of(name)
             if roof is not None and roof != name:
-                rows.append((name, what + " " + roof, value / rate[roof], spread.get(name, 0.0)))
+                rows.append((name, what + " " + roof, rate[name] / rate[roof], spread.get(name, 0.0)))
 
     add("quantize", "bytes_per_second", lambda name: "copy", "bytes/s against")
     add("gemm", "flops", gemm_roof, "FLOP/s against")

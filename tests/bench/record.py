@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks bench/record.py, which writes the pages of docs/results: in a copy of the script beside a page of its own.
+"""Checks the scripts that turn measurements into tables. bench/ratios.py reads output in which runs by the clock have or
+lack the suffix `/real_time`. A copy of bench/record.py writes a page in a temporary folder.
 
 usage: record.py ROOT
 """
+import contextlib
+import importlib.util
+import io
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +19,52 @@ from pathlib import Path
 PAGE = "# Figures\n\nBefore.\n\n<!-- run a -->\nold a\n<!-- end -->\n\n<!-- run b -->\nold b\n<!-- end -->\nAfter.\n"
 
 
+# Benchmark, its counter, median and spread. Google Benchmark appends `/real_time` to the names of runs by the clock.
+CLOCK, CPU = True, False
+RUNS = {
+    "quantize": [("copy", CLOCK, "bytes_per_second", 200.0, 0.01),
+                 ("from_fp32/mxfp4_rows", CLOCK, "bytes_per_second", 180.0, 0.02)],
+    "gemm": [("eigen/down", CPU, "flops", 10.0, 0.0), ("mxfp4/down", CPU, "flops", 15.0, 0.0),
+             ("eigen/units", CPU, "flops", 11.0, 0.0), ("fp32/units", CLOCK, "flops", 10.0, 0.0),
+             ("fp32/units-two", CLOCK, "flops", 19.0, 0.0), ("hopper-fp8/units", CLOCK, "flops", 2.5, 0.0),
+             ("hopper-fp8/units-two", CLOCK, "flops", 4.5, 0.0), ("reference/units", CLOCK, "flops", 0.01, 0.0)],
+    "train": [("linears/eigen", CPU, "flops", 4.0, 0.0), ("linears/bf16", CPU, "flops", 3.0, 0.0),
+              ("step/fp32", CPU, "tokens", 100.0, 0.0), ("step/bf16", CPU, "tokens", 80.0, 0.0),
+              ("step512/bf16", CPU, "tokens", 9.0, 0.0)],
+}
+RATIOS = {
+    ("from_fp32/mxfp4_rows", "copy"): ("0.90", "2%"), ("mxfp4/down", "eigen/down"): ("1.50", "0%"),
+    ("eigen/units", "fp32/units"): ("1.10", "0%"), ("fp32/units-two", "fp32/units"): ("1.90", "0%"),
+    ("hopper-fp8/units", "fp32/units"): ("0.25", "0%"), ("hopper-fp8/units-two", "hopper-fp8/units"): ("1.80", "0%"),
+    ("reference/units", "fp32/units"): ("0.0010", "0%"), ("linears/bf16", "linears/eigen"): ("0.75", "0%"),
+    ("step/bf16", "step/fp32"): ("0.80", "0%"), ("step/fp32", "step/bf16"): ("1.25", "0%"),
+}
+
+
+def check_ratios(root, expect):
+    spec = importlib.util.spec_from_file_location("ratios", root / "bench/ratios.py")
+    ratios = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ratios)
+    for suffix in ("", "/real_time"):
+        with tempfile.TemporaryDirectory() as folder:
+            for file, runs in RUNS.items():
+                rows = []
+                for name, clock, counter, median, spread in runs:
+                    run_name = name + (suffix if clock else "")
+                    rows += [{"run_name": run_name, counter: 7.0},
+                             {"run_name": run_name, "aggregate_name": "median", counter: median},
+                             {"run_name": run_name, "aggregate_name": "cv", counter: spread}]
+                Path(folder, file + ".json").write_text(json.dumps({"benchmarks": rows}))
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                ratios.main(Path(folder))
+            found = {}
+            for line in printed.getvalue().splitlines():
+                name, _, _, base, ratio, _, spread = line.split()
+                found[name, base] = (ratio, spread)
+            expect(found == RATIOS, f"ratios of runs named with suffix {suffix!r}: {found}")
+
+
 def main(root):
     failures = []
 
@@ -21,6 +72,7 @@ def main(root):
         if not condition:
             failures.append(what)
 
+    check_ratios(root, expect)
     with tempfile.TemporaryDirectory() as folder:
         script, page = Path(folder, "bench/record.py"), Path(folder, "docs/results/page.md")
         script.parent.mkdir()
@@ -43,20 +95,24 @@ def main(root):
         record("page", "a", "echo", "figure 2")
         expect("figure 2" in page.read_text() and "figure 1" not in page.read_text(), "replaces its section")
         record("page", "c", "echo", "figure 3")
-        expect(page.read_text().endswith("After.\n\n## c\n\n<!-- run c -->\n" + page.read_text().split("<!-- run c -->\n")[1]) and
-               "figure 3\n```\n<!-- end -->\n" in page.read_text(), "adds a section")
+        text = page.read_text()
+        expect(text.endswith("After.\n\n## c\n\n<!-- run c -->\n" + text.split("<!-- run c -->\n")[1]) and
+               "figure 3\n```\n<!-- end -->\n" in text, "adds a section")
         record("new", "a", "echo", "figure 4")
         expect(Path(page.parent, "new.md").read_text().startswith("# Figures\n\n## a\n"), "adds a page")
 
         before = page.read_text()
         run = record("page", "a", "sh", "-c", "echo half; exit 77")
         expect(run.returncode == 77 and page.read_text() == before, "a failed command changes nothing")
-        expect(record("page", "a", "no-such-program").returncode == 2 and page.read_text() == before, "a missing command changes nothing")
+        expect(record("page", "a", "no-such-program").returncode == 2 and page.read_text() == before,
+               "a missing command changes nothing")
         page.write_text(PAGE.replace("<!-- end -->\nAfter", "After"))
         before = page.read_text()
         run = record("page", "b", "echo", "figure 5")
-        expect(run.returncode == 2 and "page.md" in run.stderr and page.read_text() == before, "an open section is refused")
-        expect(record("../page", "a", "echo").returncode != 0 and record("page", "a").returncode != 0, "bad usage is refused")
+        expect(run.returncode == 2 and "page.md" in run.stderr and page.read_text() == before,
+               "an open section is refused")
+        expect(record("../page", "a", "echo").returncode != 0 and record("page", "a").returncode != 0,
+               "bad usage is refused")
         expect(sorted(p.name for p in page.parent.iterdir()) == ["new.md", "page.md"], "leaves no temporary file")
 
     for failure in failures:
