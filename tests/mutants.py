@@ -8,11 +8,10 @@ usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, 
        mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
        mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines that its test reaches
 
-Mutants stand beside their test: tests/.../X.mutants lists those that X_test.cpp has to notice (docs/hacking.md has the
-format). A mutant is killed by a failing test program or by a static_assert; any other compile error, or a mutant whose
-text is not found exactly once, is an error of its list. A list with a line `program:` belongs to X.py, a test of
-a program, which is built and tested for each mutant, one at a time (mutants_program.py). Entries called `equivalent: REASON` change no result; they
-are there so that --generate does not ask again. Those of the byte instructions need a machine with AVX512_VBMI2.
+tests/.../X.mutants lists the mutants that X_test.cpp has to notice (docs/hacking.md has the format). A list states changes
+that --generate cannot make, in numerics and kernels alone. A failing test program or a static_assert kills a mutant. Any
+other compile error is an error of its list, and so is a text that is not found exactly once. The mutants of the byte
+instructions need a machine with AVX512_VBMI2.
 """
 import argparse
 import concurrent.futures
@@ -27,10 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mutants_generate
-import mutants_program
 
 # What a mutant may be in, and what is copied to compile it.
-FOLDERS = ("include", "gpu", "examples")
+FOLDERS = ("include", "gpu")
 
 TOKEN = re.compile(r"""
     (?P<blank>\s+|\\\n|//[^\n]*|/\*.*?\*/)
@@ -49,17 +47,12 @@ class Mutant(NamedTuple):
     replacement: str
     flags: tuple  # instead of -march=native
     sources: tuple  # compiled with the test
-    names: tuple  # of X.py's tests, if the mutant is one of mini-llama
     list: str
     line: int
 
     @property
-    def is_equivalent(self):
-        return self.name.startswith("equivalent: ")
-
-    @property
     def test(self):
-        return self.list.removesuffix(".mutants") + (".py" if self.names else "_test.cpp")
+        return self.list.removesuffix(".mutants") + "_test.cpp"
 
 
 class ListError(Exception):
@@ -80,7 +73,7 @@ def joined(text):
 
 def read_list(root, path):
     """The mutants of one list."""
-    mutants, sources, names, source, flags = [], (), (), None, ()
+    mutants, sources, source, flags = [], (), None, ()
     entry = None
 
     def close():
@@ -91,7 +84,7 @@ def read_list(root, path):
             raise ListError(f"{path}:{line}: '{name}' has no line that begins with -")
         if source is None:
             raise ListError(f"{path}:{line}: no [source] above '{name}'")
-        mutants.append(Mutant(name, source, "\n".join(old), "\n".join(new), flags, sources, names, path.as_posix(), line))
+        mutants.append(Mutant(name, source, "\n".join(old), "\n".join(new), flags, sources, path.as_posix(), line))
 
     for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
         line = line.strip()
@@ -106,10 +99,6 @@ def read_list(root, path):
         entry = None
         if line.startswith("sources:"):
             sources = tuple(line.split()[1:])
-        elif line.startswith("program:"):
-            names = tuple(line.split()[1:])
-            if not names:
-                raise ListError(f"{path}:{number}: no test is named")
         elif match := re.fullmatch(r"\[(\S+)\]((?: +-\S+)*)", line):
             source, flags = match.group(1), tuple(match.group(2).split())
         else:
@@ -135,16 +124,6 @@ def places(text, mutant_text):
     return found
 
 
-def nearest(text, mutant_text):
-    """Where the longest beginning of a text that has gone is still found, to help whoever mends the list."""
-    wanted = tokens(mutant_text)
-    for length in range(len(wanted) - 1, 1, -1):
-        if found := places(text, mutant_text[:wanted[length - 1][2]]):
-            line = text.count("\n", 0, found[0][0]) + 1
-            return f"; line {line} has '{mutant_text[:wanted[length - 1][2]]}'"
-    return ""
-
-
 def list_fault(root, mutant):
     """What is wrong with an entry, or None."""
     source = root / mutant.source
@@ -156,7 +135,7 @@ def list_fault(root, mutant):
     text = source.read_text(encoding="utf-8")
     count = len(places(text, mutant.text))
     if count != 1:
-        return f"its text occurs {count} times in {mutant.source}" + (nearest(text, mutant.text) if count == 0 else "")
+        return f"its text occurs {count} times in {mutant.source}"
     if joined(mutant.text) == joined(mutant.replacement):
         return "its replacement is its text"
     return None
@@ -165,7 +144,7 @@ def list_fault(root, mutant):
 def check(root, mutants):
     """Prints what is wrong with the lists, a line each; how many lines."""
     faults = [(m, fault) for m in mutants if (fault := list_fault(root, m)) is not None]
-    names = [m.name for m in mutants if not m.is_equivalent]
+    names = [m.name for m in mutants]
     faults += [(m, "the name is there twice") for m in mutants if names.count(m.name) > 1]
     for mutant, fault in faults:
         print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {fault}")
@@ -190,13 +169,12 @@ def outcome(root, folder, mutant, name, text):
         shutil.copytree(root / part, place / part)
     (place / mutant.source).write_text(text, encoding="utf-8")
     program = place / "program"
-    libraries = [flag for flag in mutant.flags if flag.startswith("-l")]  # a linker looks for what stands before them
-    flags = [flag for flag in mutant.flags if flag not in libraries] or ["-march=native"]
+    flags = mutant.flags or ["-march=native"]
     try:
         compiling = subprocess.run(
             ["g++", "-std=c++20", "-O1", *flags, "-w", f"-I{place}/include", f"-I{place}",
-             f"-I{place}/examples/llama", f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
-             *(str(configured(place, source, place)) for source in mutant.sources), str(folder / "main.o"), "-o", str(program), *libraries, "-lz"],
+             f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
+             *(str(configured(place, source, place)) for source in mutant.sources), str(folder / "main.o"), "-o", str(program)],
             capture_output=True, text=True)
         if compiling.returncode != 0:
             return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]
@@ -224,20 +202,16 @@ def compile_main(root, folder):
 def try_mutants(root, mutants, jobs):
     """Prints each survivor; how many there are."""
     def attempt(mutant):
-        if mutant.names:
-            return program.outcome(mutant, mutated)
         return outcome(root, folder, mutant, re.sub(r"\W", "_", mutant.name), mutated(root, mutant))
 
     survivors = 0
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
-        program = mutants_program.Program(root, folder)
         compile_main(root, folder)
         for mutant, what in zip(mutants, pool.map(attempt, mutants)):
             if what != "killed":
                 survivors += 1
-                why = ("no test notices" if what == "survived" else
-                       what if what.startswith(("timed out", mutant.test)) else f"does not compile:\n{what}")
+                why = "no test notices" if what == "survived" else f"does not compile:\n{what}"
                 print(f"{mutant.list}:{mutant.line}: '{mutant.name}': {why}", flush=True)
     return survivors
 
@@ -261,10 +235,10 @@ def as_entry(text, change):
 
 def generate(root, source, known, jobs):
     """Tries every plain mutant of a header that no list has; prints the survivors as entries. How many there are."""
-    lists = sorted({(m.list, m.sources) for m in known if m.source == source and not m.names})
+    lists = sorted({(m.list, m.sources) for m in known if m.source == source})
     own = "tests/" + source.removeprefix("include/").removesuffix(".hpp") + ".mutants"
     list_name, sources = next((found for found in lists if found[0] == own), (own, ()))
-    pattern = Mutant("", source, "", "", (), sources, (), list_name, 0)
+    pattern = Mutant("", source, "", "", (), sources, list_name, 0)
     text = (root / source).read_text(encoding="utf-8")
     listed = {joined(mutated(root, m)) for m in known if m.source == source}
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -322,7 +296,6 @@ def main():
         return 1 if faults or not mutants else 0
     if options.generate is not None:
         return 1 if generate(root, options.generate, mutants, options.jobs) else 0
-    mutants = [m for m in mutants if not m.is_equivalent]
     survivors = try_mutants(root, mutants, options.jobs)
     print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
     return 1 if survivors or not mutants else 0
