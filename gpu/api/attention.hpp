@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a device under a contract of docs/reference/layers.md: causal, grouped heads, within documents; the bytes that
-// the CPU backend leaves. Tensors, starts and state are device memory; nothing is allocated.
+// Causal grouped-query attention on a device, under the contracts of docs/reference/layers.md.
+// Results equal the CPU backend's by bytes. Documents are attended to separately.
+// Tensors, document starts and state are device memory. Nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +15,21 @@
 
 namespace rotoscale::gpu {
 
-/// Has the device a kernel that keeps the contract for heads of this size? In a build for the host: those of every
-/// device.
+/// True if `device` has a kernel for `contract` at this head size. A build for the host supports every device's
+/// contracts.
 bool runs_attention(const nn::attention_contract& contract, index_t head_dim, const device_info& device);
 
 /// Workspace of attention_backward in bytes.
 std::size_t attention_backward_workspace_bytes(index_t batch, index_t seq, index_t heads);
 
-/// o and lse from q, k and v: all FP32 or all BF16, elements of a head contiguous, heads of at most 128; queries of the
-/// last tokens of a sequence or of all. `state` says which micro-batch's starts are meant; null where there are none.
-/// One launch.
+/// Computes o and lse from q, k and v. All tensors are FP32, or all are BF16. Elements of a head are contiguous, and a
+/// head has at most 128 elements. Queries cover all tokens of a sequence or its last ones. `state` selects the document
+/// starts of the current microbatch; null without documents. One launch.
 status attention_forward(const nn::attention_contract& contract, const nn::attention_tensors& t,
                          const nn::step_state* state, stream s);
 
-/// Overwrites dq, dk and dv, from d_o and what the forward pass read and left, of queries of all tokens. `workspace` is
-/// device memory aligned to 16 bytes. Three launches.
+/// Overwrites dq, dk and dv, from d_o and the forward pass's inputs and results. Queries cover all tokens. `workspace`
+/// is device memory aligned to 16 bytes. Three launches.
 status attention_backward(const nn::attention_contract& contract, const nn::attention_tensors& t,
                           const nn::attention_gradients& d, const nn::step_state* state, void* workspace,
                           std::size_t workspace_bytes, stream s);

@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plain GEMMs, FP16, BF16 and FP8 without block scales, by the vendor's library (cuBLASLt, hipBLASLt), behind the
-// interface of gemm.hpp: C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The library's algorithm is
-// chosen once, when a plan is made. On NVIDIA it never cuts K: a plan gives the same bits every time, and on an H200
-// those of contract(), which this project measured (docs/reference/matrix-units.md). hipBLASLt cannot be asked how an algorithm
-// goes along K; nobody here has run it, and of its sums nothing is stated, not even that two runs agree.
+// GEMMs of FP16, BF16 and FP8 operands without block scales, by the vendor's library (cuBLASLt, hipBLASLt): C [m, n] =
+// alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous, with the interface of gemm.hpp.
+//
+// A plan selects the library's algorithm once.
+// - NVIDIA: the algorithm never splits K, so a plan gives the same bits every time. On an H200 these are the bits of
+//   contract(), as measured by this project (docs/reference/matrix-units.md).
+// - AMD: hipBLASLt does not tell how an algorithm accumulates along K. It is untested, and no bits are promised, not
+//   even from run to run.
 #pragma once
 
 #include <memory>
@@ -13,16 +16,16 @@
 
 namespace rotoscale::gpu {
 
-/// Operands in device memory without block scales, row-major with k contiguous, codes aligned to 16 bytes and rows
-/// `code_stride` apart, a multiple of 16: a and b both FP16, both BF16, or each E4M3 or E5M2 but not both E5M2 (on
-/// gfx942 in FNUZ form). FP8 operands may have a factor, in device memory and aligned to 16 bytes.
+/// Operands in device memory without block scales, row-major with k contiguous. Codes are aligned to 16 bytes, and rows
+/// are `code_stride` apart, a multiple of 16. a and b are both FP16, both BF16, or each E4M3 or E5M2 but not both E5M2
+/// (on gfx942 as FNUZ). FP8 operands may have a factor, in device memory and aligned to 16 bytes.
 struct plain_problem : gemm_result {
   gemm_operand a;                ///< [m, k]
   gemm_operand b;                ///< [n, k]
-  bool fast_accumulate = false;  ///< NVIDIA, FP8: sums stay in the matrix unit, else FP32 takes them every 128 k
+  bool fast_accumulate = false;  ///< NVIDIA, FP8: never promotes; else promotes to FP32 every 128 k
 };
 
-/// A GEMM of the vendor's library for one shape.
+/// A plan for one shape.
 class plain_gemm {
  public:
   /// No plan yet.
@@ -33,18 +36,18 @@ class plain_gemm {
   /// Moves the plan.
   plain_gemm& operator=(plain_gemm&&) noexcept;
 
-  /// A plan for problems like `p`: its extents, formats, strides, options and which pointers are null count. Opens the
-  /// library, which allocates: not while a stream is captured. unsupported_device in a build without such a library.
+  /// Makes a plan for problems with p's extents, formats, strides, options and set of null pointers. Opens the library,
+  /// which allocates: do not call it during stream capture. unsupported_device in a build without such a library.
   static status make(const plain_problem& p, plain_gemm& plan);
 
-  /// Bytes of device memory that run needs.
+  /// Workspace of run in bytes.
   std::size_t workspace_bytes() const;
 
-  /// What the sums before the last step (alpha, C, bias, output) are, by name among gemm_contracts; null where nobody
-  /// has measured the device's library (all of AMD's). With factors each sum is then multiplied by their FP32 product.
+  /// Contract of the sums before the epilogue (alpha, C, bias, output). Null if the device's library was not measured
+  /// (all of AMD's). Factors multiply each sum by their FP32 product.
   const gemm_contract_entry* contract() const;
 
-  /// Computes p.out. `workspace` as in gemm_mxfp4. Allocates nothing, can be captured in a graph.
+  /// Computes p.out. `workspace` is as for gemm_mxfp4. Allocates nothing and can be captured in a graph.
   status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, stream s) const;
 
  private:

@@ -1,11 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The layers, the loss and the optimizer of nn::backend on a device, each under the contract of docs/reference/layers.md, so
-// that its bytes are the CPU's (which NaN a result is, is no part of any contract). A launcher has the name and the
-// arguments of its operation; all pointers, and those in views, are device memory. It puts its kernels on `s`,
-// allocates nothing, waits for nothing and can be captured. Views have contiguous rows of FP32 or BF16; 16 bytes are
-// moved at a time where rows begin at multiples of 16 bytes, else elements one by one. A workspace is device memory
-// aligned to 16 bytes that only this call uses; X_workspace_bytes gives its size in bytes.
+// Layers, loss and optimizer of nn::backend on a device. Each follows its contract of docs/reference/layers.md, so
+// its bytes are the CPU's (except which NaN a result is).
+//
+// Rules for all launchers:
+// - Name and arguments are those of the operation. All pointers, also in views, are device memory.
+// - A launcher puts its kernels on `s`, allocates nothing, waits for nothing and can be captured.
+// - Views have contiguous rows of FP32 or BF16. Access is 16 bytes wide if rows begin at multiples of 16 bytes, else
+//   per element.
+// - A workspace is device memory aligned to 16 bytes, used by this call only. X_workspace_bytes gives its size in
+//   bytes.
 #pragma once
 
 #include "quantize.hpp"
@@ -17,15 +21,15 @@
 namespace rotoscale::gpu {
 
 // Step state.
-/// Counts the valid ones of targets [count], and starts the step's sums at zero.
+/// Counts the valid targets of `targets` [count] and zeroes the step's sums.
 status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s);
-/// gradient_scale from valid_tokens.
+/// Computes gradient_scale from valid_tokens.
 status set_gradient_scale(nn::step_state* state, stream s);
-/// Counts one more micro-batch.
+/// Increments the microbatch counter.
 status next_micro_batch(nn::step_state* state, stream s);
 
-// An id outside [0, vocabulary) is treated as masked (its row of y is zero) and recorded: `fault`, a word of device
-// memory or null, becomes max(*fault, 1 + its position). Zero it before the first launch.
+// An id outside [0, vocabulary) counts as masked (its row of y is zero) and is recorded: `fault` (a word of device
+// memory, or null) becomes max(*fault, 1 + its position). Zero it before the first launch.
 /// y [tokens, features] from rows of the table [vocabulary, features], FP32.
 status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view table, nn::tensor_view y,
                          const nn::step_state* state, std::uint32_t* fault, stream s);
@@ -37,10 +41,11 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
 
 /// y = x * rstd * gain for x [rows, cols] and gain [cols]; writes rstd [rows]. x and y have one storage.
 status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
-/// RMSNorm of sum = x + branch (an empty view of branch: of x; of y: only rstd is written). args.to is ignored.
+/// RMSNorm of sum = x + branch. An empty view of branch means sum = x. An empty view of y means that only rstd is
+/// written. args.to is ignored.
 status residual_norm(const nn::residual_norm_args& args, stream s);
-/// residual_norm and quantize(f, y, rows, columns) in two launches, the second of which makes y out of the sum, both
-/// orientations from one read; no y: it is not written. One orientation may be null, as there.
+/// residual_norm and quantize(f, y, rows, columns) in two launches. The second computes y from the sum and quantizes
+/// both orientations from one read. An empty y is not written. One orientation may be null, as in quantize.
 status residual_norm_quantize(const nn::residual_norm_args& args, block_format f, const quantized_output& rows,
                               const quantized_output& columns, stream s);
 /// The same with cast_transpose_fp8(o, y, scale, out) instead of blocks. o.rounding must be nearest_even.
@@ -48,13 +53,13 @@ status residual_norm_quantize(const nn::residual_norm_args& args, const fp8_opti
                               const fp8_output& out, stream s);
 /// Workspace of rmsnorm_backward in bytes.
 std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols);
-/// Adds x's gradient to dx [rows, cols] and the gain's to dgain [cols]; a null dgain is not computed.
+/// Adds x's gradient to dx [rows, cols] and the gain's to dgain [cols]. With a null dgain, the gain's is not computed.
 status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
                         nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s);
 
-/// Rotates x [batch, seq, heads, head_dim] in place, cosine and sine being [seq, head_dim / 2]; `inverse`: back.
+/// Rotates x [batch, seq, heads, head_dim] in place. Cosine and sine are [seq, head_dim / 2]. `inverse` rotates back.
 status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s);
-/// Queries and keys in one launch; they have one storage and differ in heads only.
+/// Queries and keys in one launch. They have one storage and differ only in their number of heads.
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
                  stream s);
 
@@ -62,34 +67,35 @@ status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cos
 status swiglu_forward(nn::const_tensor_view gate_up, nn::tensor_view h, stream s);
 /// The gradient of gate_up.
 status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up, stream s);
-/// swiglu_forward and quantize(f, h, rows, columns) in one launch; no h (an empty view): it is not written.
+/// swiglu_forward and quantize(f, h, rows, columns) in one launch. An empty h is not written.
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
                        const quantized_output& columns, stream s);
-/// swiglu_backward and quantize(f, d_gate_up, rows, columns) in one launch that reads dh and gate_up once; no
-/// d_gate_up: it is not written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
+/// swiglu_backward and quantize(f, d_gate_up, rows, columns) in one launch that reads dh and gate_up once. An empty
+/// d_gate_up is not written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
 status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
                                 block_format f, const quantized_output& rows, const quantized_output& columns,
                                 stream s);
-/// swiglu_forward and cast_transpose_fp8(o, h, scale, out) in one launch; no h: it is not written. o.rounding must be
+/// swiglu_forward and cast_transpose_fp8(o, h, scale, out) in one launch. An empty h is not written. o.rounding must be
 /// nearest_even.
 status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
                        const fp8_output& out, stream s);
-/// swiglu_backward and cast_transpose_fp8(o, d_gate_up, scale, out) in one launch that reads dh and gate_up once; no
-/// d_gate_up: it is not written. o.rounding must be nearest_even.
+/// swiglu_backward and cast_transpose_fp8(o, d_gate_up, scale, out) in one launch that reads dh and gate_up once. An
+/// empty d_gate_up is not written. o.rounding must be nearest_even.
 status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
                                 const fp8_options& o, const float* scale, const fp8_output& out, stream s);
 /// sum = x + y; sum may be x.
 status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s);
 
-/// y = factor · x where an element is kept, else 0; with `accumulate` added to y. x and y may be stored differently.
+/// y = factor · x for kept elements, else 0. With `accumulate` it is added to y. x and y may be stored differently.
 status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
                const nn::step_state* state, stream s);
 
 /// Workspace of cross_entropy in bytes.
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary);
-/// loss [rows], in nats, of FP32 logits [rows, vocabulary]. `gradients`: the logits are overwritten by their gradients
-/// times the state's gradient_scale; with `narrow` [rows, vocabulary] these are written there as BF16 and the logits
-/// are kept. `targets` are those of tokens [first, first + rows); a masked one has no loss and no gradient.
+/// Computes loss [rows], in nats, of FP32 logits [rows, vocabulary]. With `gradients` the logits are overwritten by
+/// their gradients times the state's gradient_scale. With `narrow` [rows, vocabulary] the gradients go there as BF16,
+/// and the logits are kept. `targets` are those of tokens [first, first + rows). A masked target has no loss and no
+/// gradient.
 status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
                      bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
                      std::size_t workspace_bytes, stream s, bf16* narrow = nullptr);
@@ -99,17 +105,17 @@ std::size_t sum_losses_workspace_bytes(index_t n);
 status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
                   stream s);
 
-// The optimizer reads the arena's segments_in_backend; `segments` are for extents.
+// The optimizer reads the arena's segments_in_backend. `segments` only gives extents.
 /// Workspace of sum_squares and gradient_norm over an arena of `size` elements, in bytes.
 std::size_t sum_squares_workspace_bytes(index_t size);
 /// out[i] = Σ x² over the arena's segment i.
 status sum_squares(const float* x, const nn::parameter_arena& arena, double* out, void* workspace,
                    std::size_t workspace_bytes, stream s);
-/// The state's sum of squares, norm, count of gradients that are not finite, and clip factor, over the whole arena:
-/// what lies between segments must be zero.
+/// Computes the state's sum of squares, norm, count of non-finite gradients and clip factor, over the whole arena. Gaps
+/// between segments must be zero.
 status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
                      void* workspace, std::size_t workspace_bytes, stream s);
-/// One update of every parameter in one launch; none if loss or norm is not finite.
+/// Updates every parameter in one launch. No update if loss or norm is not finite.
 status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& config, const nn::step_state* state,
              stream s);
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Block quantizers on a device, equal to quantize_ref by bytes: rotation, scale, codes, packing and placement of one or
-// both orientations in one launch.
+// Block quantizers on a device. Results equal quantize_ref by bytes.
+// One launch rotates, scales, encodes, packs and places one or both orientations.
 #pragma once
 
 #include "rotoscale/gemm_operand.hpp"
@@ -11,25 +11,25 @@
 
 namespace rotoscale::gpu {
 
-/// Where one orientation of a quantized matrix goes: block_matrix of M × N (rows) or N × M (columns) elements, in an
-/// order that a kernel wants. Codes in row_major or aiter_data_16x16, scales in any order but column_major and
+/// Output of one orientation of a quantized matrix, in a kernel's order: block_matrix of M × N (rows) or N × M
+/// (columns) elements. Codes are in row_major or aiter_data_16x16. Scales are in any order but column_major and
 /// aiter_data_16x16.
 struct quantized_output {
-  /// Device memory; null: this orientation is not wanted. Blocks of has_tile_kernel: aligned to 16 bytes.
+  /// Device memory; null: skip this orientation. Aligned to 16 bytes for blocks of has_tile_kernel.
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;  ///< device memory
   block_options options;           ///< of this orientation
-  /// In device memory, not null: holds instead of `options`, from which it may differ in random words and signs only.
-  /// Every block takes the exact path then.
+  /// If not null: device memory, replaces `options`. It may differ from `options` in random words and signs only. Every
+  /// block then takes the exact path.
   const block_options* drawn = nullptr;
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
-  index_t code_stride = 0;   ///< bytes, of has_tile_kernel's a multiple of 16; 0: dense; row_major only
+  index_t code_stride = 0;   ///< bytes, a multiple of 16 for has_tile_kernel; 0: dense; row_major only
   index_t scale_stride = 0;  ///< bytes; 0: dense; row_major only
-  std::uint8_t scale_padding = unit_scale_byte;  ///< written where scales are padded
+  std::uint8_t scale_padding = unit_scale_byte;  ///< value of padding scales
 };
 
-/// What was written to `q` as an operand: rows × k of `f`.
+/// `q` as a GEMM operand: rows × k of `f`.
 inline gemm_operand make_operand(block_format f, const quantized_output& q, index_t rows, index_t k) {
   return {.element = f.element,
           .rows = rows,
@@ -45,31 +45,33 @@ inline gemm_operand make_operand(block_format f, const quantized_output& q, inde
           .scale_order = q.scale_order};
 }
 
-/// Blocks and rotations whose both orientations come from one read of the source: 32 elements of E2M1, E4M3 or E5M2
-/// under E8M0, of one row or square, 0 or 16 points.
+/// True if the tile kernel supports the blocks and the rotation: it makes both orientations from one read of the
+/// source. Supported: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, of one row or square, with 0 or 16 points.
 constexpr bool has_tile_kernel(block_format f, int points) {
   const block_format row{f.element, f.length, f.scale};
   return (row == mxfp4 || row == mxfp8_e4m3 || row == mxfp8_e5m2) && (f.rows == 1 || f.rows == f.length) &&
          (points == 0 || points == 16);
 }
 
-/// NVFP4's second-level factor: tensor_encode_factor of what `options` make of the source (blocks lie along its rows)
-/// goes to drawn->encode_factor, its inverse to `factor`, both device memory, as is `amax`, a word to work with. Two
-/// launches and a fill on `s`.
+/// Computes NVFP4's second-level factor, the tensor_encode_factor of the source under `options` (blocks along its
+/// rows). The factor goes to drawn->encode_factor, its inverse to `factor`. Both are device memory, as is the scratch
+/// word `amax`. Two launches and a fill on `s`.
 status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
                           block_options* drawn, std::uint32_t* amax, float* factor, stream s);
 /// From BF16.
 status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
                           std::uint32_t* amax, float* factor, stream s);
 
-/// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and/or `columns` (N × M, blocks along M,
-/// from the source itself). Formats: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, one-dimensional or
-/// square_blocks, with a rotation of 0 or 16 points (has_tile_kernel): one launch on `s`, in any of the orders above;
-/// padding of scales is written; reads 16 bytes at a time where rows, or of a transpose columns, are contiguous and
-/// begin at multiples of 16 bytes, else one by one. Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row
-/// or square, under E8M0 or UE4M3) and rotations of 32 points use the reference kernel, which is slow: row-major
-/// orders, a launch an orientation. Extents are 0 to 2^24, whole blocks and whole rotations; strides at most 2^24
-/// bytes. An empty source writes nothing. No allocation. Any status but ok: nothing was launched.
+/// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and `columns` (N × M, blocks along M,
+/// from the source itself). Either may be null. No allocation. On any status but ok, nothing was launched.
+///
+/// - Blocks of has_tile_kernel: one launch on `s`, in any of the orders above. Padding of scales is written. Loads are
+///   16 bytes wide if contiguous rows (of a transpose: columns) begin at multiples of 16 bytes, else per element.
+/// - Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, with E8M0 or UE4M3 scales) and
+///   rotations of 32 points: the slow reference kernel, row-major orders, one launch per orientation.
+///
+/// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes
+/// nothing.
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
 /// From FP16.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Errors of quantization (SQNR's sums, saturation, underflow), computed on a device with the bits of
-// nn::cpu::observe_operand and nn::cpu::compare_tensors.
+// Quantization errors on a device: the sums of SQNR, saturation and underflow.
+// The bits are those of nn::cpu::observe_operand and nn::cpu::compare_tensors.
 #pragma once
 
 #include "rotoscale/gemm_operand.hpp"
@@ -12,26 +12,26 @@
 
 namespace rotoscale::gpu {
 
-/// How an operand was made of its source.
+/// How an operand was quantized from its source.
 struct observed_form {
-  bool columns = false;                   ///< its rows are the source's columns
-  int points = 0;                         ///< of the rotation: 0, 16 or 32
-  nn::form_draws draws;                   ///< of the rotation's signs
+  bool columns = false;                   ///< the operand's rows are the source's columns
+  int points = 0;                         ///< points of the rotation: 0, 16 or 32
+  nn::form_draws draws;                   ///< signs of the rotation
   const nn::step_state* state = nullptr;  ///< device memory; null: step 0, seed 0
 };
 
 /// Workspace of observe in bytes, for an operand of `rows` rows.
 std::size_t observe_workspace_bytes(index_t rows);
-/// `*to` (device memory) of an operand that decode_operand takes and its source, FP32 or BF16 with contiguous rows;
-/// `workspace` is device memory aligned to 16 bytes. Two launches on `s`, no allocation. Any status but ok: nothing was
-/// launched.
+/// Writes `*to` (device memory) for an operand that decode_operand takes and its source, FP32 or BF16 with contiguous
+/// rows. `workspace` is device memory aligned to 16 bytes. Two launches on `s`, no allocation. On any status but ok,
+/// nothing was launched.
 status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s);
 
 /// Workspace of compare in bytes.
 std::size_t compare_workspace_bytes(index_t n);
-/// `*to` (device memory) of n values and a reference of them. Two launches on `s`, no allocation. Any status but ok:
-/// nothing was launched.
+/// Writes `*to` (device memory) for n values and their reference. Two launches on `s`, no allocation. On any status but
+/// ok, nothing was launched.
 status compare(const float* value, const float* reference, index_t n, nn::comparison_statistics* to, void* workspace,
                std::size_t workspace_bytes, stream s);
 

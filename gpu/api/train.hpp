@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A device as nn::backend: what a model trains on. A program of an ordinary compiler links it.
+// A device as nn::backend, for training and inference. Programs link it without a toolkit's compiler.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,23 @@
 
 namespace rotoscale::gpu {
 
-/// What an operation took, in the order of the queue.
+/// Time of one operation, in stream order.
 struct timed_operation {
   const char* name = "";      ///< as in nn::backend
   double microseconds = 0.0;  ///< on the device; 0 in a build for the host
-  std::size_t bytes = 0;      ///< that it must read and write at least once; 0: not counted
+  std::size_t bytes = 0;      ///< minimum bytes read and written; 0: not counted
   double operations = 0.0;    ///< multiplications and additions of a GEMM, else 0
 };
 
-/// How a device is used.
+/// Options of a device backend.
 struct train_options {
-  int device = 0;                                  ///< its number
-  bool graphs = true;                              ///< else a graph is its operations, put on the queue again
-  bool wait_for_each = false;                      ///< so that a fault of the device has the operation's name
-  std::vector<timed_operation>* timing = nullptr;  ///< grows by every operation that is waited for; not with graphs
+  int device = 0;                                  ///< device index
+  bool graphs = true;                              ///< false: operations of a graph are launched one by one
+  bool wait_for_each = false;                      ///< synchronizes after each operation, so that an error names it
+  std::vector<timed_operation>* timing = nullptr;  ///< appends every operation that is waited for; not with graphs
 };
 
-/// A backend on the device that this library was built for. Not ok: there is none, or it has no kernels here.
+/// Makes a backend on the device that this library was built for. Fails if there is no device, or no kernels for it.
 status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made);
 
 }  // namespace rotoscale::gpu
