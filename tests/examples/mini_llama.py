@@ -559,10 +559,11 @@ def documented_events():
     """Keys by event, in order, and those that may be absent: the table of docs/reference/logs.md."""
     text = (ROOT / "docs/reference/logs.md").read_text()
     table = text[text.index("## log.jsonl"):text.index("**Model FLOPs**")]
-    keys, optional = {}, set()
-    for event, cell in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M):
+    keys, optional, event = {}, set(), None
+    for named, cell in re.findall(r"^\| (?:`(\w+)` )?\| (.*) \|$", table, re.M):
+        event = named or event  # a row without a name continues the one above
         fields = re.findall(r"`(\w+)`(?: \(([^)]*)\))?", cell)
-        keys[event] = ["event"] + [name for name, _ in fields]
+        keys.setdefault(event, ["event"]).extend(name for name, _ in fields)
         optional |= {name for name, about in fields if "absent" in about}
     return keys, optional
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/statistics.md, and continues on resume.
+"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/logs.md, and continues on resume.
 What the backward pass keeps (--recompute, --stored-activations): tensors, memory, refusals. Seeds of an arm in a report.
 
 usage: mini_llama_statistics.py PROGRAM ROOT [NAME...]
@@ -61,7 +61,7 @@ class Statistics(Scratch):
         self.assertEqual(last["stall"], math.sqrt(3))
         self.assertAlmostEqual(last["norm"] / math.hypot(*(r["norm"] for r in gradients)), 1)
         self.assertAlmostEqual(last["noise"] / math.hypot(*(r["noise"] for r in gradients)), 1)
-        page = (ROOT / "docs/reference/statistics.md").read_text()
+        page = (ROOT / "docs/reference/logs.md").read_text()
         for field in OPERAND + SCALES + GRADIENT + ["stall", "schema", "every"]:
             self.assertIn(f"`{field}`", page)
 

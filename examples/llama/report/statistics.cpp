@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// statistics.jsonl, which lies beside a run's log (docs/reference/statistics.md): its records, and all of them as one CSV file.
+// statistics.jsonl, which lies beside a run's log (docs/reference/logs.md): its records, and all of them as one CSV file.
 
 #include <algorithm>
 #include <filesystem>

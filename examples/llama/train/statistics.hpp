@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// statistics.jsonl of a run: what quantization did to each operand and each weight gradient (docs/reference/statistics.md).
+// statistics.jsonl of a run: what quantization did to each operand and each weight gradient (docs/reference/logs.md).
 #pragma once
 
 #include <filesystem>
