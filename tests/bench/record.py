@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the scripts that turn measurements into tables. bench/ratios.py reads output in which runs by the clock have or
-lack the suffix `/real_time`. A copy of bench/record.py writes a page in a temporary folder.
+"""Checks the scripts that turn measurements into tables. bench/ratios.py reads output in which the names of runs by the
+clock have or lack `/real_time`. A copy of bench/record.py writes a page in a temporary folder. The pages of docs/
+results equal what their JSON gives.
 
 usage: record.py ROOT
 """
@@ -41,10 +42,25 @@ RATIOS = {
 }
 
 
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_pages(root, expect):
+    record = load(root / "bench/record.py")
+    for path in sorted((root / "docs/results").glob("*.json")):
+        page, sections = path.with_suffix(".md").read_text(), json.loads(path.read_text())
+        expect(record.with_sections(page, sections) == page, f"{path.name} and its page differ (record.py --write)")
+        for name, section in sections.items():
+            widths = {len(row) for row in section.get("table", [])}
+            expect(len(widths) <= 1, f"{path.name}, {name}: rows of {widths} cells")
+
+
 def check_ratios(root, expect):
-    spec = importlib.util.spec_from_file_location("ratios", root / "bench/ratios.py")
-    ratios = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(ratios)
+    ratios = load(root / "bench/ratios.py")
     for suffix in ("", "/real_time"):
         with tempfile.TemporaryDirectory() as folder:
             for file, runs in RUNS.items():
@@ -73,6 +89,7 @@ def main(root):
             failures.append(what)
 
     check_ratios(root, expect)
+    check_pages(root, expect)
     with tempfile.TemporaryDirectory() as folder:
         script, page = Path(folder, "bench/record.py"), Path(folder, "docs/results/page.md")
         script.parent.mkdir()
@@ -101,6 +118,14 @@ def main(root):
         record("new", "a", "echo", "figure 4")
         expect(Path(page.parent, "new.md").read_text().startswith("# Figures\n\n## a\n"), "adds a page")
 
+        sections = json.loads(Path(page.parent, "page.json").read_text())
+        expect(list(sections) == ["a", "c"] and sections["a"]["text"] == ["figure 2"], "keeps what was printed as JSON")
+        sections["b"] = {"runs": [{"date": "D", "commit": "C", "machine": "M", "command": "x"}] * 2,
+                         "table": [["head", "other"], ["1", "2"]]}
+        Path(page.parent, "page.json").write_text(json.dumps(sections))
+        table = "- D, commit C, `x`. M.\n" * 2 + "\n| head | other |\n| --- | --- |\n| 1 | 2 |\n<!-- end -->"
+        expect(record("--write", "page").returncode == 0 and table in page.read_text(), "writes a table of two runs")
+
         before = page.read_text()
         run = record("page", "a", "sh", "-c", "echo half; exit 77")
         expect(run.returncode == 77 and page.read_text() == before, "a failed command changes nothing")
@@ -113,7 +138,8 @@ def main(root):
                "an open section is refused")
         expect(record("../page", "a", "echo").returncode != 0 and record("page", "a").returncode != 0,
                "bad usage is refused")
-        expect(sorted(p.name for p in page.parent.iterdir()) == ["new.md", "page.md"], "leaves no temporary file")
+        expect(sorted(p.name for p in page.parent.iterdir()) == ["new.json", "new.md", "page.json", "page.md"],
+               "leaves no temporary file")
 
     for failure in failures:
         print(f"FAILED {failure}")
