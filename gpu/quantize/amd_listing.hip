@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The quantizers' AMD kernels, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what an
-// emulator of gfx950 executes. BF16 sources, and the FP32 kernel that needs most registers; ROTOSCALE_ALL_KERNELS
-// compiles every other one too, which takes a minute and more.
+// The quantizers' AMD kernels, compiled by clang without an SDK.
+// tests/gpu/amd_listings.py reads the disassembly, and an emulator of gfx950 executes it. By default: kernels for BF16
+// sources and the FP32 kernel with most registers. ROTOSCALE_ALL_KERNELS compiles all, in more than a minute.
 #include "gpu/quantize/dequantize_kernel.hpp"
 #include "gpu/quantize/fp8_tile.hpp"
 #include "gpu/quantize/state_kernels.hpp"

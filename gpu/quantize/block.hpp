@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread's block of 32 elements: rotation, scale and codes. Blocks that are finite, away from the ends of FP32 and
-// rounded to nearest even take a fast path, one for each kind of device, all with the bits of the definition; all
-// others take exact_block, which is the definition's own functions.
+// One thread's block of 32 elements: rotation, scale and codes. Tiles, loads and stores are elsewhere (tile.hpp).
+// The fast path takes finite blocks away from the ends of FP32's range, rounded to nearest even. It has one version per
+// kind of device, with the bits of the definition. All other blocks take exact_block, which calls the definition's
+// functions.
 #pragma once
 
 #include <type_traits>
@@ -13,21 +14,21 @@
 
 namespace rotoscale::gpu {
 
-/// What a kernel is compiled for.
+/// Compile-time variants of the kernel.
 enum class quantize_path {
-  exact,          ///< every block by the definition
-  fast,           ///< fast path where a block admits it; rotation, signs and saturation as the options say
-  fast_h16,       ///< the same, no number can round beyond the largest code (no rule but floor lets one), H16, no signs
-  fast_unrotated  ///< the same without rotation
+  exact,          ///< every block takes exact_block
+  fast,           ///< fast path where a block allows it; rotation, signs and saturation at run time
+  fast_h16,       ///< `fast` with H16 and no signs, for rules that cannot exceed the largest code (all but floor)
+  fast_unrotated  ///< `fast_h16` without rotation
 };
 
-/// What of block_options the fast path needs, computed once by the launcher.
+/// The part of block_options that the fast path needs, computed once by the launcher.
 struct fast_rule {
   bool applies = false;        ///< these options have a fast path
-  bool rotates = false;        ///< H16; its factor 1/4 is part of the scale below
-  std::uint32_t signs = 0;     ///< of the rotation
-  std::uint32_t add = 0;       ///< to amax's bits, so that its exponent is that of the rounded amax
-  std::uint32_t subtract = 0;  ///< from that exponent
+  bool rotates = false;        ///< H16; its factor 1/4 is folded into the scale below
+  std::uint32_t signs = 0;     ///< signs of the rotation
+  std::uint32_t add = 0;       ///< added to amax's bits, so that the exponent is that of the rounded amax
+  std::uint32_t subtract = 0;  ///< subtracted from that exponent
   std::uint8_t zero_byte = 0;
 };
 
@@ -49,16 +50,16 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
   return p;
 }
 
-/// Amax (before the factor 1/4) zero or between 2^-60 and 2^100: neither the factor nor the scale takes a number that
-/// matters out of FP32's normal range.
+/// True if amax (before the factor 1/4) is zero or between 2^-60 and 2^100. Then neither factor nor scale moves a
+/// relevant number out of FP32's normal range.
 __device__ inline bool takes_fast_path(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
 
-/// A block's scale byte, and the exponent field of the power of two that its elements (before the factor 1/4) are
-/// multiplied by.
+/// A block's scale byte, and the exponent field of the power of two that multiplies its elements (before the factor
+/// 1/4).
 struct fast_scale {
   std::uint32_t byte;
   std::uint32_t inverse;
-  bool saturates;  ///< may a number round beyond the largest code?
+  bool saturates;  ///< a number may round beyond the largest code
 };
 template <quantize_path Path>
 __device__ inline fast_scale choose_fast_scale(const fast_rule& p, std::uint32_t amax) {
@@ -92,36 +93,36 @@ __device__ inline void negate(float (&y)[16], std::uint32_t signs) {
   for (int i = 0; i < 16; ++i) y[i] = fp32_from_bits(fp32_bits(y[i]) ^ (signs >> i & 1u) << 31);
 }
 
-/// Codes of pairs of BF16 magnitudes, in the low bits of `zero` and behind. In code space E2M1 rounds
-/// min(2x, x + 2, x / 2 + 4) to an integer, ties to even. The second and the third are one number: added to 252 it
-/// comes to 256 at x = 4, where BF16's last place doubles. All of that is multiplied by 2^-7, so that `offset` has no
-/// bit of the codes' signs.
+/// Converts pairs of BF16 magnitudes to E2M1 codes, one pair per 32-bit word, as sums with `zero`.
+/// E2M1's code is min(2x, x + 2, x / 2 + 4) rounded to an integer, ties to even. One sum gives the second and the third
+/// term: 252 + x passes 256 at x = 4, where BF16's last place doubles. All numbers are scaled by 2^-7, so that `offset`
+/// has no bit of the codes' signs.
 struct e2m1_pair_codes {
-  static constexpr std::uint32_t zero = 0x3FFA3FFAu;            ///< 250, what code 0 is added to
-  static constexpr std::uint32_t offset = 0u - zero * 0x1111u;  ///< what four sums, in nibbles, lack to be codes
+  static constexpr std::uint32_t zero = 0x3FFA3FFAu;            ///< 250, the representation of code 0
+  static constexpr std::uint32_t offset = 0u - zero * 0x1111u;  ///< difference between codes and four sums, in nibbles
   static_assert((offset & 0x88888888u) == 0);
-  /// Bits of the 2^-7.
+  /// The scaling by 2^-7, in exponent bits.
   static constexpr std::uint32_t shift = 7u * 0x00800080u;
   std::uint32_t once, twice;
 
-  /// `factor`: the powers of two that magnitudes are multiplied by, less `shift`.
+  /// `factor`: exponent bits of the power of two that multiplies magnitudes, less `shift`.
   __device__ explicit e2m1_pair_codes(std::uint32_t factor) : once(factor), twice(factor + 0x00800080u) {}
   __device__ std::uint32_t of(std::uint32_t m) const {
     return min_u16x2(fma_bf16x2(m, twice, zero), fma_bf16x2(m, once, zero + 0x00020002u));
   }
-  /// The offset, and signs: bit 3 of even and odd nibbles. Bytes of `even` and `odd` are 0xFF where they are negative.
+  /// The offset plus the signs: bit 3 of even and odd nibbles. Bytes of `even` and `odd` are 0xFF where negative.
   __device__ static std::uint32_t signs(std::uint32_t even, std::uint32_t odd) {
     return and_or(even, 0x08080808u, and_or(odd, 0x80808080u, offset));
   }
 };
 
-/// A block kept as pairs of BF16 magnitudes, rounded to odd: E2M1 has one mantissa bit and BF16 seven, so the second
-/// rounding is the only one that counts. Pair p of word w holds elements 8w + p and 8w + p + 4.
+/// A block as pairs of BF16 magnitudes, rounded to odd. E2M1 has one mantissa bit and BF16 seven, so rounding to odd
+/// first does not change the final rounding. Pair p of word w holds elements 8w + p and 8w + p + 4.
 struct packed_e2m1_block {
   std::uint32_t pair[16];
-  std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; and the codes' offset
+  std::uint32_t sign[4];  ///< bit 3 of nibble i: the sign of element 8w + i; plus the codes' offset
 
-  /// Elements 16 * half to 16 * half + 15. Always inlined, for put_half's reason (tile.hpp).
+  /// Stores elements 16 * half to 16 * half + 15. Always inlined, for put_half's reason (tile.hpp).
   [[gnu::always_inline]] __device__ void put(int half, const float (&y)[16]) {
     ROTOSCALE_UNROLL
     for (int w = 0; w < 2; ++w) {
@@ -138,7 +139,7 @@ struct packed_e2m1_block {
     }
   }
 
-  /// FP32 bits with amax's exponent, whose comparisons with BF16 numbers are amax's.
+  /// FP32 bits with amax's exponent. They compare with BF16 numbers as amax does.
   __device__ std::uint32_t amax() const {
     std::uint32_t m = max3_u16x2(pair[0], pair[1], pair[2]);
     ROTOSCALE_UNROLL
@@ -162,7 +163,7 @@ struct packed_e2m1_block {
   }
 };
 
-/// The same with FP32 instructions only. FP32 numbers are exact here, and so is everything but the last addition.
+/// The same with FP32 instructions only. FP32 numbers are exact here, so only the last addition rounds.
 struct float_e2m1_block {
   float y[32];
 
@@ -201,7 +202,8 @@ struct float_e2m1_block {
   }
 };
 
-/// The same with gfx950's conversion, which divides by a power of two, rounds to nearest even and saturates.
+/// The same with gfx950's conversion instruction, which divides by a power of two, rounds to nearest even and
+/// saturates.
 struct converted_e2m1_block : float_e2m1_block {
   __device__ std::uint32_t codes(int w, const fast_scale& s) const {
     const float scale = fp32_from_bits((254u - s.inverse) << 23);
@@ -222,7 +224,7 @@ struct fp8_block : float_e2m1_block {
   }
 };
 
-/// The block that suits element format F here.
+/// The fastest block type for element format F on this device.
 template <format F>
 struct block_for {
   using type = fp8_block<F>;
@@ -234,8 +236,8 @@ struct block_for<F> {
                                   std::conditional_t<has_packed_bf16, packed_e2m1_block, float_e2m1_block>>;
 };
 
-/// y[i] without an array that is indexed at run time, which registers cannot hold. By masks: compilers see through
-/// selections and index after all.
+/// y[i] for a runtime i, without indexing registers. It uses masks because compilers turn selections back into an
+/// index.
 template <class T, unsigned N>
 __device__ inline T pick(const T (&y)[N], unsigned i) {
   std::uint32_t bits = 0;
@@ -244,7 +246,7 @@ __device__ inline T pick(const T (&y)[N], unsigned i) {
   return bit_cast<T>(bits);
 }
 
-/// load_run's rotation of half a block, with NaN canonical.
+/// Rotates half a block like load_run, with canonical NaN.
 __device__ inline void rotate_half(const block_options& o, int half, float (&y)[16]) {
   if (o.rotation.points == 0) return;
   negate(y, o.rotation.signs[0] >> (16 * half));
@@ -253,9 +255,11 @@ __device__ inline void rotate_half(const block_options& o, int half, float (&y)[
   for (int i = 0; i < 16; ++i) y[i] = canonical_nan(y[i] * 0.25f);
 }
 
-/// The definition: `load(half, y)` gives half a block as the source has it, `emit(word, bits)` takes its words of
-/// codes, `index` is the random word of its first element. With `square` the 32 lanes of the segment hold the 32 blocks
-/// that share a scale. Returns the scale.
+/// Quantizes one block by the definition and returns its scale.
+/// - `load(half, y)` returns half a block of the source.
+/// - `emit(word, bits)` receives the words of codes.
+/// - `index` is the random word of the block's first element.
+/// - `square`: the 32 lanes of the subgroup hold the 32 blocks that share a scale.
 template <format F, class Load, class Emit>
 __device__ inline std::uint8_t exact_block(const block_options& o, bool square, std::uint64_t index, const Load& load,
                                            const Emit& emit) {

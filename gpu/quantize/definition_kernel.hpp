@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that the tile kernel does not know (NVFP4, MXFP6, square blocks of 16, rotations of 32 points), with the
-// definition's bits: a segment of 32 lanes takes 32 elements of a row, or of the rows that share their scales,
-// a lane an element. A rotation is a butterfly across lanes.
+// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: NVFP4, MXFP6, square
+// blocks of 16, rotations of 32 points.
+// A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane. A rotation
+// is a butterfly across lanes.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -17,16 +18,16 @@ struct definition_blocks_args
     : tile_source {  ///< the source in the orientation of its blocks: rows, and k along columns
   block_format format;
   block_options options;
-  const block_options* drawn = nullptr;  ///< device memory, not null: instead of `options`
-  std::uint8_t* codes = nullptr;         ///< null where amax is wanted
+  const block_options* drawn = nullptr;  ///< device memory; if not null, replaces `options`
+  std::uint8_t* codes = nullptr;         ///< null if only amax is computed
   std::uint8_t* scales = nullptr;
   index_t code_stride = 0, scale_stride = 0;
-  std::uint32_t* amax = nullptr;  ///< bits; becomes the larger of what it holds and the tensor's
-  std::uint64_t random_step = 0;  ///< words from a row to the next
+  std::uint32_t* amax = nullptr;  ///< FP32 bits; updated to the maximum of itself and the tensor's amax
+  std::uint64_t random_step = 0;  ///< random words per row
 };
 
-/// round_to_format(source, source_value(x)), without its arithmetic on any format where the source is BF16, as training
-/// has it. (A NaN of a BF16 matrix keeps its payload, which no code shows.)
+/// round_to_format(source, source_value(x)), with a short path for BF16 sources, which training uses. A NaN of a BF16
+/// matrix keeps its payload, which no code shows.
 template <class T>
 __device__ inline float definition_source(format source, T x) {
   const float value = source_value(x);
@@ -35,7 +36,8 @@ __device__ inline float definition_source(format source, T x) {
   return std::is_same_v<T, bf16> ? value : fp32_from_bits(canonical_bf16(value) << 16);
 }
 
-/// Element (r, c) as its block sees it; all lanes of a segment come here with neighbouring c.
+/// Element (r, c), rounded to the source format and rotated. All lanes of a subgroup call it together, with
+/// neighbouring c.
 template <class T>
 __device__ inline float definition_element(const definition_blocks_args& a, const block_options& o, unsigned r,
                                            unsigned c) {
@@ -48,20 +50,20 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
-/// The group of rows and the first column of item `i`, of `across` along a row.
+/// Group of rows and first column of item `i`, with `across` items per row.
 struct definition_item {
   unsigned group, column;
 };
 __device__ inline definition_item definition_place(std::uint64_t i, unsigned across) {
-  if (i >> 32 == 0) {  // devices divide 64 bits by a routine
+  if (i >> 32 == 0) {  // 64-bit division is a routine on devices
     const auto low = static_cast<unsigned>(i);
     return {low / across, low % across * unsigned{segment_lanes}};
   }
   return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * unsigned{segment_lanes}};
 }
 
-/// One lane's byte of the packed codes of 32 elements, whose codes the lanes hold. A byte has bits of at most two
-/// elements of 4, 6 or 8 bits.
+/// One lane's byte of the packed codes of 32 elements, one code per lane. A byte has bits of at most two elements of 4,
+/// 6 or 8 bits.
 __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, unsigned bits) {
   std::uint32_t byte = 0;
   ROTOSCALE_UNROLL
@@ -74,7 +76,7 @@ __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, u
   return byte & 0xFFu;
 }
 
-/// Formats of blocks that only the launch knows, by the definition's own functions.
+/// Block formats known at run time, by the definition's functions.
 struct any_blocks {
   __device__ static block_format of(const block_format& f) { return f; }
   __device__ static std::uint8_t scale(const block_format& f, const block_options& o, std::uint32_t amax) {
@@ -87,8 +89,8 @@ struct any_blocks {
   }
 };
 
-/// Formats that a kernel is compiled for: what is finite and rounded to nearest takes a short way. (nvcc takes no value
-/// of a class among a kernel's template parameters.)
+/// Block formats known at compile time. Finite elements rounded to nearest take a short path. (nvcc does not accept a
+/// class-type template parameter of a kernel.)
 template <class Element, class Scale, int Length>
 struct known_blocks {
   static constexpr block_format format{Element::format, Length, Scale::format};
@@ -108,8 +110,8 @@ struct known_blocks {
     return choose_scale(f, o, amax);
   }
 
-  /// What elements are multiplied by before they are rounded: a power of two, whose product is exact unless it is below
-  /// all codes' rounding, or scale_inverse.
+  /// The factor of an element before rounding: a power of two, whose product is exact unless it is too small for every
+  /// code, or scale_inverse.
   __device__ static float multiplier(const block_options& o, std::uint8_t scale) {
     if constexpr (format.has_e8m0_scale()) {
       return scale < 254 ? fp32_from_bits((254u - scale) << 23) : 0x1p-127f;
@@ -130,7 +132,10 @@ struct known_blocks {
   }
 };
 
-/// Items are 32 elements of format.rows rows; along rows first.
+/// One subgroup per item: 32 elements of format.rows rows, along rows first.
+/// 1. amax over the item's elements, then over the lanes of a block
+/// 2. scale, stored once per block
+/// 3. codes of each row, packed across lanes and stored
 template <class T, class Blocks>
 __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
@@ -171,7 +176,7 @@ __global__ void __launch_bounds__(definition_block_threads)
   }
 }
 
-/// tensor_amax.
+/// Updates *amax to the maximum of itself and the tensor's amax, as tensor_amax computes it.
 template <class T>
 __global__ void __launch_bounds__(definition_block_threads)
     tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
@@ -196,7 +201,7 @@ struct encode_factor_args {
   block_options* options = nullptr;
   float* factor = nullptr;
 };
-/// The second-level factor of a tensor: into its options, and inverted where its GEMM reads it.
+/// Computes the tensor's second-level factor: into its options, and its inverse for the GEMM.
 [[maybe_unused]] static __global__ void encode_factor_kernel(const encode_factor_args a) {
   const float encode = tensor_encode_factor(fp32_from_bits(*a.amax), a.format.element, a.format.scale);
   a.options->encode_factor = encode;

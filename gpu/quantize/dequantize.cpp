@@ -59,7 +59,7 @@ status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, s
   a.in.scales = const_cast<std::uint8_t*>(q.scales);
   a.rows = static_cast<unsigned>(q.rows);
   a.k = static_cast<unsigned>(q.k);
-  // Row-major scales are stored once for the rows that share them, placed ones for every row.
+  // Row-major scales are stored once per block of rows, placed scales once per row.
   a.scale_rows = q.scale_order == placement::row_major ? static_cast<unsigned>(f.rows) : 1;
   a.target = target.data;
   a.row_stride = target.stride(is_transposed ? 1 : 0);

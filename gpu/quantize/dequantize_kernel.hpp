@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The dequantizer's kernel: a thread decodes four bytes of codes at a time. Words whose numbers all are zero or normal
-// in BF16 take a fast path, exact in any order of its multiplications; others are multiplied as the definition does.
+// The dequantizer's kernel: a thread decodes four bytes of codes at a time.
+// Words whose numbers are all zero or normal in BF16 take a fast path, which is exact in any order of multiplications.
+// Other words are multiplied in the definition's order.
 #pragma once
 
 #include "gpu/dialect/convert.hpp"
@@ -20,8 +21,8 @@ struct dequantize_kernel_args {
   bool vectors = false;           ///< rows of the target are contiguous and begin at multiples of 16 bytes
 };
 
-/// The value of a code of at most 8 bits: its magnitude bits are those of an FP32 number with another bias, subnormals
-/// included, so one exact multiplication decodes them.
+/// Value of a code of at most 8 bits. Its magnitude bits are those of an FP32 number with another bias, subnormals
+/// included, so one exact multiplication decodes it.
 template <format F>
 __device__ inline float code_value(std::uint32_t code) {
   const std::uint32_t magnitude = code & static_cast<std::uint32_t>(F.magnitude_mask());
@@ -32,7 +33,7 @@ __device__ inline float code_value(std::uint32_t code) {
   return fp32_from_bits(fp32_bits(m) | sign);
 }
 
-/// Bits of a number as T, rounded to nearest even.
+/// Bits of `x` as T, rounded to nearest even.
 template <class T>
 __device__ inline std::uint32_t number_bits(float x) {
   if constexpr (std::is_same_v<T, float>) return fp32_bits(x);
@@ -40,13 +41,13 @@ __device__ inline std::uint32_t number_bits(float x) {
   if constexpr (std::is_same_v<T, fp16>) return fp16_bits(x);
 }
 
-/// Numbers of four bytes of codes, and the words that hold them as T.
+/// Elements in four bytes of codes, and the 32-bit words that hold them as T.
 template <format F>
 inline constexpr unsigned word_count = 32 / storage_bits(F);
 template <class T, format F>
 using decoded = std::uint32_t[word_count<F> * sizeof(T) / 4];
 
-/// Codes as the definition decodes them: their values times the scale, times `factor`.
+/// Decodes by the definition: value times scale, times `factor`.
 template <class T, format F>
 __device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, float factor, decoded<T, F>& out) {
   const float scale = scale_value(static_cast<std::uint8_t>(scale_byte));
@@ -62,8 +63,8 @@ __device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, flo
   }
 }
 
-/// Are all numbers of a word zero or normal in BF16? That is so where the scale is far enough from both ends and no
-/// code is NaN or Inf.
+/// True if all numbers of a word are zero or normal in BF16: the scale is far enough from both ends, and no code is NaN
+/// or Inf.
 template <format F>
 __device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_byte) {
   constexpr unsigned min_scale = 1 - (F.min_exponent() - F.mantissa_bits), max_scale = 254 - F.max_exponent();
@@ -75,7 +76,7 @@ __device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_
   return true;
 }
 
-/// The same for a word that takes the fast path and a factor of 1: every product is exact in BF16.
+/// Decodes a word of the fast path with a factor of 1. Every product is exact in BF16.
 template <class T, format F>
 __device__ inline void decode_word_fast(std::uint32_t codes, unsigned scale_byte, decoded<T, F>& out) {
   std::uint32_t x[word_count<F>];
@@ -105,7 +106,7 @@ __device__ inline void decode_word_fast(std::uint32_t codes, unsigned scale_byte
   }
 }
 
-/// Numbers side by side, 8 or 16 bytes at a time.
+/// Stores contiguous numbers, 8 or 16 bytes at a time.
 template <unsigned Words>
 __device__ inline void store_words(const std::uint32_t (&word)[Words], void* to) {
   if constexpr (Words == 2) {
@@ -118,8 +119,9 @@ __device__ inline void store_words(const std::uint32_t (&word)[Words], void* to)
   }
 }
 
-/// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed ones), four at a time
-/// in the other direction, which share a group of 16 rows or a 16-byte vector. Blocks' y counts those.
+/// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed targets). Each takes
+/// four words in the other direction, which share a group of 16 rows or a 16-byte vector. The grid's y walks these
+/// groups.
 template <class T, class Element, bool Transposed>
 __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_kernel_args a) {
   constexpr format F = Element::format;

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP8 cast's kernel. A thread block takes a tile of 128 × 128; a thread casts four rows of eight columns, twice,
-// transposes its codes four by four in registers, and meets the others in shared memory for the transposed stores.
+// The FP8 cast's kernel: 128 × 128 tiles, one per thread block.
+// 1. A thread loads four rows of eight columns, twice, and casts them.
+// 2. It stores its codes along rows.
+// 3. It transposes its codes 4 × 4 in registers. The transposed stores go through shared memory.
 #pragma once
 
 #include "gpu/api/quantize_fp8.hpp"
@@ -11,7 +13,7 @@
 
 namespace rotoscale::gpu {
 
-/// How elements become codes.
+/// Options of the cast.
 struct fp8_cast {
   const float* scale = nullptr;  ///< null: 1
   bool bf16_source = false;
@@ -29,9 +31,9 @@ inline constexpr unsigned fp8_tile = 128;  // rows and columns
 inline constexpr unsigned fp8_threads = 256;
 template <class T>
 inline constexpr unsigned fp8_blocks_per_processor = sizeof(T) == 2 && !bounds_count_waves ? 3
-                                                                                           : 1;  // as registers allow
+                                                                                           : 1;  // limited by registers
 
-/// A thread's share of a tile: four rows of eight columns, twice, 64 columns apart.
+/// A thread's part of a tile: four rows of eight columns, twice, 64 columns apart.
 template <class T>
 struct fp8_share {
   static constexpr unsigned words = 8 * sizeof(T) / 4;
@@ -41,7 +43,7 @@ struct fp8_share {
     constexpr unsigned per_word = 4 / sizeof(T);
     return tile_value<T>(word[side][r][c / per_word], static_cast<int>(c % per_word), bf16_source);
   }
-  /// The same as the source has it, where what is wanted is not known to the compiler.
+  /// The source's value at an index that is known only at run time.
   __device__ float picked(unsigned side, unsigned r, unsigned c) const {
     constexpr unsigned per_word = 4 / sizeof(T);
     std::uint32_t bits = 0;
@@ -82,7 +84,7 @@ struct fp8_share {
   }
 };
 
-/// Four rows of four codes become four columns of four.
+/// Transposes 4 × 4 bytes: w[i] is row i before and column i after.
 __device__ inline void transpose_bytes(std::uint32_t (&w)[4]) {
   const std::uint32_t a = permute_bytes<0x5140>(w[0], w[1]), b = permute_bytes<0x5140>(w[2], w[3]);
   const std::uint32_t c = permute_bytes<0x7362>(w[0], w[1]), d = permute_bytes<0x7362>(w[2], w[3]);
@@ -92,19 +94,19 @@ __device__ inline void transpose_bytes(std::uint32_t (&w)[4]) {
   w[3] = permute_bytes<0x7632>(c, d);
 }
 
-/// Codes of a share: word [side][row][half] holds columns 4 * half to 4 * half + 3.
+/// A thread's codes: word [side][row][half] holds columns 4 * half to 4 * half + 3.
 struct fp8_codes_of_share {
   std::uint32_t word[2][4][2];
 };
 
-/// The part of a matrix that a thread's share is: it begins at `row` and `column` of rows × columns.
+/// Position of a thread's part in the matrix of rows × columns.
 struct fp8_place {
   unsigned row, column, rows, columns;
-  bool whole;  ///< the tile lies in the matrix, and all that is read and written are vectors
+  bool whole;  ///< the tile is inside the matrix, and all accesses are 16-byte vectors
 };
 
-/// A share by the definition: one number after the other, since few shares need it and registers are not indexed.
-/// `element(side, r, c)` is what the source has there. Returns the largest finite magnitude's bits.
+/// Casts a thread's part by the definition, one element at a time: it is rare, and registers cannot be indexed.
+/// `element(side, r, c)` returns the source's value. Returns the bits of the largest finite magnitude.
 template <format F, class Element>
 __device__ inline std::uint32_t encode_exactly(const fp8_cast& cast, float scale, const fp8_place& at,
                                                const Element& element, fp8_codes_of_share& out) {
@@ -128,7 +130,7 @@ __device__ inline std::uint32_t encode_exactly(const fp8_cast& cast, float scale
         const random_stream& words = cast.drawn != nullptr ? *cast.drawn : cast.random;
         random = pick(words.block(index / 4).word, static_cast<unsigned>(index % 4));
       }
-      // NaN keeps its sign, which FP32 arithmetic loses.
+      // FP32 arithmetic would lose the sign of NaN.
       const float scaled = fp32_is_nan(u) ? x : x * scale;
       const auto code = static_cast<std::uint32_t>(encode(F, scaled, cast.rounding, overflow::saturate, random));
       word |= code << (8 * (c - c0));
@@ -142,7 +144,7 @@ __device__ inline std::uint32_t encode_exactly(const fp8_cast& cast, float scale
   return amax;
 }
 
-/// The same, fast where the share is finite. Returns the largest finite magnitude's bits.
+/// The same with a fast path for finite parts. Returns the bits of the largest finite magnitude.
 template <format F, bool Exactly, class T, class Element>
 __device__ inline std::uint32_t encode_share(const fp8_cast& cast, const fp8_share<T>& share, float scale,
                                              const fp8_place& at, const Element& element, fp8_codes_of_share& out) {
@@ -163,7 +165,7 @@ __device__ inline std::uint32_t encode_share(const fp8_cast& cast, const fp8_sha
   return amax;
 }
 
-/// The transposed codes of a tile, permuted so that neither its writers nor its readers meet in a bank.
+/// Transposed codes of a tile, swizzled so that neither writes nor reads have bank conflicts.
 struct fp8_stage {
   std::uint32_t word[fp8_tile * fp8_tile / 4];
   __device__ static unsigned place(unsigned column, unsigned row_word) {
@@ -180,7 +182,7 @@ __device__ inline void store_bytes(std::uint8_t* to, const std::uint32_t* words,
   for (unsigned i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(words[i / 4] >> (8 * (i % 4)));
 }
 
-/// A share's codes, row by row.
+/// Stores a thread's codes along rows.
 __device__ inline void store_fp8_rows(const fp8_output& out, const fp8_codes_of_share& codes, const fp8_place& at) {
   ROTOSCALE_UNROLL
   for (unsigned r = 0; r < 4; ++r) {
@@ -201,7 +203,7 @@ __device__ inline void store_fp8_rows(const fp8_output& out, const fp8_codes_of_
   }
 }
 
-/// The tile's codes, column by column, by all threads of a block.
+/// Stores the tile's codes along columns, by all threads of a block.
 __device__ inline void store_fp8_columns(const fp8_output& out, const fp8_codes_of_share& codes, fp8_stage& stage,
                                          const fp8_place& at, bool vectors) {
   const unsigned t = thread_index().x, row0 = at.row / fp8_tile * fp8_tile, column0 = at.column / fp8_tile * fp8_tile;
@@ -227,7 +229,7 @@ __device__ inline void store_fp8_columns(const fp8_output& out, const fp8_codes_
   }
 }
 
-/// Raises *to to the largest of all threads'.
+/// Raises *to to the maximum over all threads.
 __device__ inline void raise_amax(float* to, std::uint32_t amax) {
   amax = segment_max(amax);
   auto* const bits = reinterpret_cast<std::uint32_t*>(to);
@@ -239,7 +241,7 @@ __device__ inline void store_factor(const fp8_output& out) {
   *out.factor = out.scale_inverse == nullptr ? 1.0f : *out.scale_inverse;
 }
 
-/// Where a thread's share is. Blocks go along rows of tiles first.
+/// Position of this thread's part. Blocks walk tiles along rows first.
 __device__ inline fp8_place fp8_place_of_thread(unsigned tiles_across, unsigned rows, unsigned columns, bool vectors) {
   const unsigned row0 = block_index().x / tiles_across * fp8_tile, column0 = block_index().x % tiles_across * fp8_tile;
   const unsigned t = thread_index().x;
@@ -247,7 +249,7 @@ __device__ inline fp8_place fp8_place_of_thread(unsigned tiles_across, unsigned 
           vectors && row0 + fp8_tile <= rows && column0 + fp8_tile <= columns};
 }
 
-/// A block a tile.
+/// One thread block per tile: load, encode, store rows, store columns, update amax.
 template <class T, class Element, bool Exactly>
 __global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
     fp8_kernel(const ROTOSCALE_GRID_CONSTANT fp8_kernel_args a) {
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(fp8_threads, fp8_blocks_per_processor<T>)
   fp8_share<T> share;
   share.load(a, at.row, at.column, at.whole);
   fp8_codes_of_share codes;
-  const auto element = [&](unsigned side, unsigned r, unsigned c) {  // from memory once more
+  const auto element = [&](unsigned side, unsigned r, unsigned c) {  // reads memory again
     return source_value(*a.element<T>(at.row + r, at.column + 64 * side + c));
   };
   const std::uint32_t amax = encode_share<Element::format, Exactly>(a.cast, share, scale, at, element, codes);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of the quantizers share: checks of their arguments, and the kernels' terms made of them.
+// Common to the quantizers' launchers: checks of arguments, and their conversion to kernel arguments.
 #pragma once
 
 #include "gpu/api/device.hpp"
@@ -12,7 +12,7 @@ namespace rotoscale::gpu::detail {
 
 inline constexpr index_t max_extent = index_t{1} << 24;  // kernels count bytes of a tile in 32 bits
 
-/// Checks a launcher's argument `source` and fills `to`.
+/// Checks a launcher's argument `source` and fills `to`. Returns the first error.
 template <class T>
 status prepare_source(matrix<const T> source, tile_source& to) {
   const index_t m = source.extent(0), n = source.extent(1);
@@ -30,19 +30,20 @@ status prepare_source(matrix<const T> source, tile_source& to) {
   return check_pointer(to.data, sizeof(T), "source");
 }
 
-/// Is it the transpose of a matrix whose rows are contiguous? Launchers then read that one.
+/// True if `source` is the transpose of a matrix with contiguous rows. Launchers then read that matrix.
 template <class T>
 bool is_transposed(matrix<const T> source) {
   return source.stride(0) == 1 && source.stride(1) != 1;
 }
 
-/// Names of a launcher's arguments, for its errors.
+/// Names of a launcher's arguments for error messages.
 struct layout_names {
   const char *code_order, *scale_order, *code_stride, *scale_stride;
 };
 
-/// Fills the strides for `rows` × k elements of `f`, k a multiple of 32. Codes in row_major or aiter_data_16x16, scales
-/// in any order but column_major and aiter_data_16x16; strides of 0: dense; rows of codes are multiples of `alignment`.
+/// Checks orders and strides for `rows` × k elements of `f`, k a multiple of 32, and fills the strides of `out`. Codes
+/// are in row_major or aiter_data_16x16, scales in any order but column_major and aiter_data_16x16. A stride of 0 means
+/// dense. Rows of codes are multiples of `alignment` bytes.
 inline status prepare_layout(block_format f, placement code_order, placement scale_order, index_t code_stride,
                              index_t scale_stride, index_t rows, index_t k, index_t alignment,
                              const layout_names& names, block_output& out) {
@@ -52,7 +53,7 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
     return {error_code::bad_extent, names.code_order,
             "must be row_major, or aiter_data_16x16 where rows % 16 == 0 and bytes of a row % 32 == 0"};
   }
-  // Those that scale_offset (layout.hpp) knows.
+  // The orders that scale_offset (layout.hpp) supports.
   if (placed && scale_order != placement::nvidia_scale_128x4 && scale_order != placement::aiter_scale &&
       scale_order != placement::hipblaslt_scale_32x8) {
     return {error_code::bad_option, names.scale_order, "is not an order of scales"};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers of block quantizers share: one or both orientations checked and brought into the kernel's terms, and
-// the kernel that suits them.
+// Common to the launchers of block quantizers: checks of one or both orientations, kernel arguments, and the kernel's
+// path.
 #pragma once
 
 #include "gpu/api/quantize.hpp"
@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Checks one orientation, `vectors` × k, and fills the kernel's terms.
+/// Checks one orientation, `vectors` × k, and fills the kernel's arguments. Returns the first error.
 inline status prepare_output(block_format f, const quantized_output& q, index_t vectors, index_t k, bool is_row,
                              block_output& out) {
   const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
@@ -53,14 +53,14 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   return {};
 }
 
-/// Does the fast path know this source? FP16 and BF16 as they are stored, FP32 so or rounded to BF16.
+/// True if the fast path supports this source: FP16 and BF16 as stored, FP32 as stored or rounded to BF16.
 template <class T>
 constexpr bool source_has_fast_path(const format& source) {
   if (source == formats::fp32) return true;
   return source == formats::bf16 && !std::is_same_v<T, fp16>;
 }
 
-/// What both orientations of a launch ask of its kernel.
+/// Requirements of both orientations on the kernel.
 struct path_choice {
   bool exact = false, general = false, any_rotated = false, any_unrotated = false;
 
@@ -72,7 +72,7 @@ struct path_choice {
   }
 };
 
-/// Both orientations of an m × n source of T; `reads_transpose`: the kernel reads its transpose.
+/// Checks both orientations of an m × n source of T. `reads_transpose`: the kernel reads the transpose.
 template <class T>
 status prepare_orientations(block_format f, index_t m, index_t n, const quantized_output& rows,
                             const quantized_output& columns, bool reads_transpose, quantize_kernel_args& a,
@@ -101,10 +101,10 @@ status prepare_orientations(block_format f, index_t m, index_t n, const quantize
   return {};
 }
 
-/// Counts the tiles that a kernel from T to elements of `f` goes through.
+/// Counts the tiles of a kernel from T to elements of `f`.
 template <class T>
 status count_tiles(const format& f, quantize_kernel_args& a) {
-  // Padded scales reach beyond the matrix, by less than 256 elements either way.
+  // Padding of scales extends the matrix by less than 256 elements in each direction.
   const index_t pad = a.row.padded_rows != 0 || a.column.padded_rows != 0 ? 256 : 1;
   const auto tiles = [pad](unsigned extent, unsigned tile) {
     return static_cast<unsigned>((rotoscale::detail::round_up(extent, pad) + tile - 1) / tile);
@@ -112,7 +112,7 @@ status count_tiles(const format& f, quantize_kernel_args& a) {
   const unsigned tiles_across = tiles(a.columns, tile_columns);
   a.tiles_across = known_divisor(tiles_across);
   const unsigned tiles_down = tiles(a.rows, tile_rows<T>);
-  const bool part_of_line = tile_rows<T> * static_cast<unsigned>(storage_bits(f)) < 128 * 8;  // a column's codes
+  const bool part_of_line = tile_rows<T> * static_cast<unsigned>(storage_bits(f)) < 128 * 8;  // codes of a column
   a.paired_rows = a.column.codes != nullptr && part_of_line ? tiles_down / 2 * 2 : 0;
   const std::uint64_t count = std::uint64_t{tiles_across} * tiles_down;
   if (count > 0x7FFFFFFFu) return {error_code::bad_extent, "source", "has more than 2^31 tiles"};

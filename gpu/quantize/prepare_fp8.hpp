@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers that cast to FP8 share: options and results checked and brought into the kernel's terms.
+// Common to the launchers that cast to FP8: checks of options and outputs, and kernel arguments.
 #pragma once
 
 #include "gpu/quantize/fp8_tile.hpp"
@@ -8,7 +8,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Of a source of T.
+/// Checks the options for a source of T.
 template <class T>
 status check_fp8_options(const fp8_options& o) {
   if (o.element != formats::e4m3 && o.element != formats::e5m2) {
@@ -21,7 +21,7 @@ status check_fp8_options(const fp8_options& o) {
 }
 inline status check_fp8_scale(const float* scale) { return check_optional(scale, "scale"); }
 
-/// Strides of 0 become dense ones.
+/// Checks the outputs and replaces strides of 0 by dense ones.
 inline status prepare_fp8_output(const fp8_output& out, index_t m, index_t n, fp8_output& to) {
   if (out.rows == nullptr && out.columns == nullptr && out.amax == nullptr) {
     return {error_code::bad_pointer, "out.rows", "must not be null where out.columns and out.amax are"};
@@ -35,7 +35,7 @@ inline status prepare_fp8_output(const fp8_output& out, index_t m, index_t n, fp
   return check_optional(out.amax, "out.amax");
 }
 
-/// Do both orientations' rows begin at multiples of 16 bytes?
+/// True if the rows of both orientations begin at multiples of 16 bytes.
 inline bool has_vectors(const fp8_output& out) {
   const auto aligned = [](const void* pointer, index_t stride) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && (pointer == nullptr || stride % 16 == 0);
@@ -47,7 +47,7 @@ inline fp8_cast make_fp8_cast(const fp8_options& o, const float* scale) {
   return {scale, o.source == formats::bf16, o.rounding, o.random, o.drawn};
 }
 
-/// Tiles of rows × columns.
+/// Counts the tiles of rows × columns.
 inline status count_fp8_tiles(index_t rows, index_t columns, unsigned& across, unsigned& tiles) {
   const auto of = [](index_t extent) { return static_cast<std::uint64_t>((extent + fp8_tile - 1) / fp8_tile); };
   const std::uint64_t count = of(rows) * of(columns);

@@ -16,7 +16,7 @@ template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
   if (status counted = count_tiles<T>(Element::format, a); !counted.ok()) return counted;
   const unsigned resident = quantize_blocks_per_processor<Element::format> * static_cast<unsigned>(device.processors);
-  // Where less than half of the blocks have a tile in the last round, two share one.
+  // If fewer than half of the resident blocks have a tile in the last wave, two blocks share each of these tiles.
   const std::uint32_t last = a.tiles % resident;
   const bool both = a.row.codes != nullptr && a.column.codes != nullptr;
   a.whole_tiles = both && 2 * last <= resident ? a.tiles - last : a.tiles;
@@ -29,14 +29,14 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
   return launch(kernel, grid, dim3{tile_threads, 1, 1}, quantize_shared_bytes<T, Element>, s, a);
 }
 
-/// Blocks that definition_blocks_kernel takes.
+/// True for blocks that definition_blocks_kernel supports.
 bool is_defined_block(block_format f) {
   const int bits = f.element.bits();
   return formats_are_defined(f) && (bits == 4 || bits == 6 || bits == 8) && (f.length == 16 || f.length == 32) &&
          (f.rows == 1 || f.rows == f.length);
 }
 
-/// The source of one orientation: blocks lie along its columns.
+/// Checks the source of one orientation, whose blocks are along its columns.
 template <class T>
 status prepare_defined(block_format f, const block_options& o, matrix<const T> source, bool is_row,
                        definition_blocks_args& a) {
@@ -76,7 +76,7 @@ auto definition_kernel_for(block_format f) {
   return definition_blocks_kernel<T, any_blocks>;
 }
 
-/// One orientation by the definition.
+/// Quantizes one orientation with the definition kernel.
 template <class T>
 status quantize_by_definition(block_format f, matrix<const T> source, const quantized_output& q, bool is_row,
                               bool only_checks, stream s) {
@@ -131,7 +131,7 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
     return {};
   }
   quantize_kernel_args a;
-  // Rows of a transpose are columns of what is in memory: the same blocks, in the same order.
+  // Rows of a transpose are columns of the matrix in memory: the same blocks, in the same order.
   const bool reads_transpose = is_transposed(source);
   if (status s = prepare_source(reads_transpose ? transposed(source) : source, a); !s.ok()) return s;
   const index_t m = source.extent(0), n = source.extent(1);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tile of a source matrix in shared memory: how it comes there, and its elements as the definition reads them.
+// A tile of a source matrix in shared memory: its layout, its loads, and its elements as the definition reads them.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -26,13 +26,13 @@ struct tile_source {
 
 inline constexpr unsigned tile_columns = 128;
 inline constexpr unsigned tile_threads = 128;
-/// Rows times bytes of an element: where shared memory is small, several tiles still lie in it.
+/// Rows times bytes per element. Several tiles fit even into a small shared memory.
 inline constexpr unsigned tile_row_bytes = has_small_shared_memory ? 128 : 256;
 template <class T>
 inline constexpr unsigned tile_rows = tile_row_bytes / sizeof(T);
 
-/// A tile in shared memory: rows of 128 elements, 16-byte vectors swizzled within 128 bytes: no bank conflicts along
-/// rows or columns.
+/// A tile in shared memory: rows of 128 elements. Its 16-byte vectors are swizzled within 128 bytes, so accesses along
+/// rows and columns have no bank conflicts.
 template <class T>
 struct tile_view {
   static constexpr unsigned vec_elements = 16 / sizeof(T);
@@ -40,7 +40,7 @@ struct tile_view {
 
   unsigned char* bytes;
 
-  /// What the vectors of 128 bytes of a row are permuted by.
+  /// The swizzle of the vectors within 128 bytes of a row.
   __device__ static unsigned permutation(unsigned r, unsigned vec) {
     return vec / 8 | (r & 1u) << (sizeof(T) == 2 ? 1 : 2);
   }
@@ -51,8 +51,8 @@ struct tile_view {
   }
 };
 
-/// An element as quantize_ref's load_run sees it; `bf16_source`: FP32 is first rounded to BF16. `word`: two elements,
-/// or one of FP32.
+/// One element of `word` as quantize_ref's load_run reads it. `bf16_source` rounds FP32 to BF16 first. `word` holds two
+/// 16-bit elements, or one of FP32.
 template <class T>
 __device__ inline float tile_value(std::uint32_t word, int side, bool bf16_source) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -66,7 +66,7 @@ __device__ inline float tile_value(std::uint32_t word, int side, bool bf16_sourc
   }
 }
 
-/// A tile's first row and column; `whole`: all of it lies in the matrix.
+/// A tile's first row and column. `whole`: the tile is inside the matrix.
 struct tile_origin {
   unsigned row, column;
   bool whole;
@@ -88,7 +88,7 @@ __device__ inline float tile_value(T x, bool bf16_source) {
   }
 }
 
-/// Brings a tile, as far as the matrix reaches. The copies end with wait_for_copies.
+/// Loads a tile, clipped to the matrix. The copies are asynchronous: call wait_for_copies.
 template <class T>
 __device__ inline void load_tile(const tile_source& a, const tile_origin& at, const tile_view<T>& tile) {
   constexpr unsigned vec_elements = tile_view<T>::vec_elements, row_vecs = tile_view<T>::row_vecs;
@@ -120,7 +120,7 @@ __device__ inline void load_tile(const tile_source& a, const tile_origin& at, co
   }
 }
 
-/// Half a block along a row; `vec(i)` is the i-th of its vectors.
+/// Loads half a block along a row; `vec(i)` is its i-th vector.
 template <class T, class Vec>
 __device__ inline void load_along_row(const Vec& vec, bool bf16_source, float (&y)[16]) {
   constexpr unsigned vec_elements = tile_view<T>::vec_elements, word_elements = vec_elements / 4;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/quantize_state.hpp and their kernels, which are small: one block, or one a tensor.
+// The launchers of gpu/api/quantize_state.hpp.
 #include "gpu/api/quantize_state.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/dialect/packed.hpp"

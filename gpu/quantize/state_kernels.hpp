@@ -12,7 +12,10 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned state_threads = 256, state_segments = state_threads / segment_lanes;
 
-/// One block a tensor. The history moves by one entry, its end first, so that no entry is lost.
+/// One thread block per tensor:
+/// 1. shift the history by one entry, from its end, so that no entry is overwritten before it is read; take its maximum
+/// 2. select amax by the rule, and reset the recorded one
+/// 3. compute scale and inverse; both stay if amax is zero or not finite
 [[maybe_unused]] static __global__ void __launch_bounds__(state_threads)
     update_scales_kernel(const nn::scaling_state s, const nn::delayed_scaling rule) {
   struct maxima {

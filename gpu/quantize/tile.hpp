@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fused block quantizer's kernel. A thread block brings a tile of the source into shared memory; its threads then
-// own whole blocks of 32, first along rows, then along columns. Rows go straight to memory, 16 bytes a store; columns
-// go through shared memory, so that their stores are as long. Scales are placed as they are written, padding included.
+// The fused block quantizer's kernel: one tile of the source per thread block at a time.
+// 1. Load the tile into shared memory (prefetched with two buffers).
+// 2. Each thread quantizes whole blocks of 32 along columns. Their codes are staged in shared memory and stored 16
+//    bytes at a time.
+// 3. Each thread quantizes blocks along rows, and stores their codes directly, 16 bytes at a time.
+// Scales go straight to their places, padding included.
 #pragma once
 
 #include "gpu/quantize/tile_stores.hpp"
 
 namespace rotoscale::gpu {
 
-/// With two tiles in shared memory the next one comes while this one is worked on. As many blocks share a processor as
-/// its shared memory and their registers allow.
+/// Two buffers prefetch the next tile. Blocks per SM are limited by shared memory and registers.
 template <format F>
 inline constexpr unsigned tile_buffers = F.bits() == 4 && !has_small_shared_memory ? 2 : 1;
 template <format F>
@@ -18,7 +20,7 @@ inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
                                                           : F.bits() == 4    ? 3
                                                                              : 4;
 
-/// Half a block as exact_block wants it: 16 elements from `first` on of row `v`, or of column `v`.
+/// Loads half a block for exact_block: 16 elements of row or column `v`, from element `first` on.
 template <class T, bool Rows>
 __device__ inline void load_exactly(const block_options& o, const tile_view<T>& tile, unsigned v, unsigned first,
                                     float (&y)[16]) {
@@ -31,8 +33,8 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
   }
 }
 
-/// A block off the fast path: row `v` of the tile (Rows) or column `v`, from element `first` on, its codes to `to0` and
-/// `to1` (16 bytes each). Returns the scale. Seldom needed, so it is no part of its callers.
+/// Quantizes a block off the fast path: row `v` of the tile (Rows) or column `v`, from element `first` on. Writes 16
+/// bytes of codes each to `to0` and `to1`, and returns the scale. Not inlined, because it is rare.
 template <class T, format F, bool Rows>
 ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile_view<T> tile, unsigned v,
                                                     unsigned first, void* to0, void* to1) {
@@ -43,7 +45,7 @@ ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile
   return exact_block<F>(o, false, 0, load, emit);
 }
 
-/// Codes of a fast-path block, 16 bytes at a time, to `store(vec, bytes)`.
+/// Passes the codes of a fast-path block to `store(vec, bytes)`, 16 bytes at a time.
 template <format F, class Block, class Store>
 __device__ inline void store_codes(const Block& block, const fast_scale& s, const Store& store) {
   ROTOSCALE_UNROLL
@@ -55,8 +57,8 @@ __device__ inline void store_codes(const Block& block, const fast_scale& s, cons
   }
 }
 
-/// Half a block into `block`, rotated. Always inlined: in host mode g++ 12.2 at -O3 deletes calls (its error;
-/// docs/lab/quantize-ladder.md, below version 20).
+/// Rotates half a block and stores it in `block`. Always inlined: in host mode, g++ 12.2 at -O3 wrongly deletes calls
+/// of it.
 template <quantize_path Path, class Block>
 [[gnu::always_inline]] __device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
   if constexpr (Path == quantize_path::fast) {
@@ -69,7 +71,7 @@ template <quantize_path Path, class Block>
   block.put(half, y);
 }
 
-/// Rows of a tile that a thread block quantizes at once, four blocks of each.
+/// Rows of a tile that a thread block quantizes at once, four blocks per row.
 inline constexpr unsigned row_step = tile_threads / 4;
 static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
 
@@ -85,12 +87,12 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
       out.codes + tile_code_offset(out, at.row, at.column / 32 * block_vecs) + code_in_tile(out, r0, b * block_vecs);
   std::uint8_t* scales =
       out.scales + tile_scale_offset<tile_rows<T>>(out, at.row, at.column / 32) + scale_in_tile(out, r0, b);
-  // A block's vectors lie in one run of 128 bytes and, with their number for an index, permuted alike in all its rows.
+  // The vectors of a block are in one run of 128 bytes, and all its rows have the same swizzle.
   constexpr unsigned vecs = 32 / tile_view<T>::vec_elements;
   const vec16* from = reinterpret_cast<const vec16*>(tile.bytes) + r0 * tile_view<T>::row_vecs + b * vecs;
   const unsigned permutation = tile_view<T>::permutation(r0, b * vecs);
-  // A block's first half. With codes of four bits there are registers to read the next block's while this block's
-  // second half is rotated; AMD's kernels would lose a wave.
+  // First half of the next block, prefetched while the second half of this one is rotated. Only 4-bit codes leave
+  // registers for that. On AMD it would cost a wave of occupancy.
   constexpr bool ahead = F.bits() == 4 && !bounds_count_waves;
   vec16 first[vecs / 2];
   const auto load_first = [&] {
@@ -99,7 +101,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   };
   if constexpr (ahead) load_first();
   unsigned r = r0;
-  std::uint32_t slow_blocks = 0;  // a bit each, the last block's lowest; their codes are written again below
+  std::uint32_t slow_blocks = 0;  // one bit per block, the last in bit 0; their codes are rewritten below
   ROTOSCALE_KEEP_LOOP
   for (; r < end; r += row_step) {
     typename block_for<F>::type block;
@@ -121,7 +123,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
     codes += row_step / 16 * out.code_row16;
     scales += row_step / 32 * out.scale_row32;
   }
-  // Back over the same blocks: those off the fast path by the definition.
+  // Walk back over the blocks. The ones off the fast path are quantized by the definition.
   ROTOSCALE_KEEP_LOOP
   while (slow_blocks != 0) {
     codes -= row_step / 16 * out.code_row16;
@@ -145,12 +147,12 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   std::uint8_t* scales =
       out.scales + tile_scale_offset<tile_rows<T>>(out, at.column, at.row / 32) + scale_in_tile(out, c, 0);
   static_assert(tile_threads == tile_columns, "a column a thread");
-  const T* even = tile.element(0, c);  // all even rows, and all odd ones, are permuted alike
+  const T* even = tile.element(0, c);  // all even rows have one swizzle, all odd rows another
   const T* odd = tile.element(1, c) - tile_columns;
   const unsigned end = rows_of<T>(a, at);
   const bool as_word = out.has_scale_words && end == tile_rows<T>;
   unsigned b = 0;
-  std::uint32_t slow_blocks = 0, word = 0;  // the last block's scale on top
+  std::uint32_t slow_blocks = 0, word = 0;  // scales, the last block's in the top byte
   ROTOSCALE_KEEP_LOOP
   for (; 32 * b < end; ++b) {
     typename block_for<F>::type block;
@@ -190,7 +192,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
   if (as_word) store_scales<T>(scales - b, word);
 }
 
-/// One orientation by the definition: a segment's lanes hold the 32 blocks of a square of the source.
+/// Quantizes one orientation by the definition. The lanes of a subgroup hold the 32 blocks of a square of the source.
 template <class T, format F, bool Rows>
 __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, const block_output& out,
                                              const tile_view<T>& tile, const code_stage<T, F>& stage,
@@ -203,7 +205,7 @@ __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, cons
   ROTOSCALE_KEEP_LOOP
   for (unsigned i = thread_index().x; i < vectors * blocks; i += tile_threads) {
     const unsigned v = i % vectors, b = i / vectors;
-    // All lanes of a segment take part in the exchange of a square, so only whole segments are left out.
+    // All lanes of a subgroup exchange the amax of a square, so only whole subgroups may skip.
     if (vector0 + (a.square ? v / 32 * 32 : v) >= matrix_vectors || k0 + 32 * b >= k) continue;
     const auto load = [&](int half, float(&y)[16]) {
       load_exactly<T, Rows>(o, tile, v, 32 * b + 16 * static_cast<unsigned>(half), y);
@@ -256,13 +258,13 @@ template <class T, class Element>
 inline constexpr std::size_t quantize_shared_bytes =
     tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
 
-/// A block's work: a tile, or one orientation of it.
+/// A work item: a tile, or one orientation of it.
 struct tile_item {
   std::uint32_t tile;
   bool columns, rows;
 };
 
-/// Work items: whole tiles, then, in the last wave, one item an orientation, which halves its time.
+/// Work item `i`. In the last wave an item is one orientation of a tile, which halves the wave's time.
 __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t i) {
   const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
   if (i < a.whole_tiles) return {i, columns, rows};
@@ -270,8 +272,8 @@ __device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t
   return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
 }
 
-/// Where a tile is. Tiles go along rows; where a column's codes of a tile are only part of a line of memory, in pairs,
-/// a tile and then the one below it, which writes the bytes behind the first one's if codes are row-major.
+/// Position of a tile. Tiles are walked along rows. If a column's codes of a tile do not fill a 128-byte line, tiles
+/// are walked in pairs: a tile, then the tile below it, which writes the next bytes of row-major codes.
 template <class T>
 __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
   auto [row, column] = divide(tile, a.tiles_across);
@@ -283,8 +285,8 @@ __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint
   return make_origin<T>(a, row, column);
 }
 
-/// Tiles over the padded extents; block b takes items b, b + blocks, ... The element's format is a type here, since
-/// nvcc 13 cannot name a kernel by a value of class type.
+/// Persistent kernel over the tiles of the padded extents. Block b takes items b, b + blocks, ... The element format is
+/// a type, since nvcc 13 cannot mangle a kernel's template argument of class type.
 template <class T, class Element, quantize_path Path>
 __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
     quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
@@ -301,7 +303,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
   for (; i < items; i += step) {
     const tile_view<T> here{shared + buffer * tile_bytes};
     if constexpr (buffers == 1) {
-      block_barrier();  // nobody reads the last tile any more
+      block_barrier();  // all threads have finished with the previous tile
       load_tile(a, at, here);
     }
     wait_for_copies();

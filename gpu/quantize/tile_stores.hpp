@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The block quantizer's arguments, and what its kernel writes of a tile besides rows: codes of columns, which wait in
-// shared memory for stores as long as those of rows; scales of columns; scales of padding.
+// The block quantizer's arguments and its stores other than codes along rows: staged codes of columns, scales of
+// columns, padding of scales.
 #pragma once
 
 #include "gpu/quantize/layout.hpp"
@@ -11,18 +11,18 @@ namespace rotoscale::gpu {
 
 struct quantize_kernel_args : tile_source {
   known_divisor tiles_across;
-  unsigned paired_rows = 0;  ///< the first so many rows of tiles are taken in pairs; even
+  unsigned paired_rows = 0;  ///< the first rows of tiles, which are walked in pairs; even
   std::uint32_t tiles = 0;
-  std::uint32_t whole_tiles = 0;  ///< the tiles after these are work for two blocks each: their columns, their rows
+  std::uint32_t whole_tiles = 0;  ///< tiles after these are two items each: columns, rows
   bool square = false;            ///< 32 × 32 elements share a scale
   block_output row, column;
 };
 
-/// Writes scale bytes of a tile's padding: rows or columns of the padded extents that the matrix has not.
+/// Writes the padding of scales in a tile: the padded extents beyond the matrix.
 __device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
                                   unsigned matrix_rows, unsigned matrix_columns) {
-  // Where nvcc knows the step it puts the kernels' other instructions in a slower order (1.5 % of the headline's time);
-  // where AMD's compiler does not, kernels take 16 registers more.
+  // The step is a compile-time constant on AMD only, where it saves 16 registers. With it, nvcc schedules the kernels'
+  // other instructions worse (1.5 % of the headline's time).
   const unsigned step = bounds_count_waves ? tile_threads : block_size().x;
   ROTOSCALE_KEEP_LOOP
   for (unsigned i = thread_index().x; i < rows * columns; i += step) {
@@ -32,12 +32,12 @@ __device__ inline void pad_scales(const block_output& out, unsigned row0, unsign
   }
 }
 
-/// Shared memory for the columns' codes: 16-byte vectors swizzled within 128 bytes: no bank conflicts along rows or
-/// columns.
+/// Staging buffer for the codes of columns. Its 16-byte vectors are swizzled within 128 bytes, so accesses along rows
+/// and columns have no bank conflicts.
 template <class T, format F>
 struct code_stage {
   static constexpr unsigned block_vecs = static_cast<unsigned>(storage_bits(F)) / 4;
-  static constexpr unsigned vecs = tile_rows<T> / 32 * block_vecs;  // of a column
+  static constexpr unsigned vecs = tile_rows<T> / 32 * block_vecs;  // vectors per column
   static constexpr std::size_t size = tile_columns * vecs * 16;
   unsigned char* bytes;
 
@@ -47,14 +47,14 @@ struct code_stage {
   }
 };
 
-/// Rows of a tile that lie in the matrix.
+/// Number of the tile's rows inside the matrix.
 template <class T>
 __device__ inline unsigned rows_of(const quantize_kernel_args& a, const tile_origin& at) {
   if (at.whole || at.row + tile_rows<T> <= a.rows) return tile_rows<T>;
   return at.row < a.rows ? a.rows - at.row : 0;
 }
 
-/// The staged columns to memory, 16 bytes a thread, those of one column side by side.
+/// Stores the staged columns, 16 bytes per thread. Neighbouring threads store neighbouring bytes of a column.
 template <class T, format F>
 __device__ inline void flush_columns(const quantize_kernel_args& a, const code_stage<T, F>& stage,
                                      const tile_origin& at) {
@@ -70,8 +70,7 @@ __device__ inline void flush_columns(const quantize_kernel_args& a, const code_s
     store_streaming(tile + to, *stage.vec(c0 + c, p));
     to += columns_at_once / 16 * out.code_row16;
   };
-  // A whole tile without branches, so that no read of shared memory waits for the one before. AMD's kernels would lose
-  // a wave.
+  // Without branches, so that the reads of shared memory overlap. On AMD it would cost a wave of occupancy.
   if (at.whole && !bounds_count_waves) {
     ROTOSCALE_UNROLL
     for (unsigned c = 0; c < tile_columns; c += columns_at_once) flush(c);
@@ -84,8 +83,8 @@ __device__ inline void flush_columns(const quantize_kernel_args& a, const code_s
   }
 }
 
-/// A column's scales of a whole tile in one store, the first block's in the lowest byte. A store of each byte would be
-/// a sector each, together at least as many as those of the column's codes.
+/// Stores a column's scales of a whole tile at once, the first block's in the lowest byte. Byte stores would take one
+/// sector each, together at least as many as the column's codes.
 template <class T>
 __device__ inline void store_scales(std::uint8_t* to, std::uint32_t scales) {
   constexpr unsigned blocks = tile_rows<T> / 32;
