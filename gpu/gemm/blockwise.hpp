@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM of fp32_blockwise on MXFP4 operands: twice an E2M1 value is an int8, so a block of 32 products is eight
-// four-way integer products, an exact number of quarters, which one fused multiply-add scales and adds. All bits are
-// the definition's, also where scales leave FP32's range.
+// The GEMM of fp32_blockwise on MXFP4 operands, on CUDA cores or VALUs.
+// Twice an E2M1 value is an int8, so a block of 32 products is eight four-way integer dot products. Their exact sum
+// counts quarters, and one fused multiply-add scales and adds it. All bits are the definition's, even if scales leave
+// FP32's range.
 #pragma once
 
 #include "gpu/dialect/e2m1.hpp"
@@ -10,24 +11,24 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr int blockwise_blocks = 4;  // of 32, in shared memory at once
+inline constexpr int blockwise_blocks = 4;  // blocks of 32 per stage in shared memory
 
-/// Beyond any sum of two scales' exponents: a scale that is NaN.
+/// Marks a NaN scale: greater than any sum of two exponents.
 inline constexpr int nan_exponent = 1 << 20;
 
-/// In shared memory; aligned as owned::load reads it.
+/// One operand's stage in shared memory, aligned for owned::load.
 template <int R>
 struct alignas(16) blockwise_side {
   static constexpr int pitch = 16 * R + 4;
-  std::uint32_t word[blockwise_blocks][8][pitch];  ///< four elements, doubled; [.][w] holds elements 4 w to 4 w + 3
-  int exponent[blockwise_blocks][pitch];           ///< of the block's scale
+  std::uint32_t word[blockwise_blocks][8][pitch];  ///< four doubled elements; [.][w] holds elements 4 w to 4 w + 3
+  int exponent[blockwise_blocks][pitch];           ///< exponent of the block's scale
 };
 template <int R>
 struct blockwise_tiles {
   blockwise_side<R> a, b;
 };
 
-/// Eight codes as int8, doubled.
+/// Eight codes as doubled int8 values.
 __device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
   const byte_table plus{0x03020100u, 0x0C080604u}, minus{0xFDFEFF00u, 0xF4F8FAFCu};
   const sign_bytes signs = spread_signs(codes);
@@ -36,16 +37,17 @@ __device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std:
   high = (plus.of(codes >> 16) & ~high_mask) | (minus.of(codes >> 16) & high_mask);
 }
 
-/// A thread's share of blockwise_blocks blocks of 16 R rows, on its way to shared memory.
+/// A thread's part of blockwise_blocks blocks of 16 R rows, in registers between memory and shared memory.
 template <int R>
 struct blockwise_share {
-  static constexpr int words = 4 * blockwise_blocks;  // of codes, of a row
+  static constexpr int words = 4 * blockwise_blocks;  // words of codes per row
   static constexpr int count = 16 * R * words / definition_threads, scales = 16 * R * blockwise_blocks;
   static_assert(scales <= definition_threads);
   std::uint32_t codes[count];
   std::uint8_t scale;
 
-  /// Blocks [first, first + blockwise_blocks) of the rows from `row` on; what is not there is not used.
+  /// Loads blocks [first, first + blockwise_blocks) of the rows from `row` on. Blocks and rows out of range are zero
+  /// and unused.
   __device__ void load(const definition_operand& o, int row, int first, int blocks, int thread) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
@@ -72,7 +74,7 @@ struct blockwise_share {
   }
 };
 
-/// Is every product of a block -0? Asked only where a sum is -0 already.
+/// True if every product of a block is -0. Only needed if a sum is already -0.
 __device__ inline bool all_negative_zeros(const definition_arguments& p, int row, int column, int block) {
   const std::uint8_t* const a = p.a.codes + row * p.a.row_step + 16 * block;
   const std::uint8_t* const b = p.b.codes + column * p.b.row_step + 16 * block;
@@ -86,7 +88,7 @@ __device__ inline bool all_negative_zeros(const definition_arguments& p, int row
   return all;
 }
 
-/// A block's quarters into an output's sum; `block` is in shared memory, `number` counts from k = 0.
+/// Adds a block's quarters to an output's sum. `block` is in shared memory, `number` counts from k = 0.
 __device__ inline float add_quarters(const definition_arguments& p, float acc, int quarters, int exponent, int row,
                                      int column, int number) {
   const int e = exponent - 2;
@@ -99,7 +101,7 @@ __device__ inline float add_quarters(const definition_arguments& p, float acc, i
   return add_block(acc, quarters, exponent, zero && inside && all_negative_zeros(p, row, column, number));
 }
 
-/// The tile of 16 R rows and columns with number `at`; row and column are its first.
+/// First row and column of tile number `at`, of 16 R rows and columns.
 template <int R>
 struct blockwise_position {
   static constexpr int tile = 16 * R;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// fp32_blockwise on a matrix unit, where its sums are the definition's: int8, or E5M2 emptied every 32 k, which are
-// exact sums of 32 products too, added in FP32 in the same order, of rows divided by a power of two. That division is
-// not seen as long as no sum of the definition leaves FP32's normal numbers, so rows must have scales between
-// least_unit_scale and largest_unit_scale, none of them NaN. Outputs of any other row, or of one that E5M2 cannot hold,
-// are computed by the definition's own kernel.
+// fp32_blockwise on tensor cores, with the definition's bits.
+// Products are int8, or E5M2 promoted every 32 k. Both give exact sums of 32, added in FP32 in the same order. Rows are
+// divided by a power of two, which changes no bit while the definition's sums stay normal in FP32. So a row's scales
+// must be between least_unit_scale and largest_unit_scale, and not NaN. All other rows, and rows that E5M2 cannot
+// represent, fall back to the SIMT kernel (blockwise.hpp).
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -14,8 +14,8 @@
 
 namespace rotoscale::gpu {
 
-/// E8M0 bytes of 2^-62 and 2^51. A sum is a multiple of a quarter of two least scales, and at most 36 times two largest
-/// ones, 2^20 times over.
+/// E8M0 bytes of 2^-62 and 2^51. A sum is a multiple of a quarter of the product of two smallest scales. It is at most
+/// 2^20 * 36 times the product of two largest scales.
 inline constexpr int least_unit_scale = 65, largest_unit_scale = 178;
 static_assert(2 * scale_exponent(least_unit_scale) - 2 == -126, "the least normal number of FP32");
 static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) + 26 <= 128 &&
@@ -24,7 +24,7 @@ static_assert(36 * 1048576.0 < 0x1p26 && 2 * scale_exponent(largest_unit_scale) 
 /// Grid of the fallback kernel. Usually every block finds no fallback rows and exits, else the blocks share the tiles.
 inline constexpr int checking_blocks = 528;
 
-/// Does any condition hold in a block's thread? All of them call it, with a barrier before each further call.
+/// True if `condition` holds in any thread of the block. All threads call it, with a barrier before each further call.
 __device__ inline bool block_any(bool condition) {
   struct segment_flags {
     std::uint32_t of[definition_threads / 32];
@@ -47,8 +47,9 @@ __device__ inline bool any_definition_rows(const tile_table& t) {
   return block_any(found);
 }
 
-/// Is a tile of 16 R rows and columns to be computed by the definition? Threads of a block ask together, with a barrier
-/// before each further call. Where outputs are added to, whoever computes one of a tile of window_tile² computes all.
+/// True if a tile of 16 R rows and columns falls back. All threads of a block call it, with a barrier before each
+/// further call. With `accumulate` one kernel must compute all outputs of a window_tile² tile, so the whole tile falls
+/// back.
 template <int R>
 __device__ inline bool is_left(const definition_arguments& p, const box_arguments& boxes,
                                const blockwise_position<R>& at) {
@@ -63,7 +64,7 @@ __device__ inline bool is_left(const definition_arguments& p, const box_argument
   return block_any(left);
 }
 
-/// What the unit leaves, by the definition.
+/// Fallback kernel: computes the outputs that the tensor cores cannot.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     blockwise_rest_kernel(const definition_arguments p, const box_arguments boxes) {
@@ -74,14 +75,14 @@ template <int R>
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
     const blockwise_position<R> at(p, i);
-    block_barrier();  // the last flags have been read
+    block_barrier();  // all threads have read the previous flags
     if (is_left<R>(p, boxes, at)) blockwise_tile<R>(p, at.row, at.column);
   }
 }
 
 namespace detail {
 
-/// Parts of the workspace, offsets in bytes.
+/// Workspace layout: offsets in bytes.
 struct blockwise_map {
   std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, squares = 0, row_boxes = 0, row_shifts = 0,
               tile_squares = 0, tile_boxes = 0, tile_shifts = 0, size = 0;
@@ -110,7 +111,7 @@ struct blockwise_map {
   }
 };
 
-/// What the expansions of `a` and `b` are told.
+/// Arguments of the expansions of `a` and `b`.
 inline box_arguments make_boxes(const gemm_operand& a, const gemm_operand& b, std::uint8_t* memory) {
   const blockwise_map map(a.rows, b.rows, a.k);
   const auto source = [](const gemm_operand& x) {
@@ -134,7 +135,8 @@ inline box_arguments make_boxes(const gemm_operand& a, const gemm_operand& b, st
   return boxes;
 }
 
-/// `p` is what the definition's kernel is told, `g` what becomes of sums; operands have aligned rows of codes.
+/// Launches the expansions, the tensor-core kernel and the fallback kernel. `p` has the arguments of the fallback
+/// kernel, `g` those of the output. Rows of codes are aligned to 16 bytes.
 inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
                             gemm_arguments g, std::uint8_t* memory, const device_info& device, stream stream) {
   const box_arguments boxes = make_boxes(a, b, memory);

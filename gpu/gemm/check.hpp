@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of GEMMs refuse, and in which words.
+// Argument checks of the GEMM launchers, with their error messages. Each returns the first error.
 #pragma once
 
 #include "gpu/gemm/plan.hpp"
@@ -8,17 +8,17 @@
 
 namespace rotoscale::gpu::detail {
 
-/// May results be stored in this format?
+/// True if results may be stored in this format.
 constexpr bool is_result_format(const format& f) { return f == formats::fp32 || f == formats::bf16; }
 
-/// Format and stride of `n` columns of results.
+/// Checks format and stride of `n` columns of results.
 inline status check_result(const gemm_result& r, index_t n) {
   if (!is_result_format(r.output)) return {error_code::bad_option, "output", "must be BF16 or FP32"};
   if (row_stride(r, n) < n) return {error_code::bad_extent, "out_stride", "must be at least n"};
   return {};
 }
 
-/// Formats, stride and memory of [m, n].
+/// Checks formats, stride and memory of [m, n] results.
 inline status check_sum_output(const sum_output& r, index_t m, index_t n) {
   if (!is_result_format(r.stored)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
   if (!is_result_format(r.output)) return {error_code::bad_option, "r.output", "must be FP32 or BF16"};
@@ -61,7 +61,7 @@ inline status check_operand(const gemm_operand& x, bool first, bool plain_codes,
   return check_pointer(x.scales, x.scale_order == placement::row_major ? 1 : 4, named("a.scales", "b.scales"));
 }
 
-/// What the scaled matrix instruction's kernel reads, as AITER stores it.
+/// Checks the operands of gfx950's scaled matrix instruction, in AITER's layouts.
 inline status check_aiter_operands(const gemm_problem& p) {
   if (p.a.k % 256 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 256 on gfx950"};
   if (p.b.rows % 16 != 0) return {error_code::bad_extent, "b.rows", "must be a multiple of 16 on gfx950"};
@@ -74,7 +74,7 @@ inline status check_aiter_operands(const gemm_problem& p) {
       return {error_code::bad_option, named("a.code_order", "b.code_order"),
               "must be row_major or aiter_data_16x16 on gfx950"};
     }
-    // Lanes have 32-bit offsets of up to 15 rows.
+    // Lanes use 32-bit offsets over up to 15 rows.
     if (x->code_order == placement::row_major && x->code_stride >= index_t{1} << 27) {
       return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be below 2^27 on gfx950"};
     }
@@ -87,7 +87,8 @@ inline status check_aiter_operands(const gemm_problem& p) {
   return {};
 }
 
-/// gfx942's kernel reads MXFP4 itself, scales four at a time; MXFP8 is expanded first, from any rows.
+/// Checks gfx942's operands. Its MXFP4 kernel loads four scales at a time. MXFP8 is expanded first and has no such
+/// limits.
 inline status check_gfx942(const gemm_problem& p) {
   if (is_fp8(p)) return {};
   if (p.a.k % 128 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};

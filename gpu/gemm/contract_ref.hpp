@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the GEMM kernels of gpu/ compute, bit for bit, on the CPU: an operand is expanded as the kernel expands it, then
-// accumulate_ref under the options of the kernel's entry in gemm_contracts.hpp gives the accumulator. The slow literal
-// definition; tests compare kernels with it.
+// CPU reference of the block-scaled GEMM kernels, bit for bit.
+// An operand is expanded as the kernel expands it. Then accumulate_ref under the options of the kernel's entry in
+// gemm_contracts.hpp gives the accumulator. Slow and literal; tests compare kernels with it.
 #pragma once
 
 #include <vector>
@@ -14,18 +14,18 @@
 
 namespace rotoscale::gpu {
 
-/// One row of an operand as a matrix unit multiplies it.
+/// One row of an operand in the form that a matrix unit multiplies.
 struct expanded_row {
   format element;
   std::vector<std::uint8_t> codes;
-  int base = 0;  ///< the unit's numbers times 2^base are the operand's
+  int base = 0;  ///< values are the unit's numbers times 2^base
   gemm_operand operand() const {
     const auto bytes = static_cast<index_t>(codes.size());
     return {element, 1, element.bits() == 16 ? bytes / 2 : bytes, codes.data(), bytes};
   }
 };
 
-/// Row `r` rounded to BF16: exact for MXFP4, whose values beyond FP32 are Inf in both.
+/// Row `r` rounded to BF16. Exact for MXFP4: values beyond FP32 are Inf in both.
 inline expanded_row expand_bf16_row(block_format f, block_matrix<const std::uint8_t> m, index_t r) {
   expanded_row row{formats::bf16, {}};
   for (index_t c = 0; c < m.k; ++c) {
@@ -36,7 +36,7 @@ inline expanded_row expand_bf16_row(block_format f, block_matrix<const std::uint
   return row;
 }
 
-/// The range of scale bytes that folding has to cover.
+/// Range of scale bytes that folding must cover.
 struct fold_range_of_row {
   int least = 255, largest = -1;
   void add(int byte) {
@@ -47,7 +47,7 @@ struct fold_range_of_row {
   int top() const { return largest < 0 ? unit_scale_byte : largest; }
 };
 
-/// Scales that are NaN do not count.
+/// Range of the scales of row `r`, NaN excluded. `with_zeros` includes blocks of zeros.
 inline fold_range_of_row range_of_row(block_matrix<const std::uint8_t> m, index_t r, bool with_zeros) {
   fold_range_of_row range;
   for (index_t b = 0; b < m.k / 32; ++b) {
@@ -60,14 +60,15 @@ inline fold_range_of_row range_of_row(block_matrix<const std::uint8_t> m, index_
   }
   return range;
 }
-/// Blocks of zeros count unless the window is too small for them. Which base a row has cannot be seen in a result.
+/// Range of row `r`. It includes blocks of zeros if they fit into the window. The base of a row changes no result.
 inline fold_range_of_row fold_range_ref(block_matrix<const std::uint8_t> m, index_t r, int window = fold_window) {
   const fold_range_of_row all = range_of_row(m, r, true);
   return all.fits(window) ? all : range_of_row(m, r, false);
 }
 
-/// How `accurate` multiplies row `r` if no other row of the tile is worse. Its results are the same on either side of
-/// int8's edge. In units of the least scale's 0.5, int8 takes values up to 12 * 2^3, squares below 2^24 in sum.
+/// Width of row `r` for `accurate`, if no other row of the tile is wider. Results are the same on both sides of the
+/// int8 limit. In units of 0.5 times the smallest scale, int8 holds values up to 12 * 2^3 whose squares sum to less
+/// than 2^24.
 inline operand_width width_ref(block_matrix<const std::uint8_t> m, index_t r) {
   const fold_range_of_row range = fold_range_ref(m, r, int8_window);
   if (!range.fits()) return operand_width::bf16;
@@ -83,7 +84,7 @@ inline operand_width width_ref(block_matrix<const std::uint8_t> m, index_t r) {
   return squares < 0x1p24 ? operand_width::int8 : operand_width::e5m2;
 }
 
-/// Row `r` of an MXFP4 matrix with its scales folded into E5M2; it must fit.
+/// Row `r` of an MXFP4 matrix with its scales folded into E5M2. It must fit.
 inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t r) {
   const int top = fold_range_ref(m, r).top();
   expanded_row row{formats::e5m2, {}, fold_base(top)};
@@ -94,13 +95,13 @@ inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t 
   return row;
 }
 
-/// The accumulator of an output of a kernel whose operands are expanded rows; gemm_epilogue makes the output of it.
+/// Accumulator of an output from two expanded rows. gemm_epilogue turns it into the output.
 inline float model_sum(const expanded_row& a, const expanded_row& b, const gemm_options& o) {
   return times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
 }
 
-/// Must a tile of window_tile × window_tile outputs be computed from BF16? It must where its rows of A or of B are
-/// outside; one answer for each window_tile rows of an operand.
+/// For each window_tile rows of an operand: true if one of them is outside the E5M2 window. Its tiles of outputs are
+/// then computed from BF16.
 inline std::vector<bool> tiles_outside_window(block_matrix<const std::uint8_t> m) {
   std::vector<bool> outside(static_cast<std::size_t>((m.rows + window_tile - 1) / window_tile));
   for (index_t r = 0; r < m.rows; ++r) {

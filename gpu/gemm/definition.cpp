@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launcher of gpu/api/gemm_definition.hpp.
+// The launchers of gpu/api/gemm_definition.hpp, except unrotate_operand.
 #include "gpu/api/device.hpp"
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/dialect/launch.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 using namespace detail;
 
-/// Tiles of 16 R rows and columns.
+/// Number of tiles of 16 R rows and columns.
 template <int R>
 std::int64_t tiles_of(const definition_arguments& p) {
   constexpr std::int64_t tile = 16 * R;
@@ -25,8 +25,8 @@ status run(void (*kernel)(definition_arguments), const definition_arguments& p, 
   return launch(kernel, blocks(tiles_of<R>(p)), blocks(definition_threads), 0, s, p);
 }
 
-/// With the largest tile that leaves no processor idle, if any does. Tiles of one output a thread only where each has a
-/// processor of its own: they read twice as much shared memory for a product as those of four.
+/// Launches with the largest tile that still gives every SM or CU a tile. Tiles of one output per thread read twice as
+/// much shared memory per product as tiles of four outputs. They are used only if each tile has an SM or CU to itself.
 status run_chain(const definition_arguments& p, int processors, stream s) {
   if (tiles_of<max_owned>(p) >= processors) return run<max_owned>(chain_kernel<max_owned>, p, s);
   if (tiles_of<4>(p) >= processors) return run<4>(chain_kernel<4>, p, s);
@@ -36,7 +36,7 @@ status run_blockwise(const definition_arguments& p, int processors, stream s) {
   return tiles_of<4>(p) >= processors ? run<4>(blockwise_kernel<4>, p, s) : run<2>(blockwise_kernel<2>, p, s);
 }
 
-/// Can a matrix unit's kernels read an operand that take_operand takes?
+/// True if a matrix unit's kernels can read an operand that take_operand accepts.
 bool is_for_unit(const gemm_operand& x) {
   return x.block_rows == 1 && x.factor == nullptr && x.code_stride % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(x.codes) % 16 == 0;

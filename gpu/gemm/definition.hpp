@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM of fp32_fma_chain: every output is one chain of fused multiply-adds with k ascending, whatever the tile.
-// Tiles of the operands become FP32 in shared memory; a thread owns R × R outputs. Nothing is added for what lies
-// beyond k, since +0 would change a sum of -0.
+// The GEMM of fp32_fma_chain on CUDA cores or VALUs: each output is one chain of fused multiply-adds in ascending k.
+// 1. load a tile of A and B, decoded to FP32 in shared memory
+// 2. fused multiply-adds; a thread owns R × R outputs
+// 3. scale by the factors and store
+// Nothing is added beyond k, since +0 would change a sum of -0.
 #pragma once
 
 #include <type_traits>
@@ -18,15 +20,15 @@ enum class dense_element : int { fp32, bf16, e4m3, e5m2, e2m1, e2m3, e3m2 };
 /// An operand of gemm_by_definition.
 struct definition_operand {
   const std::uint8_t* codes = nullptr;
-  std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is not for elements of less than a byte
-  const std::uint8_t* scales = nullptr;   ///< of blocks; null: none
+  std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is unused for elements of less than a byte
+  const std::uint8_t* scales = nullptr;   ///< block scales; null: none
   std::int64_t scale_stride = 0;
-  int length_log2 = 5, rows_log2 = 0;  ///< extents of a block
+  int length_log2 = 5, rows_log2 = 0;  ///< log2 of a block's length and rows
   bool ue4m3_scales = false;           ///< else E8M0
   const float* factor = nullptr;
   int rows = 0;
   dense_element element = dense_element::fp32;
-  bool k_contiguous = true;  ///< else rows are: which way threads read
+  bool k_contiguous = true;  ///< else rows are contiguous; selects the order of loads
 };
 
 struct definition_arguments {
@@ -37,13 +39,13 @@ struct definition_arguments {
   bool bf16_stored = false, bf16_rounded = false, accumulate = false;
 };
 
-/// An E2M1 code's value: 0, 0.5, then numbers whose bits are 2^22 apart.
+/// Value of an E2M1 code: 0, 0.5, then numbers whose bits are 2^22 apart.
 __device__ inline float e2m1_value(std::uint32_t code) {
   const std::uint32_t m = code & 7u, bits = m == 0 ? 0 : m == 1 ? 0x3F000000u : 0x3F800000u + ((m - 2) << 22);
   return fp32_from_bits(bits | (code & 8u) << 28);
 }
 
-/// The scale byte of the block that an element lies in.
+/// Scale byte of the block of element (row, k).
 __device__ inline std::uint8_t scale_byte_of(const definition_operand& o, int row, int k) {
   return o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
 }
@@ -54,8 +56,8 @@ __device__ inline float definition_scale(const definition_operand& o, int row, i
   return scale_of(o, scale_byte_of(o, row, k));
 }
 
-/// Calls f with a std::integral_constant: the element. Inlined in any case: AMD's compiler would rather call, and a
-/// kernel with calls has no budget of registers.
+/// Calls f with a std::integral_constant of the element. Always inlined: AMD's compiler would emit a call, and the
+/// registers of a kernel with calls cannot be bounded.
 template <class Function>
 [[gnu::always_inline]] __device__ inline auto with_element(dense_element e, const Function& f) {
   switch (e) {
@@ -69,14 +71,15 @@ template <class Function>
   }
 }
 
-/// Where element k of a row is; of 6-bit codes the row's first byte.
+/// Address of element k of a row; of 6-bit codes the row's first byte.
 template <dense_element E>
 __device__ inline const std::uint8_t* element_place(const definition_operand& o, int row, int k) {
   const std::uint8_t* const first = o.codes + row * o.row_step;
   if constexpr (E <= dense_element::e5m2) return first + k * o.k_step;
   return E == dense_element::e2m1 ? first + k / 2 : first;
 }
-/// What is read there: a number of 32 or 16 bits, the byte of an 8-bit code or of two E2M1 codes, a 6-bit code.
+/// Bits read at that address: a number of 32 or 16 bits, the byte of an 8-bit code or of two E2M1 codes, or a 6-bit
+/// code.
 template <dense_element E>
 __device__ inline std::uint32_t element_bits(const std::uint8_t* at, int k) {
   if constexpr (E == dense_element::fp32) return *reinterpret_cast<const any_word*>(at);
@@ -84,7 +87,7 @@ __device__ inline std::uint32_t element_bits(const std::uint8_t* at, int k) {
   if constexpr (E <= dense_element::e2m1) return *at;
   return load_code(formats::e2m3, at, k);
 }
-/// Its value, without scale.
+/// Value of these bits, without scale.
 template <dense_element E>
 __device__ inline float element_value(std::uint32_t bits, int k) {
   if constexpr (E == dense_element::fp32) return fp32_from_bits(bits);
@@ -106,7 +109,7 @@ __device__ inline float element_value(std::uint32_t bits, int k) {
   return o.scales == nullptr ? x : x * definition_scale(o, row, k);
 }
 
-/// The last step of an output, as finish_output and the CPU's storage of BF16 have it.
+/// Epilogue of an output, with the bits of finish_output and of the CPU's BF16 storage.
 __device__ inline void store_definition(const definition_arguments& p, float acc, float factor, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
   float old = 0.0f;
@@ -129,15 +132,14 @@ __device__ inline float definition_factor(const definition_arguments& p) {
 }
 
 inline constexpr int definition_threads = 256;
-/// Rows and columns of outputs that a thread owns at most: AMD's compiler has no registers for eight.
+/// Maximum rows and columns of outputs per thread. AMD's compiler spills at eight.
 inline constexpr int max_owned = bounds_count_waves ? 4 : 8;
-/// Products of an output between two loads of tiles: more where a thread owns few outputs, so that their arithmetic
-/// takes as long as a load.
+/// k per tile. Threads with few outputs take more k, so that their arithmetic takes as long as a load.
 template <int R>
 inline constexpr int definition_step = R < 4   ? 64
                                        : R < 8 ? 32
                                                : 16;
-/// 0: as many as the registers that the compiler finds best leave room for.
+/// Blocks per SM in the launch bounds; 0: no bound.
 template <int R>
 inline constexpr int chain_blocks_per_processor = bounds_count_waves ? 0
                                                   : R < 4            ? 4
@@ -152,7 +154,7 @@ struct decode_arguments {
   std::int64_t stride = 0;
 };
 
-/// One thread an element, in the target's order.
+/// One thread per element, in the target's order.
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads) decode_kernel(const decode_arguments a) {
   const std::int64_t columns = a.transposed ? a.from.rows : a.k, rows = a.transposed ? a.k : a.from.rows;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
@@ -170,20 +172,20 @@ struct decode_arguments {
   }
 }
 
-/// N numbers that move as one.
+/// N numbers loaded as one vector.
 template <class T, int N>
 struct alignas(N * sizeof(T)) packed_numbers {
   T of[N];
 };
 
-/// Which of a tile's rows (or columns) a thread owns: groups of V neighbours.
+/// Rows (or columns) of a tile that a thread owns: groups of V neighbours.
 template <int R>
 struct owned {
   static constexpr int vector = R < 4 ? R : 4, groups = R / vector, tile = 16 * R;
   __device__ static constexpr int index(int part, int i) {
     return i / vector * 16 * vector + part * vector + i % vector;
   }
-  /// The owned numbers of a row of shared memory.
+  /// Loads the owned numbers of a row of shared memory.
   template <class T>
   __device__ static void load(const T* from, int part, T (&to)[R]) {
     ROTOSCALE_UNROLL
@@ -195,23 +197,24 @@ struct owned {
   }
 };
 
-/// In shared memory; aligned as owned::load reads it.
+/// One stage in shared memory, aligned for owned::load.
 template <int R>
 struct alignas(16) definition_tiles {
   static constexpr int pitch = 16 * R + 4;
   float a[definition_step<R>][pitch], b[definition_step<R>][pitch];
 };
 
-/// A thread's share of a tile of definition_step<R> × 16 R numbers, on its way to shared memory: every so many rows of
-/// one k, or every so many k of one row. Decoded when stored, behind the wait for all of its loads.
+/// A thread's part of a tile of definition_step<R> × 16 R numbers, in registers between memory and shared memory:
+/// equidistant rows of one k, or equidistant k of one row. Numbers are decoded when stored, so that all loads are in
+/// flight together.
 template <int R>
 struct definition_share {
   static constexpr int step = definition_step<R>, tile = 16 * R, count = step * tile / definition_threads;
   static_assert(definition_threads % tile == 0 && definition_threads % step == 0 && step <= 64);
   std::uint32_t bits[count];  ///< element_bits; 0 outside
-  std::uint8_t scale[count];  ///< where there are block scales
+  std::uint8_t scale[count];  ///< with block scales only
 
-  /// The first element. A warp has 8 k of 4 rows where k is contiguous, which lie in all banks of shared memory.
+  /// The first element. If k is contiguous, a warp has 8 k of 4 rows, which cover all banks of shared memory.
   __device__ static int row_of(const definition_operand& o, int thread) {
     return o.k_contiguous ? thread / 8 % 4 + thread / (4 * step) * 4 : thread % tile;
   }
@@ -223,7 +226,7 @@ struct definition_share {
   }
   __device__ static int k_apart(const definition_operand& o) { return o.k_contiguous ? 0 : definition_threads / tile; }
 
-  /// Reads the share of the tile at (row, k) of a matrix of o.rows × `end`.
+  /// Loads this thread's part of the tile at (row, k) of a matrix of o.rows × `end`.
   [[gnu::always_inline]] __device__ void load(const definition_operand& o, int row, int k, int end, int thread) {
     row += row_of(o, thread);
     k += k_of(o, thread);
@@ -239,7 +242,7 @@ struct definition_share {
   }
 
  private:
-  /// Operands of whole bytes may be transposed: then a thread's elements differ in k.
+  /// Operands of whole bytes may be transposed. Then a thread's elements differ in k.
   template <dense_element E>
   static constexpr bool has_k_apart = E <= dense_element::e5m2;
   template <dense_element E>

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the definitions' contracts for AMD, for clang without an SDK: what tests/gpu/amd_listings.py reads the
-// disassembly of.
+// The SIMT GEMM kernels for AMD, compiled by clang without an SDK. tests/gpu/amd_listings.py reads their disassembly.
 #include "gpu/gemm/blockwise.hpp"
 
 namespace rotoscale::gpu {

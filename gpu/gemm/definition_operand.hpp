@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands that gemm_by_definition's kernels read, element by element: checked, and in the kernels' terms.
+// Operands of gemm_by_definition's kernels: checks, and conversion from gemm_operand to kernel arguments.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -17,7 +17,7 @@ inline bool is_plain(const gemm_operand& x) {
                              (x.scale == formats::e8m0 || x.scale == formats::ue4m3));
 }
 
-/// A launcher's argument and its members, for errors.
+/// Names of a launcher's argument and its members, for error messages.
 struct operand_names {
   const char *element, *code_order, *rows, *k, *code_stride, *codes, *scales, *factor, *whole;
 };
@@ -32,10 +32,10 @@ inline constexpr operand_names names_of_stored{"stored.element", "stored.code_or
                                                "stored.k",       "stored.code_stride", "stored.codes",
                                                "stored.scales",  "stored.factor",      "stored"};
 
-/// Memory of an operand that is not empty, whose elements have `bytes` bytes, or 1 where two or more share one.
+/// Checks the memory of a non-empty operand. An element has `bytes` bytes, or 1 if elements share bytes.
 inline status check_operand_memory(const gemm_operand& x, index_t bytes, const operand_names& names) {
   const index_t alignment = x.element == formats::e2m1 ? 4 : bytes;
-  // The stride of a single row or column may be anything.
+  // A single row or column may have any stride.
   if ((x.transposed ? x.k : x.rows) > 1 && x.code_stride % alignment != 0) {
     return {error_code::bad_extent, names.code_stride,
             x.element == formats::e2m1 ? "must be a multiple of 4" : "must be whole elements"};
@@ -45,7 +45,7 @@ inline status check_operand_memory(const gemm_operand& x, index_t bytes, const o
   return x.block == 0 ? status{} : check_pointer(x.scales, names.scales);
 }
 
-/// Checks `x` and fills `to`.
+/// Checks `x` and fills `to`. Returns the first error.
 inline status take_operand(const gemm_operand& x, const operand_names& names, definition_operand& to) {
   constexpr struct {
     format of;
@@ -80,7 +80,7 @@ inline status take_operand(const gemm_operand& x, const operand_names& names, de
   }
   const int bytes = narrow ? 1 : x.element.bits() / 8;
   to.codes = x.codes;
-  // The stride of a single row or column may be anything: nobody takes that step, but addresses behind it are formed.
+  // A single row or column may have any stride. It is never used for an access, but addresses with it are computed.
   const bool is_single = (x.transposed ? x.k : x.rows) == 1;
   const index_t stride = is_single ? 0 : x.code_stride;
   to.row_step = x.transposed ? bytes : stride;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launch of GEMMs of operands without block scales, and the BF16 kernels.
+// Launches GEMMs of operands without block scales, and holds the BF16 kernels.
 #include "gpu/gemm/dense.hpp"
 
 #include "gpu/gemm/dense_kernels.hpp"

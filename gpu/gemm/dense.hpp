@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What gemm_bf16 and gemm_fp8 have in common: checks of operands as they lie, parts of K, the launch (dense.cpp).
+// Common to gemm_bf16 and gemm_fp8: operand checks, split-K workspace, launch (dense.cpp).
 #pragma once
 
 #include "gpu/api/gemm_definition.hpp"
@@ -9,7 +9,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Rows in memory that are vectors of 16 bytes, as copies take them.
+/// Checks that rows in memory are whole 16-byte vectors. Returns the first error.
 inline status check_dense(const gemm_operand& x, bool first) {
   const auto named = [first](const char* a, const char* b) { return first ? a : b; };
   if (x.rows < 1 || x.k < 1 || x.rows > max_gemm_extent || x.k > max_gemm_extent) {
@@ -22,7 +22,7 @@ inline status check_dense(const gemm_operand& x, bool first) {
   return check_pointer(x.codes, 16, named("a.codes", "b.codes"));
 }
 
-/// Bytes for the sums of parts of K, enough for any smaller k as well, which may have more parts.
+/// Bytes for the sums of the parts of K. They suffice for any smaller k, which may have more parts.
 inline std::size_t dense_workspace_bytes(index_t m, index_t n, index_t k, int split_k,
                                          const gemm_contract_entry& contract) {
   if (m < 1 || n < 1 || k < 1 || split_k < 1 || k > max_gemm_extent) return 0;
@@ -31,14 +31,14 @@ inline std::size_t dense_workspace_bytes(index_t m, index_t n, index_t k, int sp
   return parts > 1 ? sizeof(float) * static_cast<std::size_t>(m * n) * static_cast<std::size_t>(parts) : 0;
 }
 
-/// Parts of K and their workspace.
+/// Split-K and its workspace.
 struct dense_parts {
   int split_k;
   void* workspace;
   std::size_t workspace_bytes;
 };
 
-/// Multiplies operands that check_dense takes under `contract`, which `device` has a kernel for.
+/// Multiplies operands that passed check_dense under `contract`, which `device` must support.
 status run_dense(const gemm_operand& a, const gemm_operand& b, const sum_output& r, const gemm_contract_entry& contract,
                  const dense_parts& p, const device_info& device, stream stream);
 

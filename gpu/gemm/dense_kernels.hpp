@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of dense BF16 and FP8 operands a build has, in the manner of kernels.hpp.
+// Selects the kernels of dense BF16 and FP8 operands of a build, like kernels.hpp.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -17,7 +17,7 @@
 #if !defined(ROTOSCALE_CUDA)
 namespace rotoscale::gpu::detail {
 
-/// The product under `o`: in host mode by the kernel of the unit that adds so.
+/// Multiplies under `o`. In host mode the unit of `o` selects the kernel.
 inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, [[maybe_unused]] const gemm_options& o,
                              const gemm_arguments& g, const device_info& device, stream s) {
 #if defined(ROTOSCALE_GPU_HOST)

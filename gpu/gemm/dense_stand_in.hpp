@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for sm_90's kernels of dense BF16 and FP8 operands: one thread an output, the matrix unit by its
-// mma_model.
+// Host mode's stand-in for sm_90's kernels of dense BF16 and FP8 operands: one thread per output, with the tensor
+// core's mma_model.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -12,7 +12,7 @@ namespace rotoscale::gpu {
 
 inline constexpr int dense_threads = 64;
 
-/// One thread an output of a GEMM of dense operands.
+/// One thread per output of a GEMM of dense operands.
 [[maybe_unused]] static __global__ void dense_stand_in_kernel(const gemm_operand a, const gemm_operand b,
                                                               const gemm_options o, const gemm_arguments p) {
   const std::int64_t at = block_index().x * std::int64_t{dense_threads} + thread_index().x;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launcher that chooses its kernel itself. No device code.
+// gemm() and select_gemm(): launch with a selected kernel. No device code.
 #include "gpu/gemm/dispatch.hpp"
 
 #include "gpu/gemm/check.hpp"
@@ -9,7 +9,7 @@ namespace rotoscale::gpu {
 
 namespace {
 
-/// Read once a process.
+/// The tuned table, read once per process.
 struct loaded_table {
   std::vector<tuned_row> rows;
   std::string reason;
@@ -39,11 +39,11 @@ std::string gemm_selection::message() const {
 status select_gemm(const gemm_problem& p, gemm_contract contract, const device_info& device, gemm_selection& selected) {
   static const loaded_table table;
   if (!table.read.ok()) return table.read;
-  // Extents beyond what kernels take are refused before they are looked up.
+  // Unsupported extents are refused before the lookup.
   if (status s = check_gemm(p, {contract, 1}, device); !s.ok()) return s;
   if (status s = choose_gemm(table.rows, device, contract, make_shape(p), selected); !s.ok()) return s;
   status s = check_gemm(p, selected.choice, device);
-  // The caller's own arguments are in order: what is wrong is the choice.
+  // The caller's arguments were valid, so the forced choice is wrong.
   if (!s.ok() && selected.from == gemm_selection::source::forced) s.argument = "ROTOSCALE_GPU_KERNEL";
   return s;
 }

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which GEMM kernel for which shape: tables of measurements, one row a shape, in the manner of AITER's (ROCm/aiter,
-// a4w4_blockscale_tuned_gemm.csv), which the library is built with. Looked up by the exact shape, then by M rounded up
-// as AITER rounds it, else a heuristic decides. Two environment variables: ROTOSCALE_GPU_TUNED names another table,
-// ROTOSCALE_GPU_KERNEL forces a kernel ("fast", "fast/4" for four parts of K, "fast/4/64x256/5/n8" for all of it).
+// Selects the GEMM kernel for a shape from a table of measurements, like AITER's (ROCm/aiter,
+// a4w4_blockscale_tuned_gemm.csv).
+// Lookup: 1. the exact shape, 2. M rounded up like in AITER, 3. a heuristic. The library is built with a table.
+// Environment: ROTOSCALE_GPU_TUNED names another table, ROTOSCALE_GPU_KERNEL forces a kernel ("fast", "fast/4" for four
+// parts of K, "fast/4/64x256/5/n8" for the whole schedule).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 
 namespace rotoscale::gpu {
 
-/// What a kernel's speed depends on: A [m, k] · Bᵀ [n, k] of a format.
+/// Key of the table: A [m, k] · Bᵀ [n, k] in a format.
 struct gemm_shape {
   bool fp8 = false;  ///< MXFP8, else MXFP4
   int m = 0, n = 0, k = 0;
@@ -36,14 +37,14 @@ inline gemm_shape make_shape(const gemm_problem& p) {
 }
 inline const char* format_name(const gemm_shape& s) { return s.fp8 ? "mxfp8" : "mxfp4"; }
 
-/// Columns of the table, in this order, comma-separated, with a header line; lines that begin with # are comments.
+/// Row of the table: comma-separated columns in this order, with a header line. Lines that begin with # are comments.
 struct tuned_row {
   gpu::arch arch = gpu::arch::other;
-  int processors = 0;  ///< multiprocessors or compute units
+  int processors = 0;  ///< number of SMs or CUs
   gemm_shape shape;
-  gemm_choice choice;  ///< no zeros in its schedule but where the device's kernels have none of it
+  gemm_choice choice;  ///< its schedule has zeros only where the device's kernels have no such parameter
   double us = 0, tflops = 0;
-  double error = 0;  ///< relative, Frobenius norm, against FP64
+  double error = 0;  ///< relative error in the Frobenius norm, against FP64
 };
 
 inline constexpr const char* tuned_header = "arch,units,format,m,n,k,kernel,tile,stages,split_k,raster,us,tflops,error";
@@ -73,7 +74,7 @@ inline std::vector<std::string> parts_of(std::string_view text, char between) {
   return parts;
 }
 
-/// A whole number above zero, of digits alone.
+/// Parses a positive integer of digits only.
 inline bool parse_count(std::string_view text, int& value) {
   std::int64_t x = 0;
   for (const char c : text) {
@@ -84,7 +85,7 @@ inline bool parse_count(std::string_view text, int& value) {
   return x > 0;
 }
 
-/// "256x64": rows, then columns of C.
+/// "256x64": rows × columns of C.
 inline std::string tile_text(const gemm_schedule& s) {
   return std::to_string(s.tile_m) + "x" + std::to_string(s.tile_n);
 }
@@ -103,7 +104,7 @@ inline bool parse_raster(std::string_view text, gemm_schedule& s) {
   return (s.bands_of_columns || text.starts_with('m')) && parse_count(text.substr(1), s.band);
 }
 
-/// "CONTRACT", or as much more as one likes of "CONTRACT/PARTS/TILE/STAGES/RASTER". False if it is neither.
+/// Parses "CONTRACT", optionally with "/PARTS", "/TILE", "/STAGES", "/RASTER" in this order. False if malformed.
 inline bool parse_choice(std::string_view text, gemm_choice& choice) {
   const auto parts = parts_of(text, '/');
   choice = {};
@@ -118,7 +119,7 @@ inline bool parse_choice(std::string_view text, gemm_choice& choice) {
   return false;
 }
 
-/// What is wrong with a row's choice for its device, or null.
+/// Returns the error in a row's choice for its device, or null.
 inline const char* check_tuned(const tuned_row& row) {
   const arch_traits& traits = traits_of(row.arch);
   const bool reference = row.choice.contract == gemm_contract::reference;
@@ -128,7 +129,7 @@ inline const char* check_tuned(const tuned_row& row) {
   return s.ok() ? nullptr : s.reason;
 }
 
-/// One line of a table; what is wrong with it, or null.
+/// Parses one line of a table. Returns its error, or null.
 inline const char* parse_row(const std::string& line, tuned_row& row) {
   const auto fields = parts_of(line, ',');
   if (fields.size() != 14) return "fourteen columns are needed";
@@ -159,7 +160,7 @@ inline const char* parse_row(const std::string& line, tuned_row& row) {
   return check_tuned(row);
 }
 
-/// Rows of a table. Empty `error`: all of it was understood; else "line N: what is wrong", and no rows.
+/// Parses a table. On failure `error` is "line N: reason", and no rows are returned.
 inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) {
   std::vector<tuned_row> rows;
   std::string line;
@@ -182,7 +183,7 @@ inline std::vector<tuned_row> parse_tuned(std::istream& in, std::string& error) 
   return rows;
 }
 
-/// M rounded up as AITER rounds it: finely (level 0), or to a power of two (level 1).
+/// M rounded up like in AITER: finely (level 0), or to a power of two (level 1).
 inline int padded_m(int m, int n, int level) {
   const auto up = [m](int unit) { return (m + unit - 1) / unit * unit; };
   if (level == 0) return up(m <= 256 ? 16 : m <= 1024 ? 32 : m <= 4096 ? 64 : 128);
@@ -192,7 +193,7 @@ inline int padded_m(int m, int n, int level) {
   return power;
 }
 
-/// The fastest row for a shape under a contract, or null: the exact shape, then padded M of widths 0 and 1.
+/// The fastest row for a shape under a contract, or null. Looks up the exact shape, then padded M of levels 0 and 1.
 inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const device_info& device,
                                    gemm_contract contract, const gemm_shape& shape) {
   for (const int wanted : {shape.m, padded_m(shape.m, shape.n, 0), padded_m(shape.m, shape.n, 1)}) {
@@ -207,15 +208,15 @@ inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const dev
   return nullptr;
 }
 
-/// As many parts of K as leave no multiprocessor idle, none shorter than 1024.
+/// Largest split-K whose tiles fit into one wave: at most 16, and parts of at least 1024 k.
 inline int filling_parts(const device_info& device, const tile_shape& tile, const gemm_shape& shape) {
   const std::int64_t across = (shape.n + tile.n - 1) / tile.n, tiles = (shape.m + tile.m - 1) / tile.m * across;
   const std::int64_t parts = std::min<std::int64_t>(device.processors / tile.processors / tiles, shape.k / 1024);
   return static_cast<int>(std::clamp<std::int64_t>(parts, 1, 16));
 }
 
-/// What a tile costs, in products of a processor: its waves of tiles, at its part of the unit's rate; and, with more
-/// parts than one, the memory that sums of parts take. Only what is cheaper matters.
+/// Relative cost of a tile, in products of one SM or CU: its waves at its share of the unit's rate. With split-K the
+/// memory traffic of the partial sums is added.
 inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile, int parts, const gemm_shape& shape) {
   const std::int64_t tiles = std::int64_t{(shape.m + tile.m - 1) / tile.m} * ((shape.n + tile.n - 1) / tile.n) * parts;
   const std::int64_t workers = device.processors / tile.processors, waves = (tiles + workers - 1) / workers;
@@ -225,7 +226,7 @@ inline std::int64_t tile_cost(const device_info& device, const tile_shape& tile,
   return waves * (outputs * (shape.k / parts) * 100 / tile.percent + start) + adding;
 }
 
-/// The tile that costs least with parts_of(tile) parts of K.
+/// The cheapest tile with parts_of(tile) parts of K.
 template <class Parts>
 const tile_shape& cheapest_tile(const device_info& device, std::span<const tile_shape> tiles, const gemm_shape& shape,
                                 const Parts& parts_of) {
@@ -234,7 +235,7 @@ const tile_shape& cheapest_tile(const device_info& device, std::span<const tile_
   });
 }
 
-/// Without a row: the cheapest tile with as many parts of K as fill the device.
+/// Choice without a table row: the cheapest tile, with the split-K that fills the device.
 inline gemm_choice heuristic_choice(const device_info& device, gemm_contract contract, const gemm_shape& shape) {
   const arch_traits& traits = traits_of(device.arch);
   gemm_choice choice{contract};
@@ -248,8 +249,8 @@ inline gemm_choice heuristic_choice(const device_info& device, gemm_contract con
   return choice;
 }
 
-/// Reads the table that ROTOSCALE_GPU_TUNED names, else `built_in`. One that cannot be understood is an error, whose
-/// text `reason` owns.
+/// Reads the table named by ROTOSCALE_GPU_TUNED, else `built_in`. A malformed table is an error. `reason` owns its
+/// text.
 inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows, std::string& reason) {
   rows.clear();
   std::string error;
@@ -269,8 +270,8 @@ inline status load_tuned(const char* built_in, std::vector<tuned_row>& rows, std
   return {};
 }
 
-/// Kernel, tile, stages, split-K and raster order for a shape under a contract. ROTOSCALE_GPU_KERNEL decides where it
-/// is set, the contract included.
+/// Selects kernel, tile, stages, split-K and raster order for a shape under a contract. ROTOSCALE_GPU_KERNEL overrides
+/// everything, also the contract.
 inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info& device, gemm_contract contract,
                           const gemm_shape& shape, gemm_selection& selected) {
   selected = {};
@@ -291,7 +292,7 @@ inline status choose_gemm(const std::vector<tuned_row>& rows, const device_info&
   return {};
 }
 
-/// All of gpu/gemm/tuned as one table.
+/// The tables of gpu/gemm/tuned, concatenated.
 extern const char* const tuned_text;
 
 }  // namespace rotoscale::gpu

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands in the form that the sm_90 GEMM kernels multiply: E2M1 codes with their E8M0 scales folded in, as E5M2
-// against one power of two a row, or as BF16 (expand_int8.hpp: as int8). One warp a chunk of a row, both operands
-// in one launch.
+// Expansion of MXFP4 and MXFP8 operands into the form that tensor cores multiply.
+// E2M1 codes with E8M0 scales become E5M2 relative to one power of two per row, or BF16 (int8: expand_int8.hpp). One
+// warp expands a chunk of a row; one launch covers both operands.
 #pragma once
 
 #include "gpu/dialect/e2m1.hpp"
@@ -13,7 +13,7 @@
 
 namespace rotoscale::gpu {
 
-/// Blocks as the quantizers store them: rows of codes, [rows, k / 32] E8M0 scales, rows of whole words.
+/// Blocks in the quantizers' layout: rows of codes in whole words, and [rows, k / 32] E8M0 scales.
 struct block_source {
   const std::uint8_t* codes;
   const std::uint8_t* scales;
@@ -26,15 +26,15 @@ struct expand_arguments {
   block_source a, b;
   int k;
   std::uint8_t *e5m2_a, *e5m2_b;        ///< E5M2 [rows, k]
-  std::uint8_t *staging_a, *staging_b;  ///< BF16 [rows, k], int8 before
-  int base_b = 0;                       ///< where B's rows begin in `base` and `widths`
-  int* base = nullptr;                  ///< exponents of A's rows, then of B's; the first expansion writes them
-  operand_width* widths = nullptr;      ///< the same; null: all rows are to be BF16
+  std::uint8_t *staging_a, *staging_b;  ///< BF16 [rows, k]; holds int8 before
+  int base_b = 0;                       ///< index of B's first row in `base` and `widths`
+  int* base = nullptr;                  ///< exponents of A's rows, then of B's; written by the first expansion
+  operand_width* widths = nullptr;      ///< widths, indexed the same way; null: all rows become BF16
 };
 
 inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
 
-/// fold_code for all magnitudes of a block.
+/// fold_code of all magnitudes of a block.
 __device__ inline byte_table fold_table(int byte, int largest) {
   if (byte == nan_scale_byte) return {0x7E7E7E7Eu, 0x7E7E7E7Eu};
   const auto step = static_cast<std::uint32_t>(4 * (byte - largest + fold_top + 14)) & 0xFFu;
@@ -48,17 +48,17 @@ __device__ inline vec16 fold_sixteen(std::uint32_t first, std::uint32_t second, 
            table.of(second >> 16) | s1.high}};
 }
 
-/// The same in all lanes of a segment.
+/// Reduces least and largest over a subgroup; all lanes get the results.
 __device__ inline void reduce_range(int& least, int& largest) {
   least = segment_reduce(least, [](int a, int b) { return b < a ? b : a; });
   largest = segment_max(largest);
 }
 
-/// The range of a row's scale bytes, NaN not counted; where that is wider than `window`, blocks of zeros are left out.
+/// Range of a row's scale bytes, NaN excluded. If it is wider than `window`, blocks of zeros are excluded too.
 struct scale_range {
   int least = 255, largest = -1;
   bool has_nan = false;
-  /// The same in all lanes, but for has_nan.
+  /// Equal in all lanes, except has_nan.
   __device__ void add(int byte) {
     least = byte < least ? byte : least;
     largest = byte > largest ? byte : largest;
@@ -87,15 +87,15 @@ __device__ inline scale_range scan_range(const block_source& m, int k, int row, 
   return nonzero;
 }
 
-/// Which chunk of which row 32 lanes expand; rows are A's, then B's. Chunks, since whole rows would leave
-/// multiprocessors idle at the end.
+/// Chunk of a row that a subgroup of 32 lanes expands; A's rows come first, then B's. Whole rows would leave SMs idle
+/// at the end.
 inline constexpr int row_chunk = 2048;
 ROTOSCALE_HD constexpr int row_chunks(int k) { return (k + row_chunk - 1) / row_chunk; }
 
 struct expand_position {
   bool second;
-  int row, index, slot;  ///< in its operand, in both, in `base` and `widths`
-  int first, count;      ///< elements
+  int row, index, slot;  ///< row in its operand, in both operands, and in `base` and `widths`
+  int first, count;      ///< first element and number of elements
 };
 __device__ inline expand_position position_of(const expand_arguments& p, int index, int chunk) {
   const int first = chunk * row_chunk, left = p.k - first;
@@ -109,10 +109,10 @@ __device__ inline expand_position position_of(const expand_arguments& p, int blo
   return position_of(p, unit / chunks, unit % chunks);
 }
 
-/// A lane's codes of a chunk, sixteen at a time, and their scales; beyond the row's end zeros under the scale 0.
+/// A lane's codes of a chunk, sixteen at a time, and their scales. Beyond the row's end they are zeros with scale 0.
 struct expand_codes {
   static constexpr int depth = row_chunk / 16 / 32;
-  /// Of sixteen codes `i` of a chunk: all of them are wanted, or those of the boxes of 128 elements whose bits are set.
+  /// Selects groups of sixteen codes of a chunk: all of them, or the boxes of 128 elements whose bits are set.
   struct everything {
     __device__ bool has(int) const { return true; }
   };
@@ -156,7 +156,7 @@ __device__ void store_e5m2(const expand_arguments& p, const expand_position& at,
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
   expand_codes codes;
-  codes.load(m, at, lane);  // these loads go out before the wait for the range of the row's scales
+  codes.load(m, at, lane);  // prefetched before the wait for the range of the row's scales
   const scale_range range = scan_range(m, p.k, at.row, lane, fold_window);
   if (lane == 0 && at.first == 0) {
     p.base[at.slot] = fold_base(range.top());
@@ -169,7 +169,7 @@ ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
   return static_cast<int>((std::int64_t{rows} * row_chunks(k) + expand_segments - 1) / expand_segments);
 }
 
-/// `units` times eight codes of FP4 blocks as BF16.
+/// Expands `units` times eight FP4 codes to BF16.
 __device__ inline void expand_fp4_chunk(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
                                         std::uint8_t* to) {
   constexpr int depth = row_chunk / 8 / 32;
@@ -187,7 +187,7 @@ __device__ inline void expand_fp4_chunk(const std::uint8_t* codes, const std::ui
   }
 }
 
-/// The same of FP8 blocks, nearest even: exact but where BF16 has no such subnormal number.
+/// The same for FP8 blocks, rounded to nearest even. Inexact only where BF16 has no such subnormal number.
 __device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
                                         int lane, std::uint8_t* to) {
   for (int i = lane; i < units; i += 32) {
@@ -217,7 +217,7 @@ __device__ inline void store_bf16(const expand_arguments& p, const expand_positi
   }
 }
 
-/// All rows as BF16.
+/// Expands all rows to BF16.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
   wait_for_kernel_before();
   const expand_position at = position_of(p, static_cast<int>(block_index().x));

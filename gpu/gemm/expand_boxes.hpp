@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The expansions of fp32_blockwise on sm_90. The first writes all rows as int8, against a window of four binades that
-// holds most of a row's blocks or one of the box's own; the second joins rows' boxes by tiles; the third writes as E5M2
-// the boxes that a tile multiplies so. The definition's kernel has rows with a NaN, with scales that E5M2 has no room
-// for, or whose sums could leave FP32's normal numbers.
+// The expansions of fp32_blockwise on sm_90. K is split into boxes of 128 (tile_boxes.hpp).
+// 1. expand_window_kernel writes all rows as int8, relative to a window of four binades: the row's, which holds most of
+//    its blocks, or the box's.
+// 2. join_boxes_kernel combines the boxes of a tile's rows.
+// 3. expand_boxes_kernel writes as E5M2 the boxes that some tile multiplies so.
+// Rows fall back to the SIMT kernel if they have a NaN, scales that E5M2 cannot represent, or sums that may leave
+// FP32's normal range.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -14,7 +17,8 @@
 
 namespace rotoscale::gpu {
 
-/// How a block's segments share rows: `segments` have one, every so many chunks of it, in `rounds`.
+/// Distribution of rows over a block's subgroups. `segments` subgroups share a row, each takes every segments-th chunk,
+/// in `rounds`.
 struct row_split {
   int segments, rows, rounds;
   std::uint32_t inverse;  ///< 256 / segments, rounded up
@@ -27,12 +31,13 @@ struct row_split {
 static_assert(expand_segments == 8, "s * inverse / 256 is s / segments, rounded down, of all s below");
 
 struct box_arguments {
-  expand_arguments e;              ///< staging holds int8; no widths
-  int least_scale, largest_scale;  ///< bytes of scales that a row on the unit may have
-  log_squares* squares;            ///< of rows, as bases lie
-  /// [rows as bases lie, chunks]: boxes outside the row's window, and of them those that are in no other, 16 bits each.
+  expand_arguments e;              ///< staging holds int8; widths are unused
+  int least_scale, largest_scale;  ///< range of scale bytes of rows on the tensor cores
+  log_squares* squares;            ///< per row, indexed like `base`
+  /// [rows like `base`, chunks]: boxes outside the row's window in the low 16 bits; of these the boxes that fit into no
+  /// window in the high 16 bits.
   std::uint32_t* row_boxes;
-  std::int8_t* row_shifts;  ///< [rows as bases lie, 16 chunks]: of boxes
+  std::int8_t* row_shifts;  ///< [rows like `base`, 16 per chunk]: shifts of boxes
   tile_table tiles;
   row_split split;
 };
@@ -40,14 +45,14 @@ struct box_arguments {
 inline constexpr int chunk_boxes = row_chunk / box_k;
 static_assert(chunk_boxes == 16, "a chunk's boxes are the bits of a 16-bit number");
 
-/// The range of scale bytes: 255 - least above the largest, so that ranges are joined by maxima.
+/// Range of scale bytes: 255 - least in the high half, largest in the low half, so that ranges are joined by maxima.
 struct scale_ends {
-  std::uint32_t bits = 0;  ///< 0: of no scale
+  std::uint32_t bits = 0;  ///< 0: empty
   __device__ void join(std::uint32_t other) { bits = max3_u16x2(bits, other, other); }
   __device__ void add(int byte) {
     join(static_cast<std::uint32_t>(255 - byte) << 16 | static_cast<std::uint32_t>(byte));
   }
-  /// Over lanes whose numbers differ in the bits from `least_bit` to below `end`.
+  /// Joins over lanes whose numbers differ in the bits from `least_bit` to below `end`.
   __device__ void join_lanes(unsigned least_bit, unsigned end) {
     ROTOSCALE_UNROLL
     for (unsigned mask = least_bit; mask < end; mask *= 2) join(shuffle_xor(bits, mask));
@@ -55,17 +60,17 @@ struct scale_ends {
   __device__ int least() const { return 255 - static_cast<int>(bits >> 16); }
   __device__ int largest() const { return static_cast<int>(bits & 0xFFFFu); }
   __device__ int span() const { return bits == 0 ? 0 : largest() - least(); }
-  /// May rows on the unit have them?
+  /// True if rows on the tensor cores may have these scales.
   __device__ bool lies_in(int least_scale, int largest_scale) const {
     return bits == 0 || (least() >= least_scale && largest() <= largest_scale);
   }
 };
 static_assert(nan_scale_byte == 255, "a NaN is the largest");
 
-/// What is known of blocks other than zeros, of a lane, a segment or a row.
+/// Scale statistics of the non-zero blocks of a lane, a subgroup or a row.
 struct scale_counts {
   scale_ends ends;
-  std::uint32_t sum = 0, count = 0;  ///< of scale bytes; from `nan_count` on: there is a NaN, in blocks of zeros too
+  std::uint32_t sum = 0, count = 0;  ///< sum and number of scale bytes; count >= nan_count: NaN (zero blocks too)
   static constexpr std::uint32_t nan_count = 1u << 20;
   __device__ bool has_nan() const { return count >= nan_count; }
   __device__ void join_lanes(unsigned end) {
@@ -79,18 +84,18 @@ struct scale_counts {
 };
 static_assert(max_gemm_extent / 16 < scale_counts::nan_count && std::int64_t{max_gemm_extent} / 16 * 255 < 1LL << 31);
 
-/// What segments that share a row tell each other.
+/// Exchange buffer of the subgroups that share a row.
 struct row_parts {
   scale_counts scales[expand_segments];
   float squares[expand_segments];
 };
 
-/// Which of a block's segments share a row, and which of them a warp is.
+/// Subgroups of a block that share a row, and the index of this one.
 struct row_share {
   int first, count, own;
 };
 
-/// Is the block of a lane's group j not all zeros? It is two lanes'.
+/// True if the block of a lane's group j is not all zeros. Two lanes hold a block.
 __device__ inline bool has_numbers(const expand_codes& codes, int j) {
   const std::uint64_t own = codes.x[j] & 0x7777777777777777u;
   const std::uint32_t any = static_cast<std::uint32_t>(own) | static_cast<std::uint32_t>(own >> 32);
@@ -99,14 +104,14 @@ __device__ inline bool has_numbers(const expand_codes& codes, int j) {
 
 /// A row's window: scale bytes [top - int8_window, top].
 struct row_window {
-  scale_ends ends;  ///< of blocks other than zeros
+  scale_ends ends;  ///< range of the non-zero blocks
   int top = unit_scale_byte;
-  bool folds = true;  ///< else the row is the definition's
+  bool folds = true;  ///< false: the row falls back
   __device__ bool holds(int byte) const { return byte <= top && byte >= top - int8_window; }
 };
 
-/// A row's window: all of its scales if a window holds them, else the mean of the scales in its middle, but for what
-/// E5M2 has no room for above and below. All lanes of a warp call it.
+/// Chooses a row's window: all of its scales if they fit, else with the mean of the scales in its middle, clamped to
+/// the range that E5M2 can represent. All lanes of a warp call it.
 __device__ inline row_window choose_window(const box_arguments& p, const row_parts& parts, const row_share& row,
                                            int lane) {
   scale_counts all;
@@ -125,12 +130,14 @@ __device__ inline row_window choose_window(const box_arguments& p, const row_par
 }
 static_assert(window_depth + window_headroom == fold_window, "a row that folds has such a top");
 
-/// What a box of a row has of int8: the largest scale of its window, and whether all of its blocks lie in it. Eight
-/// lanes hold a box.
+/// The int8 window of a box of a row. Eight lanes hold a box.
+/// - `top`: the window's largest scale
+/// - `plain`: the box is in the row's window
+/// - `fits`: all of its blocks are in one window
 struct box_window {
   int top;
   bool plain, fits;
-  /// For a lane's group j of sixteen codes: the row's window if it holds the box.
+  /// For a lane's group j of sixteen codes: the row's window if it holds the box, else the box's own.
   __device__ box_window(const expand_codes& codes, int j, bool numbers, const row_window& w) {
     scale_ends ends;
     if (numbers) ends.add(codes.scale[j]);
@@ -141,12 +148,12 @@ struct box_window {
   }
 };
 
-/// The boxes of a chunk, as far as a lane sees them.
+/// Bits of the boxes of a chunk that a lane has seen.
 struct seen_boxes {
   std::uint32_t outside = 0, wide = 0;
 };
 
-/// Stores a lane's part of a chunk and its boxes' shifts. Adds its squares, in units of the window's least.
+/// Stores a lane's part of a chunk and the shifts of its boxes. Adds its squares, in units of the window's least scale.
 __device__ inline void store_window(const box_arguments& p, const expand_position& at, const expand_codes& codes,
                                     std::uint32_t nonzero, const row_window& w, int lane, float& squares,
                                     seen_boxes& boxes) {
@@ -159,7 +166,7 @@ __device__ inline void store_window(const box_arguments& p, const expand_positio
     const bool numbers = (nonzero >> j & 1u) != 0;
     const box_window box(codes, j, numbers, w);
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
-    // Nobody reads int8 of a box that has no window: its squares only are of use.
+    // The int8 codes of a box without a window are never read; only its squares are used.
     const int8_table table(box.fits ? byte : box.top - int8_window, box.top);
     const vec16 out{{table.of(low), table.of(low >> 16), table.of(high), table.of(high >> 16)}};
     std::uint32_t sum = 0;
@@ -171,13 +178,13 @@ __device__ inline void store_window(const box_arguments& p, const expand_positio
     boxes.outside |= outside ? 1u << (i / 8) : 0u;
     boxes.wide |= outside && !box.fits ? 1u << (i / 8) : 0u;
     const int binades = box.fits ? box.top - w.top : byte - (w.top - int8_window);
-    // Of a row that folds it is at most 6; blocks of zeros may have any scale.
+    // At most 6 for a row that folds; blocks of zeros may have any scale.
     if (numbers && w.folds) squares += static_cast<float>(sum) * pow2_fp32(2 * binades);
   }
 }
 static_assert(box_k == 8 * 16, "eight lanes a box");
 
-/// What the row's squares allow.
+/// The row's bound for exact sums, or definition_row.
 __device__ inline log_squares row_squares(const row_window& w, const row_parts& parts, const row_share& row) {
   if (!w.folds) return definition_row;
   float sum = 0.0f;
@@ -187,16 +194,16 @@ __device__ inline log_squares row_squares(const row_window& w, const row_parts& 
   return static_cast<log_squares>(quarters < 0 ? 0 : quarters);
 }
 
-/// A warp's part of a row. Loops are as long in all warps, whether they have something to do or not, so that a compiler
-/// sees that lanes exchange numbers together.
+/// A warp's part of a row. All warps run equally long loops, with or without work, so that the compiler sees converged
+/// lanes at shuffles.
 struct row_segment {
   const box_arguments& p;
   row_share row;
-  int index;  ///< of the row in both operands
+  int index;  ///< index of the row over both operands
   bool active;
   block_source m;
   expand_codes codes;
-  std::uint32_t nonzero = 0;  ///< bits of groups of sixteen codes whose blocks are not all zeros
+  std::uint32_t nonzero = 0;  ///< one bit per group of sixteen codes whose block is not all zeros
   int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
 
   __device__ explicit row_segment(const box_arguments& arguments) : p(arguments) {
@@ -207,7 +214,7 @@ struct row_segment {
     active = in_block < split.rows && index < p.e.a.rows + p.e.b.rows;
     m = index >= p.e.a.rows ? p.e.b : p.e.a;
   }
-  /// Where the segment's chunk of a round lies. Its codes are there when this returns.
+  /// Loads the subgroup's chunk of a round and returns its position.
   __device__ expand_position begin(int round, bool again) {
     expand_position at = position_of(p.e, index, row.own + round * row.count);
     if (!active) at.count = 0;
@@ -220,7 +227,7 @@ struct row_segment {
   }
 };
 
-/// What a warp knows of its part of a row's scales.
+/// Statistics of a warp's part of a row's scales.
 __device__ inline scale_counts count_scales(row_segment& s) {
   scale_counts c;
   bool nan = false;
@@ -243,7 +250,7 @@ __device__ inline scale_counts count_scales(row_segment& s) {
   return c;
 }
 
-/// int8 of all rows, their bases, squares and boxes outside their windows.
+/// Writes int8 codes of all rows, their bases, squares, and boxes outside their windows.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
     expand_window_kernel(const box_arguments p) {
   wait_for_kernel_before();
@@ -290,7 +297,7 @@ struct tile_row {
   }
 };
 
-/// The greatest number of a tile's rows, and its flag.
+/// Stores the largest squares of a tile's rows, with the fallback flag.
 __device__ inline void join_squares(const box_arguments& p, const tile_row& at, std::uint32_t (&seen)[window_tile / 32],
                                     int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
@@ -308,7 +315,7 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
   p.tiles.squares[at.tile] = static_cast<log_squares>(greatest | flag);
 }
 
-/// A block a chunk of a tile of window_tile rows, a thread a row.
+/// One thread block per chunk of a tile of window_tile rows, one thread per row.
 [[maybe_unused]] static __global__ void __launch_bounds__(window_tile) join_boxes_kernel(const box_arguments p) {
   wait_for_kernel_before();
   struct joined_words {
@@ -341,7 +348,7 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
   }
 }
 
-/// Boxes of `chunk` that are multiplied as E5M2 in any tile of this tile of rows. The same in all lanes.
+/// Bits of the boxes of `chunk` that any tile with these rows multiplies as E5M2. Equal in all lanes.
 __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile, int chunk, int lane) {
   const bool second = tile >= p.tiles.tiles_a;
   const auto wide_of = [&](int t) {
@@ -356,7 +363,7 @@ __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile,
   return segment_or(boxes);
 }
 
-/// A block a chunk of a tile of rows.
+/// One thread block per chunk of a tile of rows.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_boxes_kernel(const box_arguments p) {
   wait_for_kernel_before();
   const expand_arguments& e = p.e;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The first expansion of `accurate` on sm_90: rows of E2M1 codes with their E8M0 scales folded into int8 where that is
-// exact and sums of products cannot be rounded in FP32, E5M2 of the others.
+// The first expansion of `accurate` on sm_90. Rows of E2M1 codes become int8 with folded E8M0 scales if that is exact
+// and FP32 cannot round a sum of their products. Other rows become E5M2.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -9,16 +9,16 @@
 
 namespace rotoscale::gpu {
 
-/// Twice the values of E2M1 magnitudes 0 to 7 in a block with this scale, and their negatives.
+/// Doubled values of E2M1 magnitudes 0 to 7 in a block with this scale, and their negatives.
 struct int8_table {
   byte_table positive, negative;
   __device__ int8_table(int byte, int largest) {
-    const int shift = (byte - largest + int8_window) & 3;  // of blocks of zeros any
+    const int shift = (byte - largest + int8_window) & 3;  // arbitrary for blocks of zeros
     const std::uint32_t kept = 0x01010101u * (0xFFu << shift & 0xFFu);
     positive = {0x03020100u << shift, 0x0C080604u << shift};
     negative = {0xFDFEFF00u << shift & kept, 0xF4F8FAFCu << shift & kept};
   }
-  /// Of the four codes in the lower half.
+  /// int8 of the four codes in the lower half.
   __device__ std::uint32_t of(std::uint32_t codes) const {
     return permute_bytes(positive.of(codes), negative.of(codes), (codes >> 1 & 0x4444u) | 0x3210u);
   }
@@ -42,14 +42,14 @@ __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expa
   return squares;
 }
 
-/// A row is one block's: that many segments share it, each every so many chunks.
+/// Number of subgroups of a block that share a row. Each takes every int8_segments-th chunk.
 ROTOSCALE_HD constexpr int int8_segments(int k) {
   return row_chunks(k) < expand_segments ? row_chunks(k) : expand_segments;
 }
 ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segments(k); }
 
-/// int8 of the rows that fit, E5M2 of those that only fit its window; bases and widths of all. A sum of squares that is
-/// too great shows when the row has been written: it is written again.
+/// Writes int8 of the rows that fit, E5M2 of rows that fit only its window, and the base and width of every row. A sum
+/// of squares that is too large is known only after the row was written as int8. Such a row is written again as E5M2.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
     expand_int8_kernel(const expand_arguments p) {
   wait_for_kernel_before();
@@ -68,7 +68,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   bool narrow = false, folds = false;
   expand_codes codes;
   if (active) {
-    codes.load(m, begin, lane);  // these loads go out before the wait for the range of the row's scales
+    codes.load(m, begin, lane);  // prefetched before the wait for the range of the row's scales
     range = scan_range(m, p.k, begin.row, lane, int8_window);
     const bool nan = segment_any(range.has_nan);
     folds = range.span() <= fold_window;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The second expansion of `accurate` and `fast` on sm_90, inside the kernel of the tiles that need it: int8 rows also
-// as E5M2, and all rows as BF16 if one does not fit E5M2. As a rule there are no such tiles, and a launch to learn that
-// costs as much as a microsecond or two of products.
+// The second expansion of `accurate` and `fast` on sm_90, inside the fallback kernel: int8 rows also as E5M2, and all
+// rows as BF16 if one does not fit E5M2. Usually there is no such tile, and a separate launch to find out would cost
+// one or two microseconds.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu {
 
-/// Has a row forms to be written?
+/// True if a row needs expansion.
 __device__ inline bool has_rest(const expand_arguments& p, const expand_position& at, operand_width widest) {
   return p.widths[at.slot] == operand_width::int8 || widest == operand_width::bf16;
 }
@@ -25,12 +25,13 @@ __device__ inline void expand_rest_of_chunk(const expand_arguments& p, const exp
   if (widest == operand_width::bf16) store_bf16(p, at, m, lane);
 }
 
-/// Chunks of a ticket, whose widths a segment's lanes look at: enough that the atomic and the loads of widths do not
-/// dominate where no row is int8.
+/// Chunks per ticket, whose widths the lanes check together. Enough that the atomic and the loads of widths do not
+/// dominate if no row is int8.
 inline constexpr int ticket_chunks = 16;
 
-/// All of it lies in memory, also for copies by the engine, when this returns. All threads of a block call it; segments
-/// take chunks by tickets, so that whoever waits for a chunk waits for one that a running block has begun.
+/// Expands all rows. On return the results are visible in memory, also to TMA copies. All threads of a block call it.
+/// Subgroups take chunks by tickets, which guarantees forward progress: a chunk that a block waits for has a running
+/// owner.
 __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, operand_width widest) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, of_row = row_chunks(p.k);
   const int chunks = (p.a.rows + p.b.rows) * of_row;

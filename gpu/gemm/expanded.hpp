@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of operands that are expanded in the workspace first: the order of expansions and kernels. The kernels are
-// those of `multiply` and `multiply_rest`, which the including file brings (sm90/launch.hpp or, in host mode,
+// Launch order of GEMMs whose operands are expanded in the workspace: expansions, kernels, split-K sum.
+// The including file provides the kernels `multiply` and `multiply_rest` (sm90/launch.hpp or, in host mode,
 // host_stand_in.hpp).
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Expands both operands, multiplies them, and adds the parts of K. Every tile is computed by products of its width: of
-/// the narrowest in one kernel, of all others in the next. int8 lies where BF16 will, so the rest is expanded when the
-/// int8 kernel is done.
+/// Expands both operands, multiplies them, and adds the parts of K. The first kernel computes the tiles of the
+/// narrowest width, the fallback kernel all others. int8 and BF16 codes share memory, so the fallback expands after the
+/// int8 kernel.
 inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                            stream stream) {
   const workspace_map map(p, c, device);

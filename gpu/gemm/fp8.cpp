@@ -28,7 +28,7 @@ const gemm_contract_entry* fp8_contract(fp8_sums sums, const device_info& device
 }
 
 std::size_t gemm_fp8_workspace_bytes(index_t m, index_t n, index_t k, int split_k, const device_info& device) {
-  const gemm_contract_entry* const contract = fp8_contract(fp8_sums::promoted, device);  // both have one grain
+  const gemm_contract_entry* const contract = fp8_contract(fp8_sums::promoted, device);  // both have the same grain
   return contract != nullptr ? detail::dense_workspace_bytes(m, n, k, split_k, *contract) : 0;
 }
 

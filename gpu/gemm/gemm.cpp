@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/gemm.hpp. Compiled by nvcc, by hipcc, and by an ordinary C++ compiler (host mode).
+// The launchers of gpu/api/gemm.hpp. Compiled by nvcc, by hipcc, and by a C++ compiler in host mode.
 #include "gpu/api/gemm.hpp"
 
 #include "gpu/gemm/check.hpp"
@@ -63,7 +63,7 @@ status detail::run_gemm(const gemm_problem& p, const gemm_choice& c, const devic
 }
 
 std::size_t blockwise_workspace_bytes(index_t m, index_t n, index_t k, const device_info& device) {
-  const std::size_t bytes = blockwise_bytes(m, n, k, device);  // 0 of extents whose product 64 bits could not hold
+  const std::size_t bytes = blockwise_bytes(m, n, k, device);  // 0 for extents whose product would overflow 64 bits
   return bytes > 0 && m * n * k >= traits_of(device.arch).least_unit_products ? bytes : 0;
 }
 

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's stand-in for a matrix kernel: the same operands from the same workspace, the same tiles in the same
-// order, parts and outputs, a block a tile, the matrix unit replaced by its mma_model; sums of int8 are exact in any
-// order.
+// Host mode's stand-in for a tensor-core kernel. Operands, workspace, tiles, their order, split-K and outputs are the
+// same. One block per tile; mma_model replaces the tensor core. int8 sums are exact in any order.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -17,7 +16,7 @@ namespace rotoscale::gpu {
 struct stand_in_arguments {
   const std::uint8_t *a, *b;  ///< expanded operands, k contiguous
   operand_width width;        ///< int8, E5M2 or BF16
-  gemm_options options;       ///< of the contract
+  gemm_options options;       ///< options of the contract
   gemm_arguments p;
 };
 
@@ -29,7 +28,7 @@ __device__ inline std::int32_t int8_sum(const std::uint8_t* a, const std::uint8_
   return sum;
 }
 
-/// The sum of an output's part of K, and where it goes.
+/// Computes one output's sum over a part of K and stores it.
 __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int column, int part) {
   const gemm_arguments& p = e.p;
   const bool wide = e.width == operand_width::bf16;
@@ -48,7 +47,7 @@ __device__ inline void stand_in_output(const stand_in_arguments& e, int row, int
   }
 }
 
-/// Calls `use` with a thread's outputs, their rows and columns, of the tile that begins at (row, column).
+/// Calls `use` with row and column of each of a thread's outputs in the tile at (row, column).
 template <class Use>
 __device__ void each_output(const gemm_arguments& p, int row, int column, const Use& use) {
   const int height = p.m - row < p.tile_m ? p.m - row : p.tile_m,
@@ -58,7 +57,7 @@ __device__ void each_output(const gemm_arguments& p, int row, int column, const 
   }
 }
 
-/// A block a tile of a part of K, where it has this width.
+/// One block per tile of a part of K, if the tile has this width.
 __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   const gemm_arguments& p = e.p;
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
@@ -78,7 +77,7 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   stand_in_tile(e);
 }
 
-/// The rest: E5M2, then BF16.
+/// Fallback tiles: E5M2, then BF16.
 [[maybe_unused]] static __global__ void stand_in_rest_kernel(const expand_arguments e, const stand_in_arguments e5m2,
                                                              const stand_in_arguments bf16) {
   const gemm_arguments& p = e5m2.p;
@@ -90,7 +89,7 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   }
 }
 
-/// An output of fp32_blockwise: its plain boxes, then those that are shifted, then its E5M2 boxes 32 k at a time.
+/// An output of fp32_blockwise: its plain boxes, then its shifted boxes, then its E5M2 boxes 32 k at a time.
 __device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stand_in_arguments& e5m2,
                                       const tile_table& table, const tile_boxes& boxes, int row, int column) {
   const gemm_arguments& p = e5m2.p;
@@ -133,7 +132,7 @@ __device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stan
 
 namespace detail {
 
-/// Multiplies fp32_blockwise's operands, as expand_boxes.hpp left them.
+/// Multiplies fp32_blockwise's operands, as expanded by expand_boxes.hpp.
 inline status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
                              const device_info& device, stream s) {
   const gemm_options o = contract_options(gemm_contract::accurate, device);
@@ -150,7 +149,7 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, const gemm_options
                 stand_in_arguments{a, b, Width, o, g});
 }
 
-/// Expands the rest, if there is any, and multiplies it.
+/// Expands and multiplies the fallback tiles, if there are any.
 inline status multiply_rest(const expand_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
                             const gemm_arguments& g, const device_info&, stream s) {
   return launch(stand_in_rest_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which GEMM kernels a build has: NVIDIA's, AMD's, or in host mode AMD's own and a stand-in for NVIDIA's. It depends on
-// the mode, as do dense_kernels.hpp and amd/listing.hip, since what it includes exists in one mode only.
+// GEMM kernels of a build: NVIDIA's or AMD's; in host mode AMD's own and a stand-in for NVIDIA's.
+// Like dense_kernels.hpp and amd/listing.hip it depends on the mode, since the included files exist in one mode only.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -23,7 +23,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// `accurate` and `fast` on `device`, for which the problem has been checked.
+/// Runs `accurate` or `fast` on `device`, after the problem was checked.
 inline status run_kernels(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                           stream s) {
   switch (device.arch) {
@@ -39,7 +39,7 @@ inline status run_kernels(const gemm_problem& p, const gemm_choice& c, std::uint
   }
 }
 
-/// Bytes with which run_blockwise_kernels multiplies; 0: no unit of the device gives the definition's bits.
+/// Workspace of run_blockwise_kernels in bytes; 0: no matrix unit of the device gives the definition's bits.
 inline std::size_t blockwise_bytes([[maybe_unused]] index_t m, [[maybe_unused]] index_t n, [[maybe_unused]] index_t k,
                                    [[maybe_unused]] const device_info& device) {
 #if !defined(ROTOSCALE_AMD)

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plans and launches of gpu/api/gemm_library.hpp, where blaslt.hpp has its library; no_library.cpp where there is none.
+// Plans and launches of gpu/api/gemm_library.hpp, in builds with cuBLASLt or hipBLASLt (blaslt.hpp). Other builds use
+// no_library.cpp.
 #include <utility>
 
 #include "gpu/api/gemm_library.hpp"
@@ -23,7 +24,8 @@ bool is_fp8(const format& f) { return f == formats::e4m3 || is_e5m2(f) || is_fnu
 index_t stride_of(const gemm_operand& x) { return x.code_stride * 8 / x.element.bits(); }
 bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 128 == 0; }
 
-/// Does the library write the output itself, or FP32 sums that add_parts_kernel finishes?
+/// True if the library writes the output itself. Otherwise it writes FP32 sums, and add_parts_kernel applies the
+/// epilogue.
 bool is_direct(const plain_problem& p) {
   if (p.a.element == formats::fp16 && p.output == formats::bf16) return false;  // the library has no such kernel
   return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, row_stride(p, p.b.rows));
@@ -53,7 +55,7 @@ status check_shape(const gemm_operand& x, bool first) {
   return {};
 }
 
-/// What a plan depends on.
+/// Checks what a plan depends on.
 status check_shapes(const plain_problem& p) {
   if (status s = check_shape(p.a, true); !s.ok()) return s;
   if (status s = check_shape(p.b, false); !s.ok()) return s;
@@ -81,7 +83,7 @@ status check_pointers(const plain_problem& p) {
   return p.bias == nullptr ? status{} : check_pointer(p.bias, 4, "bias");
 }
 
-/// The product that the library is asked for, Bᵀ's transpose first; null where the library does not take it.
+/// The library's description of the product, with Bᵀ's transpose first. Null if the library refuses it.
 description describe(const plain_problem& p) {
   hipblasLtMatmulDesc_t made = nullptr;
   if (hipblasLtMatmulDescCreate(&made, HIPBLAS_COMPUTE_32F, HIP_R_32F) != HIPBLAS_STATUS_SUCCESS) return {};
@@ -97,7 +99,7 @@ description describe(const plain_problem& p) {
   return taken ? std::move(d) : description{};
 }
 
-/// Does the device's library take these formats and options? FP8 is FNUZ on gfx942, OCP's everywhere else.
+/// Checks that the device's library supports these formats and options. FP8 is FNUZ on gfx942, OCP elsewhere.
 status check_library(const plain_problem& p, const device_info& device) {
   const bool fnuz = traits_of(device.arch).multiplies_fnuz;
   for (const gemm_operand* x : {&p.a, &p.b}) {
@@ -130,7 +132,7 @@ struct plain_gemm::state {
            row_stride(p, p.b.rows) == row_stride(shape, shape.b.rows) && p.fast_accumulate == shape.fast_accumulate &&
            is_direct(p) == is_direct(shape);
   }
-  /// Where the library's own workspace begins.
+  /// Offset of the library's workspace.
   std::size_t sums_bytes() const {
     if (is_direct(shape)) return 0;
     return (4 * static_cast<std::size_t>(shape.a.rows) * static_cast<std::size_t>(shape.b.rows) + 255) / 256 * 256;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gpu/api/gemm_library.hpp in a build without cuBLASLt or hipBLASLt: every plan is refused.
+// gpu/api/gemm_library.hpp in a build without cuBLASLt and hipBLASLt. It refuses every plan.
 #include "gpu/api/gemm_library.hpp"
 
 namespace rotoscale::gpu {

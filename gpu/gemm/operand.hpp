@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel is told of an MXFP4 or MXFP8 operand: of gemm_operand, what block-scaled GEMMs admit, in 32 bits.
+// An MXFP4 or MXFP8 operand as kernels receive it: the subset of gemm_operand that block-scaled GEMMs support, with
+// 32-bit extents.
 #pragma once
 
 #include "gpu/dialect/element.hpp"
@@ -8,8 +9,8 @@
 
 namespace rotoscale::gpu {
 
-/// Blocks in any of the layouts: [rows, k / 2] (FP8: [rows, k]) bytes of codes and [rows, k / 32] E8M0 scales. Strides
-/// in bytes, for row-major order only.
+/// Blocks in any layout: [rows, k / 2] (FP8: [rows, k]) bytes of codes and [rows, k / 32] E8M0 scales. Strides are in
+/// bytes, for row-major order only.
 struct kernel_operand {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;
@@ -32,7 +33,7 @@ struct kernel_operand {
   }
 };
 
-/// Of an operand that check_operand admits.
+/// Converts an operand that passed check_operand.
 inline kernel_operand make_kernel_operand(const gemm_operand& x) {
   const gemm_element element = x.element == formats::e2m1   ? gemm_element::e2m1
                                : x.element == formats::e4m3 ? gemm_element::e4m3

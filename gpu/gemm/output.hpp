@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The last step of an output element as every GEMM kernel of gpu/ does it.
+// Epilogue of an output element, common to all GEMM kernels of gpu/, and the widths of tiles.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -10,18 +10,18 @@
 
 namespace rotoscale::gpu {
 
-/// What is stored of an FP32 output: itself, or rounded to BF16.
+/// An FP32 output as stored: itself, or rounded to BF16.
 __device__ inline float float_output(const gemm_arguments& p, float x) {
   const bool rounds = p.bf16_rounded && !fp32_is_nan(fp32_bits(x));
   return rounds ? fp32_from_bits(bf16_bits_keeping_nan(x) << 16) : x;
 }
 
-/// What sums are multiplied by: combined_factor of gemm_ref.hpp. Only kernels whose operands may have factors ask.
+/// Factor of the sums: combined_factor of gemm_ref.hpp. Only needed by kernels whose operands may have factors.
 __device__ inline float output_factor(const gemm_arguments& p) {
   return (p.factor_a != nullptr ? *p.factor_a : 1.0f) * (p.factor_b != nullptr ? *p.factor_b : 1.0f) * p.alpha;
 }
 
-/// factor * acc, C and bias of an output, not yet rounded to it.
+/// factor * acc + C + bias of an output, not yet rounded.
 __device__ inline float output_value(const gemm_arguments& p, float factor, float acc, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
   float old = 0.0f;
@@ -41,12 +41,12 @@ __device__ inline void store_output(const gemm_arguments& p, float factor, float
     static_cast<float*>(p.out)[at] = float_output(p, x);
   }
 }
-/// Of operands without factors.
+/// For operands without factors.
 __device__ inline void store_output(const gemm_arguments& p, float acc, int row, int column) {
   store_output(p, p.alpha, acc, row, column);
 }
 
-/// Combined widths of the tile of window_tile² with element (row, column).
+/// Combined widths of the window_tile² tile of element (row, column).
 __device__ inline std::uint32_t combined_widths_of_tile(const gemm_arguments& p, int row, int column) {
   const int first_a = row / window_tile * window_tile, first_b = column / window_tile * window_tile;
   std::uint32_t combined = 0;
@@ -57,8 +57,8 @@ __device__ inline std::uint32_t combined_widths_of_tile(const gemm_arguments& p,
   return combined;
 }
 
-/// Combined widths of rows [16 i, 16 i + 16), as far as there are so many; `widths` is aligned to 16, and so many bytes
-/// can be read there. Without a branch, so that several can be loaded at once.
+/// Combined widths of rows [16 i, 16 i + 16) below `rows`. `widths` is aligned to 16 and readable up to a multiple of
+/// 16. Without a branch, so that several loads can be in flight.
 __device__ inline std::uint32_t combined_widths_of_sixteen(const operand_width* widths, int i, int rows) {
   const vec16 x = reinterpret_cast<const vec16*>(widths)[i];
   const int left = rows - 16 * i;
@@ -71,15 +71,14 @@ __device__ inline std::uint32_t combined_widths_of_sixteen(const operand_width* 
   combined |= combined >> 16;
   return (combined | combined >> 8) & 3u;
 }
-/// Of all `rows`, as far as one of `threads` threads that share the work can see.
+/// Combined widths of the rows that one of `threads` threads reads.
 __device__ inline std::uint32_t combined_widths_of_all(const operand_width* widths, int rows, int thread, int threads) {
   std::uint32_t combined = 0;
   for (int i = thread; i < (rows + 15) / 16; i += threads) combined |= combined_widths_of_sixteen(widths, i, rows);
   return combined;
 }
 
-/// The widest width that the block's `Threads` threads have seen. All of them call it, with a barrier before each
-/// further call.
+/// The widest width over a block's `Threads` threads. All of them call it, with a barrier before each further call.
 template <unsigned Threads>
 __device__ operand_width block_width(std::uint32_t combined) {
   struct segment_widths {
@@ -95,16 +94,16 @@ __device__ operand_width block_width(std::uint32_t combined) {
   return combined_width(of_block);
 }
 
-/// What kernels behind a problem's first one have to do. Its first block calls this when it knows all widths.
+/// Writes the work list of the fallback kernel. The first block calls it when it knows all widths.
 __device__ inline void leave_rest(const gemm_arguments& p, operand_width widest) {
   if (block_index().x == 0 && thread_index().x == 0) *p.rest = {static_cast<std::uint32_t>(widest), 0, 0};
 }
-/// The widest width of all rows, as the first kernel left it.
+/// The widest width of all rows, as written by the first kernel.
 __device__ inline operand_width widest_of_rest(const rest_work& work) {
   return static_cast<operand_width>(load_relaxed(&work.widest));
 }
 
-/// One thread an output; blocks cover the columns of a tile of the window in a row.
+/// One thread per output; a block covers the columns of one window tile in a row.
 inline constexpr int add_threads = window_tile;
 
 /// Adds the parts of K in ascending order.

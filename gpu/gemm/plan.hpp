@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers of GEMMs decide before they launch: how K is cut, what the workspace holds, what kernels are told.
+// Decisions of the GEMM launchers: split-K, workspace layout, kernel arguments.
 #pragma once
 
 #include "gpu/api/gemm.hpp"
@@ -17,16 +17,16 @@ struct definition_arguments;
 
 namespace rotoscale::gpu::detail {
 
-/// gemm_mxfp4 and gemm_mxfp8 by the kernels of `device`, the current one or, in host mode, also one of AMD's.
+/// gemm_mxfp4 and gemm_mxfp8 with the kernels of `device`: the current one, or in host mode also an AMD device.
 status run_gemm(const gemm_problem& problem, const gemm_choice& choice, const device_info& device, void* workspace,
                 std::size_t workspace_bytes, stream stream);
 
-/// Bytes of workspace without which a unit that takes expanded operands has not enough; 0: the device has none.
+/// Minimum workspace in bytes of a matrix unit with expanded operands; 0: the device has none.
 std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);
-/// Can run_blockwise_on_unit multiply these on `device`, in this workspace? Their codes are aligned to 16 bytes.
+/// True if run_blockwise_on_unit can multiply these on `device`, in this workspace. Codes are aligned to 16 bytes.
 bool has_blockwise_unit(const gemm_operand& a, const gemm_operand& b, const void* workspace,
                         std::size_t workspace_bytes, const device_info& device);
-/// gemm_by_definition's blockwise sums by the matrix unit of `device`.
+/// gemm_by_definition's blockwise sums on the matrix unit of `device`.
 status run_blockwise_on_unit(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
                              const sum_output& r, void* workspace, const device_info& device, stream stream);
 
@@ -35,7 +35,7 @@ inline bool is_fp8(const gemm_problem& p) { return p.a.element != formats::e2m1;
 struct split {
   int parts, part_k;
 };
-/// As accumulate_ref cuts K: parts of equal length but for the last; there may be fewer than asked for.
+/// Splits K like accumulate_ref: parts of equal length except the last. There may be fewer than requested.
 inline split split_of(index_t extent, int parts, int grain) {
   const int k = static_cast<int>(extent);
   const int part = (k + parts * grain - 1) / (parts * grain) * grain;
@@ -50,25 +50,25 @@ inline bool rows_are_vectors(const gemm_result& r, index_t n) {
          n % 8 == 0;
 }
 
-/// Are rows of the output whole pairs of FP32?
+/// True if rows of the output are whole, aligned pairs of FP32.
 inline bool rows_are_pairs(const gemm_result& r, index_t n) {
   return r.output == formats::fp32 && reinterpret_cast<std::uintptr_t>(r.out) % 8 == 0 && row_stride(r, n) % 2 == 0 &&
          n % 2 == 0;
 }
 
-/// Are scales folded into E5M2?
+/// True if scales are folded into E5M2.
 inline bool folds(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
   return c.contract != gemm_contract::reference && !is_fp8(p) && traits_of(device.arch).expands_mxfp4;
 }
-/// And into int8 where a row allows it? Its exact sums are `accurate`'s.
+/// True if scales are folded into int8 where possible. Its exact sums are `accurate`'s.
 inline bool folds_int8(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
   return folds(p, c, device) && c.contract == gemm_contract::accurate;
 }
 
-/// Index of B's first row among bases and widths, a multiple of 16.
+/// Index of B's first row in bases and widths, a multiple of 16.
 inline int second_base(index_t rows_a) { return static_cast<int>((rows_a + 15) / 16 * 16); }
 
-/// Offsets of the workspace's parts, in bytes. What holds BF16 holds int8 first.
+/// Workspace layout: offsets in bytes. The buffers of BF16 hold int8 first.
 struct workspace_map {
   std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, rest = 0, partial = 0,
               size = 0;
@@ -99,7 +99,7 @@ struct workspace_map {
   }
 };
 
-/// The part of gemm_arguments that all kernels share.
+/// The arguments that all kernels share.
 inline gemm_arguments make_arguments(const gemm_result& r, int m, int n) {
   gemm_arguments g;
   g.m = m;
@@ -115,7 +115,7 @@ inline gemm_arguments make_arguments(const gemm_result& r, int m, int n) {
   g.bias = r.bias;
   return g;
 }
-/// Where the definitions' sums go, and what NaN they are.
+/// Output arguments of gemm_by_definition, and its NaN.
 inline gemm_arguments make_arguments(const sum_output& r, int m, int n) {
   const bool narrow = r.stored == formats::bf16;
   gemm_result to;
@@ -136,12 +136,12 @@ inline gemm_arguments make_arguments(const gemm_problem& p, const gemm_options& 
   return g;
 }
 
-/// Does a kernel store BF16 vectors itself, without C and bias?
+/// True if the kernel can store BF16 vectors, without C and bias.
 inline bool stores_vectors(const gemm_arguments& g) { return g.vector_stores && !g.accumulate && g.bias == nullptr; }
-/// FP32 pairs, without bias?
+/// True if the kernel can store FP32 pairs, without bias.
 inline bool stores_pairs(const gemm_arguments& g) { return g.pair_stores && g.bias == nullptr; }
 
-/// What is to be expanded and where.
+/// Arguments of the expansions.
 inline expand_arguments make_expansion(const gemm_problem& p, const workspace_map& map, std::uint8_t* memory) {
   const auto source = [](const gemm_operand& operand) {
     const kernel_operand x = make_kernel_operand(operand);
@@ -152,8 +152,8 @@ inline expand_arguments make_expansion(const gemm_problem& p, const workspace_ma
           memory + map.staging_b};
 }
 
-/// Adds the parts of K and finishes the outputs; `behind_kernel`: the work before it on the stream is one of our
-/// kernels.
+/// Adds the parts of K and applies the epilogue. `behind_kernel`: the preceding work on the stream is a kernel of this
+/// library, so it may use programmatic dependent launch.
 inline status finish_parts(const gemm_arguments& g, stream s, bool behind_kernel = true) {
   const dim3 grid = blocks(std::int64_t{(g.n + add_threads - 1) / add_threads} * g.m);
   return behind_kernel ? launch_behind(add_parts_kernel, grid, blocks(add_threads), 0, s, g)

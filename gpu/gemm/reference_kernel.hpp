@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM that runs on any device, slowly, one thread an output. MXFP4: the matrix model fp32_blockwise; a block of 32
-// products is an exact integer number of quarters, which one fused multiply-add scales and adds. With an FP8 operand:
-// fp32_fma_chain, one fused multiply-add a product.
+// The reference GEMM for any device: slow, one thread per output.
+// MXFP4: fp32_blockwise. A block of 32 products is an exact integer number of quarters, which one fused multiply-add
+// scales and adds. With an FP8 operand: fp32_fma_chain, one fused multiply-add per product.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -18,11 +18,12 @@ ROTOSCALE_HD constexpr int doubled_e2m1(std::uint32_t code) {
   return (code & 8u) != 0 ? -magnitude : magnitude;
 }
 
-/// acc + quarters * 2^(exponent - 2), rounded once. A zero sum leaves -0 only where every product is -0.
+/// acc + quarters * 2^(exponent - 2), rounded once. A zero sum stays -0 only if every product is -0.
 ROTOSCALE_HD inline float add_block(float acc, int quarters, int exponent, bool negative_zeros) {
   if (quarters == 0 && fp32_bits(acc) == 0x80000000u) return negative_zeros ? acc : 0.0f;
   const int e = exponent - 2;
-  // Powers of two beyond FP32 in two factors, the first exact; where the second is limited, the sum is Inf or acc.
+  // Powers of two beyond FP32's range take two factors, the first exact. If the second is clamped, the sum is Inf or
+  // acc.
   const int first = e > 127 ? 63 : e < -149 ? -100 : 0;
   const int rest = e - first;
   return __builtin_fmaf(static_cast<float>(quarters) * pow2_fp32(first),
@@ -32,7 +33,7 @@ ROTOSCALE_HD inline float add_block(float acc, int quarters, int exponent, bool 
                         acc);
 }
 
-/// The accumulator of output (i, j).
+/// Accumulator of output (i, j).
 ROTOSCALE_HD inline float reference_sum(const kernel_operand& a, const kernel_operand& b, int i, int j) {
   float acc = 0.0f;
   for (int block = 0; block < a.k / 32; ++block) {
@@ -56,14 +57,14 @@ ROTOSCALE_HD inline float reference_sum(const kernel_operand& a, const kernel_op
   return acc;
 }
 
-/// An element's value: exact unless it leaves FP32's range.
+/// An element's value, exact within FP32's range.
 ROTOSCALE_HD inline float element_value(const kernel_operand& m, int row, int c) {
   const std::uint8_t scale = m.scale_byte(row, c / 32);
   if (m.element == gemm_element::e2m1) return decode_scaled(mxfp4, nibble(m.code_byte(row, c / 2), c), scale);
   return fp8_value(m.element == gemm_element::e4m3, m.code_byte(row, c)) * scale_value(scale);
 }
 
-/// The same with an operand of another element than E2M1.
+/// Accumulator of output (i, j) if an operand is not E2M1.
 ROTOSCALE_HD inline float reference_chain(const kernel_operand& a, const kernel_operand& b, int i, int j) {
   float acc = 0.0f;
   for (int c = 0; c < a.k; ++c) acc = __builtin_fmaf(element_value(a, i, c), element_value(b, j, c), acc);
@@ -77,7 +78,7 @@ struct reference_arguments {
 
 inline constexpr int reference_threads = 128;
 
-/// One thread an output; blocks cover reference_threads columns of a row.
+/// One thread per output; a block covers reference_threads columns of a row.
 [[maybe_unused]] static __global__ void reference_kernel(const reference_arguments r) {
   const int across = (r.p.n + reference_threads - 1) / reference_threads, block = static_cast<int>(block_index().x);
   const int row = block / across, column = block % across * reference_threads + static_cast<int>(thread_index().x);

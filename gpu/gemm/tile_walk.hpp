@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// In which order a GEMM's tiles are computed, and which schedules a device's kernels take. No bit depends on either.
+// Raster order of a GEMM's tiles, and the schedules that a device's kernels support. Neither changes a bit.
 #pragma once
 
 #include "gpu/api/gemm.hpp"
@@ -10,13 +10,13 @@
 
 namespace rotoscale::gpu {
 
-/// Of tiles: row, column and part of K.
+/// Row and column of a tile, and its part of K.
 struct tile_position {
   int row, column, part;
 };
 
-/// All tiles, a band of rows (or columns) at a time, across it before along it, so that the tiles in flight share
-/// operands in L2; parts of K one after the other.
+/// Walks all tiles in bands of rows (or columns), across a band before along it, so that the tiles in flight share
+/// operands in L2. Parts of K follow one another.
 struct tile_walk {
   int rows, columns, parts, band_log;
   bool bands_of_columns;
@@ -27,7 +27,7 @@ struct tile_walk {
         band_log(p.band_log),
         bands_of_columns(p.bands_of_columns) {}
   __device__ int count() const { return rows * columns * parts; }
-  /// One division as a rule: they are slow.
+  /// Usually one division, since divisions are slow.
   __device__ tile_position at(int index) const {
     const auto down = static_cast<unsigned>(bands_of_columns ? columns : rows),
                along = static_cast<unsigned>(bands_of_columns ? rows : columns), band = 1u << band_log;
@@ -44,7 +44,7 @@ struct tile_walk {
 
 inline constexpr int max_band = 64, default_band = 8;
 
-/// The tile of a schedule of FP8 or FP4 operands, or null where the device has no kernel for it.
+/// The tile of a schedule for FP8 or FP4 operands, or null if the device has no kernel for it.
 inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s, bool fp8) {
   for (const tile_shape& t : traits.tiles(fp8)) {
     if ((s.tile_m == 0 && s.tile_n == 0) || (s.tile_m == t.m && s.tile_n == t.n)) return &t;
@@ -52,7 +52,7 @@ inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule&
   return nullptr;
 }
 
-/// The same without zeros, where the device has tiles; its kernels take it.
+/// The schedule with its zeros replaced by defaults. Empty if the device has no such tile.
 inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s, bool fp8) {
   const tile_shape* tile = tile_of(traits, s, fp8);
   if (tile == nullptr) return {};
@@ -65,9 +65,9 @@ inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s, 
 
 namespace detail {
 
-inline constexpr int max_parts = 64;  ///< of K
+inline constexpr int max_parts = 64;  ///< maximum split-K
 
-/// A schedule of kernels of FP8 or FP4 on a device.
+/// Checks a schedule of FP8 or FP4 kernels on a device.
 inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool fp8, bool reference) {
   if (reference) {
     return s == gemm_schedule{} ? status{}
@@ -92,7 +92,7 @@ inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, 
   return {};
 }
 
-/// Tells a kernel its schedule, which check_schedule has seen.
+/// Sets a kernel's schedule, which passed check_schedule.
 inline void set_schedule(gemm_arguments& g, const arch_traits& traits, const gemm_schedule& asked, bool fp8) {
   const gemm_schedule s = whole_schedule(traits, asked, fp8);
   g.tile_m = s.tile_m;

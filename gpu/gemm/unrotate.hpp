@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Values of an operand with blocks, its rotation undone: what `dequantized` operands of a recipe are. Compiled without
-// contraction: a scaled element must be rounded before a butterfly adds it.
+// Values of an operand with blocks, with its rotation undone: the `dequantized` operands of a recipe.
+// Compiled without contraction, since a scaled element must be rounded before a butterfly adds it.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -12,14 +12,14 @@ namespace rotoscale::gpu {
 
 struct unrotate_arguments {
   definition_operand from;
-  int k = 0, points = 0, run = 0;        ///< `run`: elements that share a mask of signs
-  const block_options* drawn = nullptr;  ///< whose signs are undone; null: there are none
+  int k = 0, points = 0, run = 0;        ///< `run`: elements that share one mask of signs
+  const block_options* drawn = nullptr;  ///< signs to undo; null: none
   std::uint16_t* to = nullptr;
   std::int64_t stride = 0;
 };
 
-/// A segment's 32 lanes take as many elements of a row, a lane an element: their values, the rotation undone as
-/// unrotate_run does, as BF16.
+/// A subgroup of 32 lanes takes 32 elements of a row, one per lane: decode, rotate back as unrotate_run does, store as
+/// BF16.
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     unrotate_kernel(const unrotate_arguments a) {
   const int lane = static_cast<int>(thread_index().x) % segment_lanes,
@@ -36,7 +36,7 @@ struct unrotate_arguments {
     if (a.points != 0) x *= hadamard_factor(a.points);
     if (a.drawn != nullptr && a.drawn->rotation.negates(c % a.run)) x = -x;
     if (c >= a.k) continue;
-    const bool nan = fp32_is_nan(fp32_bits(x));  // of one sign, as the CPU's dequantize leaves it
+    const bool nan = fp32_is_nan(fp32_bits(x));  // canonical NaN, like the CPU's dequantize
     a.to[row * a.stride + c] = static_cast<std::uint16_t>(nan ? 0x7FC0u : bf16_bits_keeping_nan(x));
   }
 }
