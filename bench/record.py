@@ -6,8 +6,8 @@
 usage: record.py PAGE SECTION [--] COMMAND...
        record.py --write PAGE...
   PAGE.json maps each section to its runs (date, commit, machine, command) and to `text` (printed lines) or `table`
-  (rows, the head first). The page has a section between the lines `<!-- run SECTION -->` and `<!-- end -->`. A missing page or
-  section is added. Only standard output is recorded, so a benchmark prints progress to standard error.
+  (rows, the head first). The page has a section between the lines `<!-- run SECTION -->` and `<!-- end -->`. A missing
+  page or section is added. Only standard output is recorded, so a benchmark prints progress to standard error.
   --write writes all sections of the pages from their JSON, after an edit by hand.
   Exit status: that of COMMAND, whose failure changes nothing; 2 for bad usage.
 """
@@ -80,6 +80,18 @@ def with_sections(page, sections):
     return page
 
 
+def dumps(sections):
+    """JSON with a run, a row or a line of text in each line."""
+    def lines(indent, brackets, parts):
+        return brackets[0] + "\n" + ",\n".join(indent + part for part in parts) + "\n" + indent[1:] + brackets[1]
+
+    def member(name, values):
+        return json.dumps(name) + ": " + lines("   ", "[]", [json.dumps(v, ensure_ascii=False) for v in values])
+
+    return lines(" ", "{}", [json.dumps(name) + ": " + lines("  ", "{}", [member(*item) for item in section.items()])
+                             for name, section in sections.items()]) + "\n"
+
+
 def read(path):
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
@@ -93,7 +105,7 @@ def store(path, text):
 
 
 def write(name, new=None):
-    """Records the sections of `new` and writes them into PAGE.md, or without `new` all of PAGE.json. Returns a status."""
+    """Records the sections of `new` and writes them into PAGE.md; without `new` writes all of PAGE.json."""
     page, record = RESULTS / f"{name}.md", RESULTS / f"{name}.json"
     sections = json.loads(read(record) or "{}")
     try:
@@ -102,7 +114,7 @@ def write(name, new=None):
         print(f"record.py: {page}: {error}", file=sys.stderr)
         return 2
     if new:
-        store(record, json.dumps(sections | new, indent=1, ensure_ascii=False) + "\n")
+        store(record, dumps(sections | new))
     store(page, text)
     return 0
 

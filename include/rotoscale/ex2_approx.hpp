@@ -4,7 +4,7 @@
 // intervals and takes a polynomial of degree 2 with fixed-point coefficients in each, whose square is cut off at a
 // column of its partial products (Oberman and Siu, 17th IEEE Symposium on Computer Arithmetic, 2005). Coefficients,
 // bias and column: bcarlet/ptx-math, which found them on sm_50 to sm_75; the test gpu/nn/attention compares all 2^32
-// inputs with the device's instruction, for sm_90 docs/results/training-h200.md has the result.
+// inputs with the device's instruction, for sm_90 docs/results/training.md has the result.
 #pragma once
 
 #include "rotoscale/bits.hpp"
