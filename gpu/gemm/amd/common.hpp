@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What AMD's GEMM kernels share: they multiply rows of B by rows of A, so a lane holds four neighbouring columns of a
-// row of C.
+// Tiles and epilogue of AMD's GEMM kernels. They multiply rows of B by rows of A, so a lane holds four neighbouring
+// columns of a row of C.
 #pragma once
 
 #include "gpu/dialect/amd_matrix.hpp"
@@ -12,7 +12,8 @@ namespace rotoscale::gpu::amd {
 
 inline constexpr int threads = 256;  // four waves
 
-/// Rows × Columns outputs of a block of gfx942's and of dense kernels: two by two waves, or four beside each other.
+/// Rows × Columns outputs of a block of gfx942's kernel and of the dense kernel. Its four waves form a 2 × 2 or a 1 × 4
+/// grid.
 template <int Rows, int Columns>
 struct tile {
   static constexpr int rows = Rows, columns = Columns;
@@ -20,12 +21,12 @@ struct tile {
   static constexpr int wave_rows = Rows / waves_down, wave_columns = Columns / waves_across;
   static constexpr int row_tiles = wave_rows / 16, column_tiles = wave_columns / 16;
   static_assert(wave_rows % 16 == 0 && wave_columns % 16 == 0);
-  /// Of operand m: rows, and the rows of both before it.
+  /// Of operand m: number of rows, and their first index in a buffer of both operands.
   __device__ static constexpr int extent(int m) { return m == 0 ? Rows : Columns; }
   __device__ static constexpr int first(int m) { return m == 0 ? 0 : Rows; }
 };
 
-/// Four columns as BF16 (rows of whole 8 bytes, no C, no bias).
+/// Stores four columns as BF16 (8-byte aligned rows, no C, no bias).
 __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, int column) {
   std::uint32_t bits[4];
   ROTOSCALE_UNROLL
@@ -37,7 +38,7 @@ __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, 
       uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
 }
 
-/// Four columns of any output whose rows are whole fours of elements, aligned.
+/// Stores four columns of any output, with rows of whole, aligned fours of elements.
 __device__ inline void store_any_four(const gemm_arguments& p, float4 acc, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
   std::uint16_t* const narrow = static_cast<std::uint16_t*>(p.out) + at;
@@ -68,8 +69,8 @@ __device__ inline void store_any_four(const gemm_arguments& p, float4 acc, int r
   }
 }
 
-/// Four columns of a row, or of a part of K its sums as they are. Fours: rows of what is written are whole fours of
-/// elements, aligned.
+/// Stores four columns of a row, or the unscaled sums of a part of K. `fours`: rows of the target are whole, aligned
+/// fours of elements.
 __device__ inline void store_columns(const gemm_arguments& p, bool fours, float4 acc, int row, int column, int part) {
   if (row >= p.m || column >= p.n) return;
   float* const sums = p.partial + (static_cast<std::int64_t>(part) * p.m + row) * p.n + column;

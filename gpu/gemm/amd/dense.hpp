@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM of dense BF16 operands on gfx942 and gfx950, each with k contiguous or transposed, with rows contiguous: the
-// 16x16x16 instruction that both have, k ascending in one accumulator, which begins at +0. What lies beyond an
-// operand's end counts as +0, which changes no bit. A transposed operand is turned in registers, two k of eight rows at
-// a time, on its way to LDS, where both kinds lie alike. Compiled with clang and executed on an emulator; nobody has
-// run it on a device.
+// The GEMM of dense BF16 operands on gfx942 and gfx950, each with k or rows contiguous (transposed).
+// 1. load a step of A and B from memory to registers, while the previous step is multiplied
+// 2. store it in LDS; a transposed operand is transposed in registers first, two k of eight rows at a time
+// 3. v_mfma 16x16x16, k ascending in one accumulator that begins at +0
+// 4. store
+// Elements beyond an operand's end are +0, which changes no bit. Compiled with clang and tested on an emulator; not run
+// on a device.
 #pragma once
 
 #include <algorithm>
@@ -13,49 +15,50 @@
 
 namespace rotoscale::gpu::amd {
 
-inline constexpr int dense_step = 32;  // k: 64 bytes of a row in LDS
+inline constexpr int dense_step = 32;  // k per step: 64 bytes of a row in LDS
 
-/// Codes of an operand: rows of k, or transposed, k of rows, `stride` bytes apart.
+/// Codes of an operand: rows of k (transposed: k of rows), `stride` bytes apart.
 struct dense_operand {
   const std::uint8_t* codes;
   std::int64_t stride;
 };
 struct dense_arguments {
   dense_operand a, b;
-  bool fours;  ///< store_columns'
+  bool fours;  ///< of store_columns
   gemm_arguments p;
 };
 
 template <class Tile>
 struct dense_memory {
-  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
+  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's rows, then B's
 };
 
 template <int Rows, int Columns>
 struct dense_shape : tile<Rows, Columns> {
   using tile<Rows, Columns>::row_tiles, tile<Rows, Columns>::column_tiles;
-  /// Cycles of a step: of products, 16 each on four matrix units; of LDS, where it is written and each wave reads its
-  /// rows and columns, at 128 bytes each; of the L2 cache, of whose 64 bytes a cycle and compute unit half is taken for
-  /// granted. By gfx942's peaks.
+  /// Cycles of a step, from gfx942's peak rates.
+  /// - products: 16 cycles each, on four matrix cores
+  /// - LDS: one write, and each wave's reads of its rows and columns, at 128 bytes per cycle
+  /// - L2: half of the peak of 64 bytes per cycle and CU is assumed
   static constexpr int product_cycles = 2 * row_tiles * column_tiles * 16;
   static constexpr int lds_cycles = (4 * 2 * (row_tiles + column_tiles) * 64 * 8 + (Rows + Columns) * 64) / 128;
   static constexpr int l2_cycles = (Rows + Columns) * 64 / 32;
-  /// Of the matrix units' rate, at most.
+  /// Upper bound in percent of the matrix cores' rate.
   static constexpr int percent = 100 * product_cycles / std::max({product_cycles, lds_cycles, l2_cycles});
-  /// Vector registers, roughly: sums, fragments, what is on its way, and what else clang 22 needs.
+  /// Estimate of vector registers: sums, fragments, loads in flight, and other uses by clang 22.
   static constexpr int registers =
       4 * row_tiles * column_tiles + 4 * (row_tiles + column_tiles) + 6 * ((Rows + 63) / 64 + (Columns + 63) / 64) + 40;
   static constexpr int lds_waves = 64 * 1024 / static_cast<int>(sizeof(dense_memory<tile<Rows, Columns>>));
   static constexpr int waves_a_simd = std::min({8, 512 / registers, lds_waves});
 };
 
-/// Where four k of a row lie in LDS: the chunks of a row are permuted so that 128 bytes that lanes beside each other
-/// read or write are in different banks (bf16_test): a chunk of sixteen rows, two rows, or words of rows 8 apart.
+/// LDS offset of a chunk of four k of a row. Chunks are swizzled within a row so that each access of 128 bytes by
+/// neighbouring lanes covers different banks (bf16_test): a chunk of sixteen rows, two rows, or words of rows 8 apart.
 ROTOSCALE_HD constexpr int dense_offset(int row, int chunk) {
   return row * 64 + (chunk ^ row / 2 % 8 ^ row / 16 % 2 * 4) * 8;
 }
-/// The offset of row + 16 i and chunk + 4 half, by that of a row and of a chunk below 4: nearly all of it is known to
-/// the compiler.
+/// The offset of row + 16 i and chunk + 4 half, from that of row and a chunk below 4. Most of it is a compile-time
+/// constant.
 ROTOSCALE_HD constexpr int dense_offset_from(int offset, int i, int half) {
   return (offset ^ (i % 2 ^ half) * 32) + i * 1024;
 }
@@ -69,8 +72,7 @@ static_assert([] {
   return true;
 }());
 
-/// Loads `count` of eight elements, the others as zero. These are read from `else_from` instead, so that no load is
-/// under a condition.
+/// Loads `count` of eight elements; the others are zero. To avoid a branch, these are read from `else_from`.
 __device__ inline int4 load_some(const std::uint8_t* from, int count, const std::uint8_t* else_from) {
   std::uint32_t code[8];
   ROTOSCALE_UNROLL
@@ -85,8 +87,8 @@ __device__ inline int4 load_some(const std::uint8_t* from, int count, const std:
   return words;
 }
 
-/// What a thread has of a step's `Rows` rows of an operand, on its way from memory to LDS. Here rows have k contiguous:
-/// a vector of eight k of every 64th row.
+/// A thread's part of a step's `Rows` rows of an operand, in registers between memory and LDS. Here k is contiguous: a
+/// vector of eight k of every 64th row.
 template <int Rows, bool Transposed>
 class dense_rows {
  public:
@@ -99,7 +101,7 @@ class dense_rows {
       from_[i] = x.codes + (row < rows ? row : rows - 1) * x.stride + 2 * (first_k + 8 * part_);
     }
   }
-  /// Are there vectors whose elements are not all the operand's, whatever k is?
+  /// True if some vectors reach beyond the operand for every k.
   __device__ static bool is_ragged(int, int) { return false; }
   /// Loads the next step's k.
   __device__ void load() {
@@ -110,7 +112,7 @@ class dense_rows {
       from_[i] += 2 * dense_step;
     }
   }
-  /// The same where only `left` k are left, or the block is ragged.
+  /// The same if only `left` k remain, or the block is ragged.
   __device__ void load_ragged(int left) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
@@ -119,7 +121,7 @@ class dense_rows {
       from_[i] += 2 * dense_step;
     }
   }
-  /// A vector is two chunks, which the permutation may exchange.
+  /// A vector is two chunks, which the swizzle may exchange.
   __device__ void store(std::uint8_t* to) {
     const int at = dense_offset(row_, 2 * part_);
     ROTOSCALE_UNROLL
@@ -141,8 +143,8 @@ class dense_rows {
   int4 vec_[count] = {};
 };
 
-/// The same where k have rows contiguous: eight rows of a pair of k, a patch, of every 16th eight. Four lanes have
-/// neighbouring vectors.
+/// The same with rows contiguous: patches of eight rows of a pair of k, every 16th patch. Four lanes have neighbouring
+/// vectors.
 template <int Rows>
 class dense_rows<Rows, true> {
  public:
@@ -182,7 +184,7 @@ class dense_rows<Rows, true> {
       }
     }
   }
-  /// A row's two k are a word. Of two patches beside each other one writes its even rows first, the other its odd ones.
+  /// Two k of a row form a word. Of two neighbouring patches, one writes its even rows first, the other its odd rows.
   __device__ void store(std::uint8_t* to) {
     const int odd = patch_ % 2, at = dense_offset(8 * patch_ + odd, pair_ / 2) + pair_ % 2 * 4;
     const std::uint32_t low = 0x05040100u, high = 0x07060302u;
@@ -206,17 +208,17 @@ class dense_rows<Rows, true> {
 
   const std::uint8_t* codes_;
   std::int64_t step_bytes_;
-  int patch_, pair_, rows_;  ///< rows_: that there are from the first patch's first on
+  int patch_, pair_, rows_;  ///< rows_: number of rows from the first patch on
   const std::uint8_t* from_[count][2];
   int4 vec_[count][2] = {};
 };
 
-/// A wave's sums, and where it finds its fragments. D of an instruction: lane l holds row l % 16 of C and columns
-/// 4 (l / 16) .. + 3, since B goes first.
+/// A wave's sums, and the LDS offsets of its fragments. Result layout of an instruction: lane l holds row l % 16 of C
+/// and columns 4 (l / 16) .. + 3, since B is the first operand.
 template <class Tile>
 class dense_sums {
  public:
-  /// Of the wave's outputs, from the block's (wave_row, wave_column) on.
+  /// The wave's outputs begin at (wave_row, wave_column) of the block.
   __device__ dense_sums(int wave_row, int wave_column, int lane)
       : row_(wave_row + lane % 16),
         column_(wave_column + lane / 16 * 4),
@@ -240,7 +242,7 @@ class dense_sums {
       }
     }
   }
-  /// Of the block at (row, column).
+  /// Stores the outputs of the block at (row, column).
   __device__ void store(const dense_arguments& g, int row, int column, int part) const {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Tile::row_tiles; ++i) {
@@ -256,7 +258,7 @@ class dense_sums {
   float4 sum_[Tile::row_tiles][Tile::column_tiles] = {};  // [row tile][column tile]
 };
 
-/// A grid of (columns of tiles, rows of tiles, parts of K) blocks.
+/// The grid is (columns of tiles, rows of tiles, parts of K).
 template <int Rows, int Columns, bool TransposedA, bool TransposedB>
 [[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (dense_shape<Rows, Columns>::waves_a_simd),
                                                             (dense_shape<Rows, Columns>::waves_a_simd))
@@ -273,7 +275,7 @@ template <int Rows, int Columns, bool TransposedA, bool TransposedB>
   dense_rows<Columns, TransposedB> b(g.b, column, g.p.n, first_k, thread);
   dense_sums<Tile> sums(wave / Tile::waves_across * Tile::wave_rows, wave % Tile::waves_across * Tile::wave_columns,
                         thread % 64);
-  // Steps up to this k are whole vectors of the operands.
+  // Steps up to this k have whole vectors only.
   const bool ragged = a.is_ragged(row, g.p.m) || b.is_ragged(column, g.p.n);
   const int whole_k = ragged ? first_k : last_k - (last_k - first_k) % step;
   const auto load = [&] {
@@ -290,8 +292,8 @@ template <int Rows, int Columns, bool TransposedA, bool TransposedB>
     b.store(buffer_of(k) + Rows * 64);
     block_barrier();
   };
-  // While a step is multiplied the next one is on its way to registers. Compilers would put its loads behind the
-  // products.
+  // The next step is prefetched to registers while this one is multiplied. The schedule barrier keeps compilers from
+  // moving its loads after the products.
   int k = first_k;
   if (k < whole_k) {
     load();

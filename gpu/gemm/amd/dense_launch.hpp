@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the kernel of dense BF16 operands on gfx942 and gfx950.
+// Launches of the kernel of dense BF16 operands on gfx942 and gfx950, and the tile selection of AMD's kernels.
 #pragma once
 
 #include <span>
@@ -14,13 +14,13 @@
 
 namespace rotoscale::gpu::detail {
 
-/// A grid of the schedule's tiles and of parts of K.
+/// Grid of the schedule's tiles and of parts of K.
 inline dim3 tile_grid(const gemm_arguments& g) {
   const auto along = [](int extent, int tile) { return static_cast<unsigned>((extent + tile - 1) / tile); };
   return {along(g.n, g.tile_n), along(g.m, g.tile_m), static_cast<unsigned>(g.parts)};
 }
 
-/// run<tile>() with the schedule's tile, which is one of the table's.
+/// Calls run<tile>() with the schedule's tile, which must be in the table.
 template <const auto& Tiles, class Run>
 status in_tiles(const gemm_arguments& g, const Run& run) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -33,13 +33,13 @@ status in_tiles(const gemm_arguments& g, const Run& run) {
   (std::make_index_sequence<std::size(Tiles)>());
 }
 
-/// store_columns' `fours`.
+/// The `fours` of store_columns.
 inline bool stores_fours(const gemm_arguments& g) {
   const auto at = reinterpret_cast<std::uintptr_t>(g.out);
   return g.n % 4 == 0 && (g.parts > 1 || (at % (g.bf16_out ? 8 : 16) == 0 && g.out_stride % 4 == 0));
 }
 
-/// In the tile of `g`, K whole or in its parts.
+/// Launches the tile of `g`, with or without split-K.
 inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const amd::dense_operand& b,
                            bool transposed_b, const gemm_arguments& g, stream s) {
   const amd::dense_arguments all{a, b, stores_fours(g), g};
@@ -53,7 +53,7 @@ inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const
   });
 }
 
-/// `g` in the cheapest of some tiles.
+/// `g` with the cheapest of `tiles`.
 inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, std::span<const tile_shape> tiles,
                                        const device_info& device) {
   const tile_shape& tile =
@@ -63,7 +63,7 @@ inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, std::span<co
   return g;
 }
 
-/// gemm_bf16's operands.
+/// Multiplies gemm_bf16's operands.
 inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g,
                                     const device_info& device, stream s) {
   return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed,

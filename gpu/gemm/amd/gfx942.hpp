@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The MXFP4 GEMM of gfx942, which has neither FP4 nor block scales; plain codes and scales.
-// MXFP4: E2M1 codes become FP8 bytes, one FP8 matrix instruction multiplies a block of 32 from zero, which is exact in
-// whatever order the unit adds (multiples of 1/4 below 2^11, 24 bits), and one fused multiply-add scales and adds it.
-// So the bits are those of the reference. MXFP8: products of E4M3 would need more bits than the unit keeps, so a pass
-// of its own (expand.hpp) folds scales into BF16, exactly, and the kernel of dense.hpp multiplies. Compiled with clang
-// and executed on an emulator with FNUZ bytes; nobody has run it on the device.
+// The MXFP4 GEMM of gfx942, which has neither FP4 nor block scales. Codes and scales are row-major.
+// 1. load a step of 128 k from memory to registers, while the previous step is multiplied; store it in LDS
+// 2. convert E2M1 codes to FP8 bytes
+// 3. one FP8 MFMA per block of 32, from zero: exact in any order (multiples of 1/4 below 2^11, 24 bits)
+// 4. one fused multiply-add scales and adds the block's sum, so the bits are the reference's
+// 5. store; outputs with extreme scales are recomputed by the reference
+//
+// MXFP8 takes another path: products of E4M3 need more bits than the unit keeps, so expand.hpp folds scales into BF16,
+// exactly, and dense.hpp multiplies. Compiled with clang and tested on an emulator of FNUZ bytes; not run on a device.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -16,7 +19,7 @@ namespace rotoscale::gpu::gfx942 {
 
 using amd::threads, amd::tile;
 
-inline constexpr int step = 128;  // k of a step: 64 bytes and four scales a row
+inline constexpr int step = 128;  // k per step: 64 bytes and four scales per row
 
 using amd::float4;
 using amd::int4;
@@ -26,7 +29,7 @@ struct arguments {
   gemm_arguments p;
 };
 
-/// Bytes of FP8 for magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ, or E4M3 where the unit takes OCP's.
+/// FP8 bytes of magnitudes 0 to 7 (0.5, 1, 1.5, ...): E4M3FNUZ, or E4M3 if the unit takes OCP formats.
 inline constexpr std::uint32_t table_low = amd::fp8_is_fnuz ? 0x44403800u : 0x3C383000u;
 inline constexpr std::uint32_t table_high = amd::fp8_is_fnuz ? 0x54504C48u : 0x4C484440u;
 static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnuz, 0x44) == 1.5f &&
@@ -34,19 +37,19 @@ static_assert(decode(formats::e4m3fnuz, 0x38) == 0.5f && decode(formats::e4m3fnu
 static_assert(decode(formats::e4m3, 0x30) == 0.5f && decode(formats::e4m3, 0x3C) == 1.5f &&
               decode(formats::e4m3, 0x40) == 2.0f && decode(formats::e4m3, 0x4C) == 6.0f);
 
-/// Four codes, in the low halves of bytes, as FP8. FNUZ has no -0: a zero loses its sign.
+/// Converts four codes, in the low halves of bytes, to FP8. FNUZ has no -0, so a zero loses its sign.
 __device__ inline std::uint32_t to_fp8(std::uint32_t codes) {
   const std::uint32_t magnitude = codes & 0x07070707u;
   const std::uint32_t value = amd::permute(table_low, table_high, magnitude);
   const std::uint32_t nonzero = amd::permute(0x80808000u, 0x80808080u, magnitude);
   return value | ((codes & 0x08080808u) << 4 & nonzero);
 }
-/// Eight codes; even ones first, which both operands do alike.
+/// Converts eight codes, even ones first. Both operands use this order.
 __device__ inline std::int64_t to_fragment(std::uint32_t codes) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(to_fp8(codes >> 4)) << 32 | to_fp8(codes));
 }
 
-/// Largest and least scale byte of a row so far.
+/// Least and largest scale byte of a row so far.
 struct byte_range {
   int least = 255, largest = 0;
   __device__ void add(int byte) {
@@ -58,7 +61,7 @@ struct byte_range {
   }
   __device__ std::uint32_t word() const { return static_cast<std::uint32_t>(least | largest << 8); }
 };
-/// Do all products of two rows' scales stay within what one multiply-add takes? Else the output is computed again.
+/// True if one multiply-add handles all products of two rows' scales. Otherwise the output is recomputed.
 __device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b) {
   return a.least >= 1 && b.least >= 1 && a.largest <= 254 && b.largest <= 254 && a.least + b.least - 254 >= -147 &&
          a.largest + b.largest - 254 <= 127;
@@ -66,19 +69,20 @@ __device__ inline bool scales_are_plain(const byte_range& a, const byte_range& b
 
 template <class Tile>
 struct shared_memory {
-  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's, then B's
+  alignas(16) std::uint8_t codes[2][(Tile::rows + Tile::columns) * 64];  ///< [buffer]: A's rows, then B's
   std::uint32_t scales[2][2][Tile::columns];                             ///< [buffer][operand]
-  std::uint32_t ranges[2][Tile::columns];                                ///< [operand]: a row's byte_range
+  std::uint32_t ranges[2][Tile::columns];                                ///< [operand]: byte_range of a row
 };
 
-/// Of 16-byte vector `vec` of row `row`: vectors are permuted so that the rows of a fragment lie in different banks.
+/// LDS offset of 16-byte vector `vec` of row `row`. Vectors are swizzled so that the rows of a fragment are in
+/// different banks.
 __device__ inline int lds_offset(int row, int vec) { return row * 64 + (vec ^ (row / 2 % 4)) * 16; }
 
-/// 64 bytes of each row of the tiles of A and B on their way to LDS: a thread's vectors.
+/// A thread's vectors of a step (64 bytes of each row of A and B), in registers between memory and LDS.
 template <class Tile>
 struct staged_rows {
   struct source {
-    const std::uint8_t* codes;  ///< of row 0, at the step's k
+    const std::uint8_t* codes;  ///< codes of row 0, at the step's k
     std::int64_t stride;
     int rows, first;
   };
@@ -110,19 +114,19 @@ struct staged_rows {
   }
 };
 
-/// A step's operands on their way from memory to LDS, and there.
+/// A step's operands: in registers between memory and LDS, and in LDS.
 template <class Tile>
 class staged_step {
  public:
   __device__ staged_step(const arguments& g, int first_row, int first_column, int thread)
       : g_(g), first_row_(first_row), first_column_(first_column), thread_(thread) {}
-  /// Of the step at `k`.
+  /// Loads the step at `k`.
   __device__ void load(int k) {
     rows_.load({g_.a.codes + k / 2, g_.a.code_stride, g_.a.rows, first_row_},
                {g_.b.codes + k / 2, g_.b.code_stride, g_.b.rows, first_column_});
     const bool second = thread_ >= Tile::columns;
     const kernel_operand& x = second ? g_.b : g_.a;
-    const int row = (second ? first_column_ : first_row_) + thread_ % Tile::columns;  // A's beyond its tile: not read
+    const int row = (second ? first_column_ : first_row_) + thread_ % Tile::columns;  // A: unused past its tile
     scale_ =
         *reinterpret_cast<const std::uint32_t*>(x.scales + (row < x.rows ? row : x.rows - 1) * x.scale_stride + k / 32);
   }
@@ -133,7 +137,7 @@ class staged_step {
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) range_.add(static_cast<int>(scale_ >> (8 * i) & 0xFFu));
   }
-  /// Behind the last step: the ranges of all rows' scales.
+  /// After the last step: stores the ranges of all rows' scales.
   __device__ void store_range(shared_memory<Tile>& shared) const {
     shared.ranges[thread_ / Tile::columns][thread_ % Tile::columns] = range_.word();
   }
@@ -147,16 +151,16 @@ class staged_step {
   byte_range range_;
 };
 
-/// A wave's outputs. D of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since B goes
-/// first.
+/// A wave's outputs. Result layout of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since
+/// B is the first operand.
 template <class Tile>
 class wave_sums {
  public:
-  /// Of the block's rows and columns from these on.
+  /// The wave's outputs begin at (wave_row, wave_column) of the block.
   __device__ wave_sums(int wave_row, int wave_column, int lane)
       : wave_row_(wave_row), wave_column_(wave_column), lane_(lane) {}
 
-  /// Adds the products of the step in `buffer`. A block's codes are read while the block before is multiplied.
+  /// Adds the products of the step in `buffer`. A block's codes are prefetched while the block before is multiplied.
   __device__ void add_step(const shared_memory<Tile>& shared, int buffer) {
     std::uint32_t scale_a[tiles], scale_b[tiles][4];
     ROTOSCALE_UNROLL
@@ -176,8 +180,8 @@ class wave_sums {
     }
   }
 
-  /// Of the block at (first_row, first_column), whose `shared.ranges` are there. Outputs whose scales one multiply-add
-  /// does not take, a bit each, are computed again at the end.
+  /// Stores the outputs of the block at (first_row, first_column), after `shared.ranges` was written. Outputs whose
+  /// scales need more than one multiply-add, one bit each, are recomputed at the end.
   template <bool Vector>
   __device__ void store(const arguments& g, const shared_memory<Tile>& shared, int first_row, int first_column) const {
     std::uint64_t again = 0;
@@ -238,7 +242,7 @@ class wave_sums {
       a[i] = to_fragment(x.a[i]);
       factor_a[i] = factor(scale_a[i]);
     }
-    // A product is added while the unit computes the next one.
+    // A product is added while the matrix core computes the next one.
     float4 product = {}, product_scale = {};
     ROTOSCALE_UNROLL
     for (int j = 0; j < tiles; ++j) {
@@ -260,7 +264,8 @@ class wave_sums {
     sum_[i][j] = amd::multiply_add(product, scale, sum_[i][j]);
   }
 
-  /// Without the outputs that are computed again, a bit each, or with them.
+  /// Stores a tile. The non-vector path skips outputs that will be recomputed, one bit each; the vector path stores
+  /// them too.
   template <bool Vector>
   __device__ static void store_tile(const arguments& g, const float4& sum, std::uint32_t again, int row, int column) {
     if (row >= g.p.m || column >= g.p.n) return;
@@ -275,7 +280,7 @@ class wave_sums {
   float4 sum_[tiles][tiles] = {};  ///< [row tile][column tile]
 };
 
-/// A grid of (columns of tiles, rows of tiles) blocks. Vector: BF16, rows of whole 8 bytes, no C, no bias.
+/// The grid is (columns of tiles, rows of tiles). Vector: BF16, 8-byte aligned rows, no C, no bias.
 template <int Rows, int Columns, bool Vector>
 [[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK(threads, (Rows < 128 ? 2 : 1), 2)
     gemm_kernel(const arguments g) {

@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The MXFP4 and MXFP8 GEMM of gfx950 on its scaled matrix instruction, from operands as AITER stores them: codes
-// shuffled in tiles of 16 × 16 bytes, or plain, scales of both swizzled. 16 rows × 64 bytes of shuffled codes are a
-// code tile: 1024 bytes in which lane l finds its 16 at 16 l, for FP4 and for FP8 alike. A lane's fragment comes from
-// one code tile of FP4 (128 k) or two of FP8. A's code tiles are copied to LDS as they are, for all waves; B's go from
-// memory to the registers of the wave whose columns they are. Compiled with clang and executed on an emulator; nobody
-// has timed it.
+// The MXFP4 and MXFP8 GEMM of gfx950 on its scaled matrix instruction.
+// Operands are in AITER's layouts: codes shuffled in tiles of 16 × 16 bytes, or row-major; scales of both shuffled. A
+// code tile is 16 rows × 64 bytes, 1024 bytes in which lane l finds its 16 bytes at 16 l. A lane's fragment comes from
+// one code tile of FP4 (128 k) or from two of FP8.
+// 1. A's code tiles are copied to LDS unchanged, for all waves, two steps ahead.
+// 2. B's codes go from memory to the registers of the wave with these columns, as do the scales.
+// 3. Scaled MFMA over row tiles and column tiles.
+// 4. Store through LDS.
+// Compiled with clang and tested on an emulator; not timed on a device.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -20,30 +23,30 @@ using amd::int4;
 struct operand {
   const std::uint8_t* codes;
   const std::uint32_t* scales;
-  std::int64_t row_stride;  ///< bytes from a row to the next, of shuffled codes a sixteenth of those of 16 rows
-  int column_stride;        ///< from 64 bytes of a row to the next, in units of 64 bytes: 16 where codes are shuffled
+  std::int64_t row_stride;  ///< bytes between rows; shuffled: a sixteenth of the bytes between groups of 16 rows
+  int column_stride;        ///< step from 64 bytes of a row to the next 64, in units of 64 bytes; shuffled: 16
   int rows;
 };
 struct arguments {
   operand a, b;
-  int k, part_k;  ///< of all, of a part
-  bool fours;     ///< store_columns'
+  int k, part_k;  ///< k in total, and of a part
+  bool fours;     ///< of store_columns
   gemm_arguments p;
 };
 
-/// `row`, or 0 where an operand has no such row: no output of what is read there is stored.
+/// `row`, or 0 if an operand has no such row: the output of such a row is not stored.
 __device__ inline int existing_row(const operand& m, int row) { return row < m.rows ? row : 0; }
 
-/// A's codes: a wave's part of the copies, and its fragments.
+/// A's codes: a wave's share of the copies to LDS, and its fragments.
 template <class Shape>
 class a_codes {
  public:
-  using buffers = std::uint8_t[2][Shape::lds_bytes / 2];  ///< a step each: [half of k][part][row tile]
-  struct fragments {                                      ///< of a turn
+  using buffers = std::uint8_t[2][Shape::lds_bytes / 2];  ///< one step each: [half of k][part][row tile]
+  struct fragments {                                      ///< fragments of a turn
     amd::scaled_fragment<Shape::element_a> tile[Shape::turn_tiles];
   };
 
-  /// Of the block's rows from `first_row` on; the wave's begin at `wave_row` of these.
+  /// The block's rows begin at `first_row`, the wave's at `wave_row` of these.
   __device__ a_codes(const operand& a, int first_row, int wave_row, int wave, int lane, buffers& lds)
       : lds_(lds),
         codes_(a.codes + first_row * a.row_stride),
@@ -53,7 +56,7 @@ class a_codes {
     for (int i = 0; i < copies; ++i) {
       const int code_tile = code_tile_of(i), column = code_tile / Shape::block_row_tiles;
       int row = code_tile % Shape::block_row_tiles * 16;
-      if (first_row + row >= a.rows) row = 0;  // not stored
+      if (first_row + row >= a.rows) row = 0;  // its outputs are not stored
       from_[i] = static_cast<std::uint32_t>((row * a.row_stride + column * a.column_stride * 64) / 16);
       const int last = a.rows - 1 - (first_row + row), mine = lane % 16 < last ? lane % 16 : last;
       lane_offset_[i % offsets] =
@@ -62,7 +65,7 @@ class a_codes {
     }
     read_offset_ = wave_row / 16 * code_tile_bytes + lane * 16;
   }
-  /// Begins to copy step `step` of all.
+  /// Starts the copy of step `step`, counted from k = 0.
   __device__ void copy(int step, int buffer) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < copies; ++i) {
@@ -88,17 +91,17 @@ class a_codes {
 
  private:
   static constexpr int copies = (Shape::step_code_tiles + Shape::waves - 1) / Shape::waves;
-  /// Copies whose lanes have different offsets: others are of the same rows.
+  /// Copies with different lane offsets; the other copies are of the same rows.
   static constexpr int offsets =
       Shape::block_row_tiles % Shape::waves == 0 ? Shape::block_row_tiles / Shape::waves : copies;
 
-  /// All waves have as many copies: some make one that another makes as well.
+  /// All waves issue equally many copies; some are duplicates of another wave's.
   __device__ int code_tile_of(int copy) const { return (copy * Shape::waves + wave_) % Shape::step_code_tiles; }
 
   buffers& lds_;
-  const std::uint8_t* codes_;  ///< of the block's rows
+  const std::uint8_t* codes_;  ///< codes of the block's rows
   int step_bytes_, wave_, read_offset_;
-  std::uint32_t from_[copies];  ///< where copies begin, in 16 bytes
+  std::uint32_t from_[copies];  ///< starts of copies, in units of 16 bytes
   std::uint32_t lane_offset_[offsets];
 };
 
@@ -119,7 +122,7 @@ class b_codes {
       first_[j] = static_cast<std::uint32_t>(existing_row(b, first_column + 16 * j) * b.row_stride / 16);
     }
   }
-  /// Begins to load those of a half of step `step` of all.
+  /// Starts the load of column tile j for a half of step `step`, counted from k = 0.
   __device__ void load(int step, int half, int j) {
     amd::keep_in_vector_registers(lane_offset_);
     ROTOSCALE_UNROLL
@@ -132,13 +135,13 @@ class b_codes {
 
  private:
   const std::uint8_t* codes_;
-  int column_bytes_;                          ///< from 64 bytes of a row to the next
-  std::uint32_t first_[Shape::column_tiles];  ///< where each begins, in 16 bytes (check_aiter_operands)
+  int column_bytes_;                          ///< step in bytes from 64 bytes of a row to the next 64
+  std::uint32_t first_[Shape::column_tiles];  ///< starts of column tiles, in units of 16 bytes (check_aiter_operands)
   std::uint32_t lane_offset_;
 };
 
-/// A wave's scales of a step, and of the next. Those of 32 rows × 8 blocks are 64 dwords; byte 2 h + r is for half h
-/// and row tile r.
+/// A wave's scales of a step and of the next. The scales of 32 rows × 8 blocks are 64 dwords. Byte 2 h + r is for half
+/// h and row tile r.
 template <class Shape>
 class block_scales {
  public:
@@ -153,7 +156,7 @@ class block_scales {
     for (int j = 0; j < Shape::column_pairs; ++j) first_b_[j] = first(g.b, first_column / 32 * 32 + 32 * j);
     pair_selector_ = first_column % 32 == 0 ? 0x03020100u : 0x06030401u;
   }
-  /// Begins to load those of step `step`, which are there after `advance`.
+  /// Starts the load of the scales of step `step`. They are available after `advance`.
   __device__ void load(int step) {
     const auto load = [&](const std::uint32_t* scales, int tile) {
       amd::keep_in_vector_registers(lane_offset_);
@@ -181,17 +184,17 @@ class block_scales {
 
  private:
   const std::uint32_t *scales_a_, *scales_b_;
-  int first_a_[Shape::row_pairs], first_b_[Shape::column_pairs];  ///< of 32 rows: which 256 bytes
+  int first_a_[Shape::row_pairs], first_b_[Shape::column_pairs];  ///< index of 256 bytes of scales, per 32 rows
   std::uint32_t next_a_[Shape::row_pairs], next_b_[Shape::column_pairs], lane_offset_;
-  std::uint32_t pair_selector_;  ///< a wave of an odd number of column tiles may begin in the middle of 32 columns
+  std::uint32_t pair_selector_;  ///< with an odd number of column tiles a wave may begin in the middle of 32 columns
 };
 
 /// A wave's outputs.
 template <class Shape>
 class wave_sums {
  public:
-  /// Adds the products of row tile i and column tile j over a half of a step: columns (rows of B) times rows (rows of
-  /// A), so lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
+  /// Adds the products of row tile i and column tile j over half a step: columns (rows of B) times rows (rows of A). So
+  /// lane l gets row l % 16 of C and columns 4 (l / 16) .. + 3.
   __device__ void multiply(const amd::scaled_fragment<Shape::element_a>& x, const b_codes<Shape>& b,
                            const block_scales<Shape>& s, int half, int i, int j) {
     const int scale_a = static_cast<int>(s.a[i / 2]), scale_b = static_cast<int>(s.b[j / 2]);
@@ -209,8 +212,8 @@ class wave_sums {
     with.template operator()<1, 1, 0>();
     with.template operator()<1, 1, 1>();
   }
-  /// Through the wave's part of LDS, which nobody reads any more, as many tiles at a time as have places there: the
-  /// code that stores a tile is there once for all of these.
+  /// Stores the sums through the wave's part of LDS, which is no longer in use, as many tiles at a time as fit. This
+  /// way the store code is instantiated once, not per tile.
   __device__ void store(const arguments& g, std::uint8_t* lds, int first_row, int first_column, int part,
                         int lane) const {
     constexpr int tiles = Shape::row_tiles * Shape::column_tiles;
@@ -266,11 +269,13 @@ class wave_loop {
   }
 
  private:
-  /// Following: steps after this one, 2 at most. Fragments of A are read turns_ahead before their products, behind the
-  /// products of a turn's first column tile, which wait for older reads and so not for these. Scales of the next step
-  /// are loaded first of all, and B's codes behind the last product of this step's: scales have a step to arrive, codes
-  /// half of one. Once all waves have read this step's last fragments, A's codes of the step after next are copied to
-  /// their place; before the barrier that says so, each wave waits for its copies of the next step.
+  /// Multiplies one step. Following: number of steps after this one, at most 2. Order of loads:
+  /// 1. Scales of the next step come first, so they have a whole step to arrive.
+  /// 2. Fragments of A are read turns_ahead before their products. The read comes after the products of a turn's first
+  ///    column tile, which wait for older reads only.
+  /// 3. Once all waves have read this step's last fragments, A's codes of the step after next are copied over them. At
+  ///    that barrier each wave also waits for its copies of the next step.
+  /// 4. B's codes of the next step are loaded after the last product that uses this step's, so they have half a step.
   template <int Following>
   __device__ void multiply_step(int step) {
     constexpr int turns = Shape::turns, ahead = Shape::turns_ahead;
@@ -311,7 +316,7 @@ class wave_loop {
   b_codes<Shape>& b_;
   block_scales<Shape>& scales_;
   wave_sums<Shape>& sums_;
-  typename a_codes<Shape>::fragments front_[Shape::turns_ahead];  ///< of the next step's first turns
+  typename a_codes<Shape>::fragments front_[Shape::turns_ahead];  ///< fragments of the next step's first turns
 };
 
 template <class Shape>
@@ -319,7 +324,7 @@ struct shared_memory {
   alignas(16) typename a_codes<Shape>::buffers codes;
 };
 
-/// The outputs of a block.
+/// Computes the outputs of a block.
 template <class Shape>
 __device__ inline void compute_tile(const arguments& g) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 64, wave = amd::uniform(thread / 64);
@@ -336,12 +341,12 @@ __device__ inline void compute_tile(const arguments& g) {
   wave_sums<Shape> sums;
   const int first_k = part * g.part_k, last_k = first_k + g.part_k < g.k ? first_k + g.part_k : g.k;
   wave_loop<Shape>(a, b, scales, sums).run(first_k / step_k, last_k / step_k);
-  block_barrier();  // of LDS
+  block_barrier();  // LDS is reused for the sums
   constexpr int wave_bytes = Shape::lds_bytes / Shape::waves / Shape::sum_tile_bytes * Shape::sum_tile_bytes;
   sums.store(g, &codes[0][0] + wave * wave_bytes, block_row + wave_row, column, part, lane);
 }
 
-/// A grid of (columns of tiles, rows of tiles, parts of K) blocks. Elements A and B: FP4 both, or FP8 of either kind.
+/// The grid is (columns of tiles, rows of tiles, parts of K). Elements A and B: FP4 both, or FP8 of either kind.
 template <int Rows, int Columns, gemm_element A, gemm_element B>
 [[maybe_unused]] static __global__ void ROTOSCALE_AMD_BLOCK((tile<Rows, Columns>::threads),
                                                             (shape<tile<Rows, Columns>, A, B>::waves_a_simd),

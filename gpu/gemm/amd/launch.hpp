@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of AMD's GEMM kernels.
+// Launches of AMD's block-scaled GEMM kernels.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -13,7 +13,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// gfx942's sums of MXFP4 operands, in the tile of `g`; gfx950 has its instruction as well.
+/// Launches gfx942's MXFP4 kernel with the tile of `g`. gfx950 supports its instruction too.
 inline status launch_mxfp4(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, stream s) {
   const gfx942::arguments all{make_kernel_operand(a), make_kernel_operand(b), g};
   return in_tiles<gfx942_fp4_tiles>(g, [&]<tile_shape T>() {
@@ -22,7 +22,7 @@ inline status launch_mxfp4(const gemm_operand& a, const gemm_operand& b, const g
   });
 }
 
-/// MXFP4 from the operands themselves; MXFP8 expanded to BF16 first.
+/// MXFP4 is multiplied directly, MXFP8 is expanded to BF16 first.
 inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
                          stream s) {
   gemm_arguments g = make_arguments(p, contract_options(c.contract, device, 1, is_fp8(p)));
@@ -37,7 +37,7 @@ inline status run_gfx942(const gemm_problem& p, const gemm_choice& c, std::uint8
   return launch_dense({e.staging_a, stride}, false, {e.staging_b, stride}, false, g, s);
 }
 
-/// The kernel for the elements of `p`, in the tile of `all`.
+/// Launches the kernel for the elements of `p`, with the tile of `all`.
 inline status launch_gfx950(const gemm_problem& p, const gfx950::arguments& all, stream s) {
   using enum gemm_element;
   const auto run = [&]<tile_shape T>(auto kernel) {

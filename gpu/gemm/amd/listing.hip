@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// AMD's GEMM kernels alone, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what an
-// emulator of gfx950 executes.
+// AMD's GEMM kernels, compiled by clang without an SDK. tests/gpu/amd_listings.py reads the disassembly, and an
+// emulator of gfx950 executes it.
 #include "gpu/gemm/amd/dense.hpp"
 #include "gpu/gemm/amd/gfx942.hpp"
 #include "gpu/gemm/amd/gfx950.hpp"

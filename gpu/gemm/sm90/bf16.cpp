@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 GEMM kernels of expanded operands: BF16.
+// Compiles the sm_90 GEMM kernels of expanded operands: BF16.
 #include "gpu/gemm/sm90/multiply.hpp"
 
 namespace rotoscale::gpu::detail {

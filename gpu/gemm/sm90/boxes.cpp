@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 GEMM kernels of fp32_blockwise.
+// Launches the sm_90 kernels of fp32_blockwise.
 #include "gpu/gemm/sm90/boxes.hpp"
 
 #include "gpu/gemm/sm90/multiply.hpp"

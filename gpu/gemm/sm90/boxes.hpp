@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 kernel of fp32_blockwise: a tile's plain boxes are multiplied first, in integers, whose sums become FP32
-// exactly; then its shifted boxes are added, each an integer sum times a power of two; then its E5M2 boxes, emptied
-// every 32 k. All bits are those of ascending k: either every sum of a tile is exact, or all of its boxes are E5M2.
+// The sm_90 kernel of fp32_blockwise. A tile adds its boxes (128 k, tile_boxes.hpp) in three groups:
+// 1. plain boxes: int8 products, integer sums, converted to FP32 exactly
+// 2. shifted boxes: an integer sum per box times a power of two
+// 3. E5M2 boxes: promoted to FP32 every 32 k
+// All bits are those of ascending k, since either every sum of a tile is exact or all of its boxes are E5M2.
 #pragma once
 
 #include "gpu/gemm/sm90/kernel.hpp"
@@ -14,27 +16,27 @@ struct box_maps {
   CUtensorMap int8_a, int8_b, e5m2_a, e5m2_b;
 };
 
-/// int8 products in the places of an E5M2 tile's.
+/// An E5M2 tile's shape with int8 products.
 template <class Tile>
 struct int8_products : Tile {
   static constexpr operand_width width = operand_width::int8;
   static constexpr int promotion = 0;
-  static constexpr bool clears = true;  // a tile may have no such box
+  static constexpr bool clears = true;  // a tile may have no plain box
   using number = std::int32_t;
 };
 
-/// Words of a table of tiles that a block keeps in shared memory; a larger one is read where it lies.
+/// Capacity of the copy of the tile table in shared memory. A larger table is read from global memory.
 inline constexpr int shared_table_words = 1536, shared_table_tiles = 512;
 
 /// Shared memory of a block.
 template <class Tile>
 struct box_memory {
   block_memory<Tile> common;
-  alignas(16) std::uint16_t shifts[Tile::max_stages][2][window_tile];  ///< of A's rows and of B's, a stage's box
+  alignas(16) std::uint16_t shifts[Tile::max_stages][2][window_tile];  ///< shift factors of a stage's box: A's, B's
   std::uint32_t boxes[shared_table_words];
   log_squares squares[shared_table_tiles];
 
-  /// The table here, if it has room. All threads of the block call it.
+  /// The table's copy in shared memory if it fits, else `t`. All threads of the block call it.
   __device__ tile_table table_of(const tile_table& t) {
     const int count = 2 * t.tiles() * t.words;
     if (count > shared_table_words || t.tiles() > shared_table_tiles) return t;
@@ -45,10 +47,10 @@ struct box_memory {
   }
 };
 
-/// A tile that a block works on.
+/// The tile of a block.
 struct box_tile {
   tile_boxes boxes;
-  int row, column;  ///< of tiles of window_tile
+  int row, column;  ///< in units of window_tile
   template <class Tile>
   __device__ static box_tile of(const tile_table& table, const gemm_arguments& p, tile_position at) {
     const int row = at.row / (window_tile / Tile::rows), column = at.column / (window_tile / Tile::all_columns);
@@ -77,8 +79,9 @@ __device__ inline void produce_boxes(const gemm_arguments& p, const box_maps& ma
   t.boxes.each(box_kind::e5m2, [&](int k) { produce_box(p, maps.e5m2_a, maps.e5m2_b, q, r, rank, first, k); });
 }
 
-/// Adds a warpgroup's integer sums of a box, Columns of its columns, in FP32. Shifted operands have factors in shared
-/// memory: `rows`, and `columns` from the thread's first column on; window_unit is in that of the columns.
+/// Adds a warpgroup's integer sums of a box to FP32 accumulators, for the columns in `part`. Shifted operands have
+/// factors: `rows`, and in shared memory `columns`, from the thread's first column on. The factors of columns include
+/// window_unit.
 template <bool Rows, bool Columns, int Half>
 __device__ inline void add_shifted(const std::int32_t (&part)[Half], const float (&rows)[2],
                                    const std::uint16_t* columns, float* acc) {
@@ -101,8 +104,8 @@ __device__ inline void add_shifted(const std::int32_t (&part)[Half], const float
   }
 }
 
-/// Shifted boxes. While a warpgroup adds, the other has the tensor cores. Where rows alone are shifted, additions take
-/// less time than products, and warpgroups take turns.
+/// Adds the shifted boxes. The two warpgroups ping-pong: one adds while the other has the tensor cores. With shifted
+/// rows only, additions take less time than products, so named barriers enforce the turns.
 template <class Tile>
 __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile& t, tile_position at,
                                         std::uint32_t rank, const box_memory<Tile>& memory, const pipeline<Tile>& q,
@@ -152,7 +155,7 @@ __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile&
     release(q, r.stage, lane);
     r.advance(p.stages);
   });
-  if (group == 0) wait_for_turn(0);  // what the other gave first
+  if (group == 0) wait_for_turn(0);  // consumes the initial signal
 }
 
 /// A warpgroup's sums of a tile.

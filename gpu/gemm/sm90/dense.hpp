@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the sm_90 kernels on operands as they lie: FP8 with k contiguous, BF16 so or transposed, with rows
-// contiguous.
+// Launches of the sm_90 kernels of dense operands: FP8 with k contiguous, BF16 with k or rows contiguous.
 #pragma once
 
 #include "gpu/gemm/sm90/multiply.hpp"

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 GEMM kernels of FP8 as it lies, sums emptied into FP32.
+// Compiles the sm_90 GEMM kernels of per-tensor FP8 operands, promoted to FP32.
 #include "gpu/gemm/sm90/fp8.hpp"
 
 namespace rotoscale::gpu::detail {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the sm_90 kernels of FP8 operands as they lie, for the two sources that compile them.
+// Launches of the sm_90 kernels of per-tensor FP8 operands, for the two sources that compile them.
 #pragma once
 
 #include "gpu/gemm/sm90/multiply.hpp"
 
 namespace rotoscale::gpu::detail {
 
-/// The tile of FP8 of these formats, emptied every Promotion k.
+/// Launches the tile of these FP8 formats, promoted every Promotion k.
 template <sm90::fp8_products Products, int Promotion>
 status launch_fp8(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, const device_info& device,
                   stream s) {

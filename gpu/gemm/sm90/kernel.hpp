@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM kernels of sm_90a: C = A · Bᵀ from operands that expand.hpp wrote, int8 (`accurate`, where sums are
-// exact), E5M2 with promotion every 128 k (`fast`) or every 32 (`accurate`, by the kernel of rest.hpp), or BF16; or
-// from operands as they lie, BF16 or FP8 (dense.hpp). Persistent clusters of two blocks compute tiles of 256 × 256,
-// single blocks smaller ones (tiles.hpp); in a block one warp copies and two warpgroups multiply. The operand of which
-// both blocks of a cluster need the same 256 rows is copied half by each and multicast; the other's 128 rows each block
-// copies for itself.
+// The warp-specialized GEMM kernels of sm_90a: C = A · Bᵀ. Tiles are in tiles.hpp, the epilogue in output.hpp.
+// Operands: expanded (expand.hpp) as int8 (`accurate`, exact sums), E5M2 promoted every 128 k (`fast`) or 32 k
+// (`accurate`, fallback kernel), or BF16; or dense BF16 or FP8 (dense.hpp).
+//
+// Persistent blocks walk the tiles. Two blocks form a cluster for tiles of 256 × 256; smaller tiles take one block.
+// 1. produce: one warp copies boxes (128 bytes of k) by TMA into the next free stage. In a cluster each block copies
+//    half of the operand rows that both need, and multicasts them.
+// 2. consume: two warpgroups wait for a stage, issue wgmma, and release the stage.
+// 3. store: scale the accumulators and write C.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -19,7 +22,7 @@
 
 namespace rotoscale::gpu::sm90 {
 
-/// K boxes (128 bytes of a row) of a part of K, the last not included.
+/// Boxes (128 bytes of a row) of a part of K: [first, last).
 struct box_range {
   int first, last;
 };
@@ -31,8 +34,8 @@ __device__ box_range boxes_of(const gemm_arguments& p, int part) {
   return {first, last < all ? last : all};
 }
 
-/// Box `k` of an operand's rows from `row` on into shared memory. Of a transposed operand it is two boxes of 64 rows
-/// (128 bytes) by 64 k, one behind the other.
+/// Loads box `k` of an operand's rows from `row` on into shared memory. A transposed operand takes two consecutive
+/// boxes of 64 rows (128 bytes) by 64 k.
 template <bool Transposed, class Load>
 __device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& load) {
   if constexpr (Transposed) {
@@ -42,7 +45,7 @@ __device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& l
     load(to, k * box_bytes, row);
   }
 }
-/// The same for both blocks of a cluster, each of which brings a half, or for this block alone.
+/// The same for both blocks of a cluster, each of which loads a half, or for this block alone.
 template <bool Transposed, bool Shared, int Rows>
 __device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, int k, int row, std::uint32_t rank,
                                     std::uint32_t bar) {
@@ -55,8 +58,8 @@ __device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, in
   }
 }
 
-/// Copies box `k` of a tile's operands into the next stage, to which the caller adds `more_bytes`; `first`: where the
-/// block's outputs begin.
+/// Copies box `k` of a tile's operands into the next stage. `first`: first output of the block. `more_bytes`: bytes
+/// that the caller adds to the stage.
 template <class Tile>
 __device__ inline void produce_box(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
                                    const pipeline<Tile>& q, ring& r, std::uint32_t rank, fragment_position first, int k,
@@ -86,16 +89,16 @@ __device__ void clear(Number (&acc)[Groups][Half]) {
   }
 }
 
-/// What 64 rows of a box add to a descriptor.
+/// Descriptor increment of 64 rows of a box.
 inline constexpr unsigned half_box = 64 * box_bytes >> 4;
 
-/// Tells the producers of all blocks that this warp has read the stage.
+/// Signals to the producers of all blocks that this warp has read the stage.
 template <class Tile>
 __device__ inline void release(const pipeline<Tile>& q, int stage, int lane) {
   if (lane < Tile::blocks) barrier_arrive_remote(q.empty_at(stage), static_cast<std::uint32_t>(lane));
 }
 
-/// Where a warpgroup's rows of A and of B lie in a stage.
+/// Descriptors of a warpgroup's rows of A and of B in a stage.
 template <class Tile>
 __device__ inline std::uint64_t descriptor_a(const pipeline<Tile>& q, int stage, int group) {
   return operand_descriptor<Tile::transposed_a>(q.a(stage)) +
@@ -107,7 +110,7 @@ __device__ inline std::uint64_t descriptor_b(const pipeline<Tile>& q, int stage,
          static_cast<unsigned>(Tile::column_of_group(group)) / 64 * half_box;
 }
 
-/// FP8, emptied every 128 k. While a warpgroup adds, the other has the tensor cores.
+/// FP8 products, promoted every 128 k. One warpgroup adds while the other has the tensor cores.
 template <class Tile>
 __device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
                                               int group, int lane,
@@ -135,7 +138,7 @@ __device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes
   }
 }
 
-/// 64 × 64 outputs of a stage's 32 k: k steps, then warpgroup tiles, then columns.
+/// A wgmma of 64 × 64 outputs and 32 k of a stage. Order: k steps, then warpgroup tiles, then columns.
 template <class Tile>
 struct promoted_unit {
   static constexpr int across = Tile::columns / 64, a_step = across * Tile::warpgroup_tiles, count = 4 * a_step;
@@ -152,8 +155,8 @@ struct promoted_unit {
   }
 };
 
-/// E5M2, emptied every 32 k into `acc`. A sum of 32 is added while the next is multiplied: the adders are as busy as
-/// the tensor cores.
+/// E5M2 products, promoted every 32 k into `acc`. A sum of 32 is added while the next one is multiplied, since FP32
+/// adders and tensor cores are equally busy.
 template <class Tile>
 __device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
                                              int group, int lane,
@@ -183,11 +186,11 @@ __device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes,
   }
 }
 
-/// What 16 k add to a descriptor: 32 bytes of a row, or 16 rows of k.
+/// Descriptor increment of 16 k: 32 bytes of a row, or 16 rows of k.
 template <bool Transposed>
 inline constexpr unsigned k_step = Transposed ? 16 * box_bytes >> 4 : 2;
 
-/// Accumulators that stay.
+/// Products without promotion: wgmma accumulates over all of K.
 template <class Tile>
 __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
                                         int lane,
@@ -230,7 +233,7 @@ __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, cons
   if (last >= 0) release(q, last, lane);
 }
 
-/// Sums of `boxes` boxes of a tile, a warpgroup its rows and columns.
+/// Sums of `boxes` boxes of a tile, for the rows and columns of one warpgroup.
 template <class Tile>
 __device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
                                 int lane, typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
@@ -244,7 +247,7 @@ __device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeli
   }
 }
 
-/// Multiplies and stores a tile, by two warpgroups: `multiplies` makes a warpgroup's sums.
+/// Multiplies and stores a tile by two warpgroups. `multiplies` computes a warpgroup's sums.
 template <class Tile, output_mode Mode, class Multiply>
 __device__ inline void consume(const gemm_arguments& p, int* columns, std::uint32_t rank, tile_position tile,
                                const Multiply& multiplies) {
@@ -279,7 +282,7 @@ __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q,
   });
 }
 
-/// Shared memory of a block whose tiles are of this kind.
+/// Shared memory of a block with tiles of this kind.
 template <class Tile>
 struct block_memory {
   alignas(8) std::uint64_t barriers[2 * Tile::max_stages];
@@ -293,20 +296,20 @@ struct block_memory {
   }
 };
 
-/// Before a block's first tile, by all threads.
+/// Initializes the barriers before a block's first tile. All threads call it.
 template <class Tile>
 __device__ inline void init_stages(const pipeline<Tile>& q) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < Tile::max_stages; ++s) {
       barrier_init(q.full_at(s), 1);
-      barrier_init(q.empty_at(s), 8 * Tile::blocks);  // eight consumer warps of each block
+      barrier_init(q.empty_at(s), 8 * Tile::blocks);  // eight consumer warps per block
     }
     fence_barrier_init();
   }
   cluster_sync();
 }
 
-/// Calls `produces` or `consumes`, by the thread's role, with a worker's tiles, which have Tile's extents.
+/// Calls `produces` or `consumes`, by the thread's role, for each tile of a worker.
 template <class Tile, class Produce, class Consume>
 __device__ inline void share_tiles(const gemm_arguments& p, const Produce& produces, const Consume& consumes) {
   ring r;
@@ -324,10 +327,10 @@ __device__ inline void share_tiles(const gemm_arguments& p, const Produce& produ
     consumes(each);
   }
   __syncwarp();
-  cluster_sync();  // no block leaves while the other may still write to it
+  cluster_sync();  // a block must not exit while the other may still write to it
 }
 
-/// A block's work: the tiles of Tile's width. What needs no operands is done while the kernel before ends.
+/// A block's work: the tiles of Tile's width. The prologue overlaps the end of the preceding kernel.
 template <class Tile, output_mode Mode>
 __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& map_b, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];
@@ -361,7 +364,7 @@ template <class Tile, output_mode Mode>
 [[maybe_unused]] static __global__ void __cluster_dims__(Tile::blocks, 1, 1) __launch_bounds__(threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ gemm_arguments p) {
-  if constexpr (is_sm90a) run_block<Tile, Mode>(map_a, map_b, p);  // other devices are not offered the kernel
+  if constexpr (is_sm90a) run_block<Tile, Mode>(map_a, map_b, p);  // never launched on other devices
 }
 
 }  // namespace rotoscale::gpu::sm90

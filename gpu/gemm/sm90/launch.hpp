@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers know of the sm_90 GEMM kernels.
+// Host-side interface of the sm_90 GEMM kernels, without device code.
 #pragma once
 
 #include "gpu/gemm/plan.hpp"
@@ -8,27 +8,26 @@
 
 namespace rotoscale::gpu::detail {
 
-/// FP8 sums are emptied every so many k: where E5M2 is the narrowest width (`fast`) and of operands as they lie, and in
-/// what int8 leaves.
+/// k between promotions: of the first kernel with E5M2 (`fast`) and per-tensor FP8, and of the fallback kernel.
 inline constexpr int first_promotion = 128, rest_promotion = 32;
 
-/// Multiplies expanded operands in the tiles that `g` names.
+/// Multiplies expanded operands with the tile of `g`.
 template <operand_width Width>
 status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
                          const device_info& device, stream s);
-/// Expands the rest, if there is any, and multiplies it.
+/// Expands and multiplies the fallback tiles, if there are any.
 status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
 
-/// Multiplies fp32_blockwise's operands, as expand_boxes.hpp left them.
+/// Multiplies fp32_blockwise's operands, as expanded by expand_boxes.hpp.
 status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
                       const device_info& device, stream s);
 
-/// Multiplies FP8 as it lies, sums emptied every Promotion k (0: never).
+/// Multiplies per-tensor FP8 operands, promoted every Promotion k (0: never).
 template <int Promotion>
 status multiply_fp8(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, const device_info& device,
                     stream s);
 
-/// The first under a contract's options.
+/// multiply_expanded under a contract's options.
 template <operand_width Width>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, [[maybe_unused]] const gemm_options& o,
                 const gemm_arguments& g, const device_info& device, stream s) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the sm_90 GEMM kernels: tensor maps of the operands and the choice of a kernel. Each width and promotion
-// is compiled by itself (int8.cpp and its neighbours): together they would take minutes.
+// Launches of the sm_90 GEMM kernels: tensor maps and kernel selection.
+// Each width and promotion is compiled in a separate source (int8.cpp etc.), since one source would take minutes.
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
@@ -12,14 +12,14 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Boxes of `box_rows` rows × 128 bytes of a matrix of bytes whose rows are `stride` bytes apart.
+/// Tensor map with boxes of `box_rows` rows × 128 bytes, over a matrix of bytes whose rows are `stride` bytes apart.
 inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride,
                      int box_rows) {
   return sm90::encode_map(map, {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_L2_PROMOTION_L2_256B}, data,
                           {row_bytes, rows}, {stride}, {sm90::box_bytes, static_cast<cuuint32_t>(box_rows)});
 }
 
-/// Maps of expanded operands for the copies of Tile.
+/// Tensor maps of expanded operands for Tile.
 template <class Tile>
 bool make_maps(CUtensorMap& map_a, CUtensorMap& map_b, const std::uint8_t* a, const std::uint8_t* b,
                const gemm_arguments& g) {
@@ -29,7 +29,7 @@ bool make_maps(CUtensorMap& map_a, CUtensorMap& map_b, const std::uint8_t* a, co
 }
 inline status no_map() { return {error_code::device_error, "", "the driver made no tensor map"}; }
 
-/// `of`: the kernel of an output_mode.
+/// Selects the kernel of the output mode. `of` returns the kernel of a mode.
 template <class Of>
 auto choose_kernel(const gemm_arguments& g, const Of& of) {
   using enum output_mode;
@@ -39,7 +39,7 @@ auto choose_kernel(const gemm_arguments& g, const Of& of) {
                            : of.template operator()<general>();
 }
 
-/// Shared memory and blocks of a kernel of Tile's: as many as have work, at most one a processor.
+/// Grid and shared memory of Tile's kernel: at most one block per SM, and no block without a tile.
 template <class Tile>
 dim3 grid_of(const gemm_arguments& g, const device_info& device) {
   const auto tiles_along = [](int extent, int tile) { return (extent + tile - 1) / tile; };
@@ -52,7 +52,7 @@ std::size_t shared_bytes_of(const gemm_arguments& g) {
   return static_cast<std::size_t>(Tile::shared_size(g.stages));
 }
 
-/// `behind`: behind a kernel of an expansion.
+/// `behind`: programmatic dependent launch after an expansion kernel.
 template <class Tile>
 status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
                     stream s, bool behind = false) {
@@ -62,7 +62,7 @@ status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_argum
                 : launch(kernel, grid, block, shared_bytes_of<Tile>(g), s, a, b, g);
 }
 
-/// Calls `run` with rows and columns of the tile that `g` names.
+/// Calls `run` with rows and columns of the tile in `g`.
 template <class Run>
 status in_tile(const gemm_arguments& g, const Run& run) {
   return g.tile_m == 128  ? run.template operator()<128, 128>()

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The last step of the sm_90 GEMM kernels: a tile's sums from registers, times the powers of two of folded operands, to
-// the output, in column_groups of 32 columns.
+// Epilogue of the sm_90 GEMM kernels: unfold a tile's sums in registers, scale them, store them in groups of 32
+// columns.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -13,16 +13,16 @@
 namespace rotoscale::gpu::sm90 {
 
 __device__ inline float sum_of(float acc) { return acc; }
-/// Exact: the number that E5M2 products give.
+/// Exact: equal to the sum of E5M2 products.
 __device__ inline float sum_of(std::int32_t acc) { return static_cast<float>(acc) * int8_unit; }
 
-/// Coordinates of a thread's accumulators in a group of 32 columns: accumulator i is at row + 8 * (i / 2 % 2), column +
-/// 8 * (i / 4) + i % 2.
+/// Position of a thread's accumulators in a group of 32 columns.
+/// Accumulator i is at (row + 8 * (i / 2 % 2), column + 8 * (i / 4) + i % 2).
 struct fragment_position {
   int row, column;
 };
 
-/// Sixteen bytes a lane: the quads' 4 × 4 pairs of BF16, transposed.
+/// Stores BF16, sixteen bytes per lane, after transposing each quad's 4 × 4 pairs.
 __device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
                                    int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
@@ -38,7 +38,7 @@ __device__ inline void store_plain(const gemm_arguments& p, float factor, const 
   }
 }
 
-/// FP32 outputs of a thread's 32 columns, two columns at a time: [g][h] of fragment_position.
+/// FP32 outputs of a thread's 32 columns, as pairs of columns: [g][h] of fragment_position.
 struct column_pairs {
   float2 of[4][2];
   template <class Use>
@@ -57,7 +57,7 @@ struct column_pairs {
   __device__ void load(const gemm_arguments& p, fragment_position at) {
     for_each(p, at, [&](int g, int h, const float2* from) { of[g][h] = *from; });
   }
-  /// The outputs of `sum`, to which these are added where the problem says so.
+  /// Stores the outputs of `sum`, plus the loaded ones if the problem accumulates.
   __device__ void store(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at) const {
     const gemm_epilogue finish{factor, p.accumulate, p.beta, false, p.nan_bits};
     for_each(p, at, [&](int g, int h, float2* to) {
@@ -67,7 +67,7 @@ struct column_pairs {
   }
 };
 
-/// Any output, or sums of a part of K as they are, one element at a time.
+/// Stores any output, or the unscaled sums of a part of K, one element at a time.
 template <output_mode Mode>
 __device__ void store_each(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
                            int part) {
@@ -84,13 +84,13 @@ __device__ void store_each(const gemm_arguments& p, float factor, const float (&
 template <class Tile, output_mode Mode>
 inline constexpr bool unfolds = Tile::folded&& Mode != output_mode::partial;
 
-/// What brings a warp's folded sums back: 2^base of its rows and, in shared memory, of the tile's columns.
+/// Exponents that unfold a warp's sums: bases of its rows and, in shared memory, of the tile's columns.
 template <class Tile>
 struct fold_bases {
   int rows[2 * Tile::warpgroup_tiles];  ///< exponents: warpgroup tiles, then halves
   static constexpr int columns_each = (Tile::columns + 127) / 128;
-  int columns[columns_each];  ///< of columns `thread`, `thread` + 128 of the warpgroup's, as far as there are
-  /// `column`: the first of the warpgroup's.
+  int columns[columns_each];  ///< bases of columns `thread`, `thread` + 128 of the warpgroup
+  /// `column`: the warpgroup's first column.
   __device__ void load(const gemm_arguments& p, fragment_position at, int column, int thread) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) {
@@ -103,10 +103,10 @@ struct fold_bases {
       columns[i] = mine < p.n ? p.base[p.base_b + mine] : 0;
     }
   }
-  /// Writes the columns' exponents to `shared`, an int of this warpgroup for each; may they and the rows' be multiplied
-  /// one after the other? The same in a whole warp.
+  /// Writes the columns' exponents to `shared`, the warpgroup's array. Returns true, uniformly in a warp, if row and
+  /// column powers can be multiplied one after the other.
   __device__ bool share(int* shared, int group, int thread) const {
-    group_sync(group);  // the last tile's readers
+    group_sync(group);  // waits for readers of the previous tile
     ROTOSCALE_UNROLL
     for (int i = 0; i < columns_each; ++i) {
       if (Tile::columns % 128 == 0 || thread < Tile::columns) shared[thread + 128 * i] = columns[i];
@@ -115,13 +115,13 @@ struct fold_bases {
     ROTOSCALE_UNROLL
     for (int i = 0; i < 2 * Tile::warpgroup_tiles; ++i) plain &= first_base_is_plain(rows[i]);
     group_sync(group);
-    // The columns' test must hold for all of them: every warp looks at them.
+    // All columns must pass, so every warp tests all of them.
     ROTOSCALE_UNROLL
     for (int i = 0; i < Tile::columns / 32; ++i) plain &= second_base_is_plain(shared[thread % 32 + 32 * i]);
     return __all_sync(0xFFFFFFFFu, plain);
   }
 };
-/// `columns`: exponents from the thread's first column on.
+/// Unfolds 16 sums. `columns`: exponents from the thread's first column on.
 template <bool Plain>
 __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16]) {
   const int rows[2] = {row, row_8};
@@ -141,7 +141,7 @@ __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16])
   }
 }
 
-/// All sums of a thread, 32 columns of a warpgroup tile after the other: few registers. `exponents`: of the tile's
+/// Stores all sums of a thread, 32 columns of a warpgroup tile at a time to save registers. `exponents`: of the tile's
 /// columns.
 template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
 __device__ void store_tile(const gemm_arguments& p, float factor, const Number (&acc)[Tile::warpgroup_tiles][Half],
@@ -151,7 +151,7 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
   const auto position = [&](int i) {
     return fragment_position{at.row + 64 * (i / column_groups), at.column + 32 * (i % column_groups)};
   };
-  // What is added is loaded a group ahead: a load behind a store would wait for memory once a group.
+  // The old outputs are prefetched one group ahead: a load after a store would stall once per group.
   column_pairs old[2] = {};
   const bool adds = Mode == output_mode::pairs && p.accumulate;
   if (adds) old[0].load(p, at);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 GEMM kernels of expanded operands: what the kernel of the narrowest width leaves.
+// Launches the sm_90 fallback kernel: tiles wider than the first kernel's.
 #include "gpu/gemm/sm90/rest.hpp"
 
 #include "gpu/gemm/sm90/multiply.hpp"
@@ -11,7 +11,7 @@ status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const d
   return in_tile(g, [&]<int Rows, int Columns>() {
     using narrow = sm90::tile<operand_width::e5m2, Rows, Columns, rest_promotion>;
     using wide = sm90::cleared<sm90::tile<operand_width::bf16, Rows, Columns>>;
-    // A map of a width that nobody has stays empty: the workspace has no room for such operands.
+    // A map of an unused width stays empty: the workspace has no room for such operands.
     sm90::operand_maps e5m2{}, bf16{};
     if (is_rest(g, narrow::width) && !make_maps<narrow>(e5m2.a, e5m2.b, e.e5m2_a, e.e5m2_b, g)) return no_map();
     if (is_rest(g, wide::width) && !make_maps<wide>(bf16.a, bf16.b, e.staging_a, e.staging_b, g)) return no_map();

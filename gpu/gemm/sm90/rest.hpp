@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 kernel of what the kernel of the narrowest width leaves: it expands the rest of the operands, then
-// multiplies tiles of E5M2 and of BF16, one after the other in the same stages. As a rule nothing is left: a block
-// reads one word and ends.
+// The sm_90 fallback kernel for tiles wider than the first kernel's.
+// It expands the operands (expand_rest.hpp), then multiplies E5M2 tiles and BF16 tiles with the same stages. Usually
+// there is no such tile: a block reads one word and exits.
 #pragma once
 
 #include "gpu/gemm/expand_rest.hpp"
@@ -14,7 +14,7 @@ struct operand_maps {
   CUtensorMap a, b;
 };
 
-/// ptxas serializes wgmma on accumulators that begin undefined where a kernel has another loop of wgmma, so clear them.
+/// ptxas serializes wgmma on undefined initial accumulators if a kernel has another wgmma loop, so they are cleared.
 template <class Tile>
 struct cleared : Tile {
   static constexpr bool clears = true;

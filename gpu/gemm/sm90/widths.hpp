@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles of `accurate` and `fast` are of which width, as a block of the sm_90 kernels keeps it.
+// Operand widths of the tiles of `accurate` and `fast`, cached by a block of the sm_90 kernels.
 #pragma once
 
 #include "gpu/gemm/output.hpp"
@@ -8,10 +8,10 @@
 
 namespace rotoscale::gpu::sm90 {
 
-/// Joined widths of window_tile rows each of A, then of B, in shared memory, sixteen to a word.
+/// Combined widths of window_tile rows each, of A, then of B, in shared memory, sixteen per word.
 struct tile_widths {
   static constexpr int words = 2 * max_gemm_extent / window_tile / 16;
-  std::uint32_t* combined;  ///< `words`, then one of all rows; null: no widths, every tile is the kernel's
+  std::uint32_t* combined;  ///< `words` words, then one for all rows; null: no widths, the kernel takes every tile
   int tiles_a;
   __device__ std::uint32_t at(int tile) const { return combined[tile / 16] >> (2 * (tile % 16)) & 3u; }
   template <class Tile>
@@ -19,16 +19,16 @@ struct tile_widths {
     constexpr int down = window_tile / Tile::rows, across = window_tile / Tile::all_columns;
     return combined == nullptr || combined_width(at(t.row / down) | at(tiles_a + t.column / across)) == Tile::width;
   }
-  /// Before fill, with a barrier between them.
+  /// Call before fill, with a barrier in between.
   __device__ void clear() {
     if (combined == nullptr) return;
     for (int i = static_cast<int>(threadIdx.x); i <= words; i += threads) combined[i] = 0;
   }
-  /// Reads the widths; the widest of all rows. All threads of the block call it.
+  /// Reads the widths and returns the widest of all rows. All threads of the block call it.
   __device__ operand_width fill(const gemm_arguments& p) {
     const int count_a = (p.m + 15) / 16, count_b = (p.n + 15) / 16;
     std::uint32_t seen = 0;
-    constexpr int depth = 4;  // loads on their way: the first tile waits for them
+    constexpr int depth = 4;  // loads in flight, since the first tile waits for them
     for (int first = static_cast<int>(threadIdx.x); first < count_a + count_b; first += depth * threads) {
       std::uint32_t x[depth];
       ROTOSCALE_UNROLL
