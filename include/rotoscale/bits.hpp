@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Bit casts, counts and shifts: the only numerics header that touches compiler builtins. std::bit_cast and
-// std::countl_zero are avoided because nvcc does not take them in device code without extra flags.
+// Bit casts, counts and shifts. This is the only numerics header that uses compiler builtins: nvcc takes std::bit_cast
+// and std::countl_zero in device code only with extra flags.
 #pragma once
 
 #include "rotoscale/config.hpp"
@@ -25,9 +25,9 @@ inline constexpr std::uint32_t fp32_magnitude_mask = 0x7FFFFFFFu;  ///< all othe
 inline constexpr std::uint32_t fp32_infinity_bits = 0x7F800000u;   ///< +Inf
 inline constexpr std::uint32_t fp32_nan_bits = 0x7FC00000u;        ///< the canonical NaN of this library
 
-/// Are these the bits of a NaN, whatever its sign?
+/// Are these the bits of a NaN of either sign?
 ROTOSCALE_HD constexpr bool fp32_is_nan(std::uint32_t u) { return (u & fp32_magnitude_mask) > fp32_infinity_bits; }
-/// `x`, or fp32_nan_bits in place of any NaN.
+/// `x`; any NaN becomes fp32_nan_bits.
 ROTOSCALE_HD constexpr float canonical_nan(float x) {
   return fp32_is_nan(fp32_bits(x)) ? fp32_from_bits(fp32_nan_bits) : x;
 }
@@ -50,7 +50,7 @@ ROTOSCALE_HD constexpr float pow2_fp32(int e) {
   return fp32_from_bits(e >= -126 ? static_cast<std::uint32_t>(e + 127) << 23 : 1u << (e + 149));
 }
 
-/// The shift that leaves a sticky bit: x / 2^n, with bit 0 set if anything but zero was shifted out.
+/// x / 2^n, with bit 0 set (sticky) if a nonzero bit was shifted out.
 ROTOSCALE_HD constexpr std::uint64_t shift_right_sticky(std::uint64_t x, int n) {
   if (n <= 0) return x << -n;
   if (n > 63) return x != 0;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The checked interface: the same functions for input that nobody has checked yet. Each looks at formats, options,
-// extents and memory before it writes anything, and throws std::invalid_argument with one line that names the argument
-// and the extents. It is the only numerics header that throws, and no other one includes it.
+// Checked versions of quantize, dequantize and gemm for unvalidated input. Each checks formats, options, extents and
+// memory before it writes, and throws std::invalid_argument with one line that names the argument and the extents. No
+// other numerics header throws or includes this one.
 #pragma once
 
 #include <limits>
@@ -18,10 +18,10 @@ namespace rotoscale::checked {
 
 inline namespace ROTOSCALE_ISA {
 
-/// A row-major matrix and the memory that it is said to be in.
+/// A row-major matrix and the memory that should hold it.
 template <class T>
 struct array {
-  std::span<T> data;    ///< all elements, rows and what is between them
+  std::span<T> data;    ///< all elements, with the gaps between rows
   index_t rows = 0;     ///< above 0
   index_t cols = 0;     ///< above 0
   index_t stride = -1;  ///< elements between rows; -1: cols
@@ -36,7 +36,7 @@ inline namespace ROTOSCALE_ISA {
 
 inline std::string extents(index_t rows, index_t cols) { return std::to_string(rows) + " x " + std::to_string(cols); }
 
-/// Where a range of bytes lies, for comparisons of addresses in different arrays.
+/// Address range of an argument, to detect overlaps between arrays.
 struct byte_range {
   const char* name;
   std::uintptr_t first = 0, last = 0;  ///< [first, last)
@@ -54,7 +54,7 @@ inline void check_apart(const byte_range& a, const byte_range& b) {
   fail(std::string(a.name) + " and " + b.name + " overlap in " + std::to_string(overlap) + " bytes");
 }
 
-/// Can `data` hold rows × cols elements, `stride` apart? Returns the view.
+/// View of `a`. Fails if its memory cannot hold rows × cols elements with its stride.
 template <class T>
 matrix<T> view_of(const char* name, const array<T>& a) {
   const std::string what = std::string(name) + " of " + extents(a.rows, a.cols);
@@ -107,7 +107,7 @@ inline void check_options(block_format f, const block_options& o) {
        ": is above the scale format's largest number, whose code is " + std::to_string(f.scale.max_code()));
 }
 
-/// k whole runs, rows whole blocks; `name` has the extents rows × k in the orientation of the blocks.
+/// Fails unless k is whole runs and rows are whole blocks. `rows` × `k` is the matrix as the blocks see it.
 inline void check_extents(const char* name, block_format f, const rotation& r, index_t rows, index_t k) {
   const std::string what = std::string(name) + ", " + extents(rows, k) + " along the blocks: ";
   if (k % f.length != 0) {
@@ -121,7 +121,7 @@ inline void check_extents(const char* name, block_format f, const rotation& r, i
   }
 }
 
-/// Dense codes and scales for rows × k elements.
+/// View of dense codes and scales of rows × k elements. Fails unless both spans have exactly that size.
 template <class Byte>
 block_matrix<Byte> dense_of(block_format f, std::span<Byte> codes, std::span<Byte> scales, index_t rows, index_t k) {
   const block_matrix<Byte> m = dense_blocks(f, rows, k, codes.data(), scales.data());
@@ -144,8 +144,8 @@ block_matrix<Byte> dense_of(block_format f, std::span<Byte> codes, std::span<Byt
 
 inline namespace ROTOSCALE_ISA {
 
-/// rotoscale::quantize into dense codes [rows, packed k] and scales [rows / f.rows, k / f.length] (dense_blocks), which
-/// must be exactly that large.
+/// rotoscale::quantize into dense codes [rows, packed k] and scales [rows / f.rows, k / f.length] (dense_blocks). Both
+/// spans must have exactly that size.
 template <class T>
 void quantize(block_format f, const block_options& o, array<T> source, block_axis axis, std::span<std::uint8_t> codes,
               std::span<std::uint8_t> scales, thread_pool& pool) {
@@ -169,7 +169,7 @@ void quantize(block_format f, const block_options& o, array<T> source, block_axi
   quantize(f, o, source, axis, codes, scales, here);
 }
 
-/// dequantize_ref from dense codes and scales, which must be exactly as large as `target` needs.
+/// dequantize_ref from dense codes and scales. Both spans must have exactly the size that `target` needs.
 template <class T>
 void dequantize(block_format f, std::span<const std::uint8_t> codes, std::span<const std::uint8_t> scales,
                 block_axis axis, array<T> target, float decode_factor = 1.0f) {
@@ -187,8 +187,8 @@ void dequantize(block_format f, std::span<const std::uint8_t> codes, std::span<c
   dequantize_ref(f, in, axis, out, decode_factor);
 }
 
-/// rotoscale::gemm, c[a.rows, b.rows] = a · bᵀ. That an operand's memory is as large as its extents say is taken on
-/// trust.
+/// rotoscale::gemm, c[a.rows, b.rows] = a · bᵀ. The memory of the operands is not checked, since gemm_operand carries
+/// no size.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, array<float> c,
                  thread_pool& pool) {
   const std::string extents_a = "a of " + detail::extents(a.rows, a.k),

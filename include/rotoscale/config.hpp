@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The two macros of the numerics headers. Neither may change a bit of any result: ROTOSCALE_HD says where a function
-// may run, ROTOSCALE_ASSERT checks a precondition in debug builds.
+// The two macros of the numerics headers, which change no bit of any result. ROTOSCALE_HD says where a function may
+// run; ROTOSCALE_ASSERT checks a precondition in debug builds.
 #pragma once
 
 #include <cassert>
@@ -15,7 +15,7 @@
 #error "Rotoscale needs IEEE arithmetic: no -ffast-math or -ffinite-math-only (nvcc: -use_fast_math), no x87 floats."
 #endif
 
-// In HIP the attributes themselves: __host__ and __device__ are macros of headers that may not have been included.
+// HIP: the attributes themselves, since the headers that define __host__ and __device__ may not be included yet.
 #if defined(__HIP__)
 #define ROTOSCALE_HD __attribute__((host)) __attribute__((device))
 #elif defined(__CUDACC__)
@@ -30,7 +30,7 @@
 
 namespace rotoscale {
 
-/// Signed, so that differences and backward loops are ordinary arithmetic.
+/// Index type. Signed, so that differences and backward loops are ordinary arithmetic.
 using index_t = std::ptrdiff_t;
 
 }  // namespace rotoscale

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast dequantizer, equal to dequantize_ref by bytes: codes are looked up and multiplied by their scale. That
-// rounds as the definition does where the elements themselves are FP32 numbers: then the product is all that may round.
+// The fast dequantizer, equal to dequantize_ref by bytes: a table gives the value of each code, which is multiplied by
+// its scale. The product is the only rounding if every element is an FP32 number; other formats take the reference.
 #pragma once
 
 #include "rotoscale/dequantize_ref.hpp"
@@ -14,13 +14,13 @@ namespace rotoscale {
 namespace detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Targets that are larger than caches bypass them.
+/// Targets above this size are written with streaming stores, which bypass the caches.
 inline constexpr index_t dequantize_streaming_bytes = index_t{8} << 20;
 
-/// Elements [c, c + count) of row `r`, which lie in one block, times the decode factor.
+/// Elements [c, c + count) of row `r`, all in one block, times `decode_factor`.
 inline void dequantize_block(block_format f, const decode_table& table, block_matrix<const std::uint8_t> in, index_t r,
                              index_t c, index_t count, float decode_factor, float* to) {
-  if (f.has_e8m0_scale() && !fits_fp32(f.element)) {  // the table's numbers are rounded before their scale is known
+  if (f.has_e8m0_scale() && !fits_fp32(f.element)) {  // the table rounds before the scale is known
     for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(decode_element(f, in, r, c + i) * decode_factor);
     return;
   }
@@ -39,13 +39,13 @@ inline void dequantize_block(block_format f, const decode_table& table, block_ma
   if (decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] *= decode_factor;
   }
-  // NaN comes from elements, from an infinite scale of a zero, or from a factor.
+  // NaN comes from an element, from an infinite scale of a zero, or from the factor.
   if (f.element.has_nan() || f.scale.has_infinity() || decode_factor != 1.0f) {
     for (index_t i = 0; i < count; ++i) to[i] = canonical_nan(to[i]);
   }
 }
 
-/// store_value for `count` elements; to BF16 in a loop that compilers vectorise.
+/// store_value for `count` elements. The BF16 loop is one that compilers vectorise.
 template <class T>
 inline void store_values(const float* from, index_t count, T* to) {
   for (index_t i = 0; i < count; ++i) store_value(from[i], to[i]);
@@ -65,7 +65,7 @@ inline void dequantize_row(block_format f, const decode_table& table, block_matr
   for (index_t c = 0; c < in.k; c += f.length) dequantize_block(f, table, in, r, c, f.length, decode_factor, to + c);
 }
 
-#if defined(__AVX2__)  // which AVX512BW includes
+#if defined(__AVX2__)  // AVX512BW includes AVX2
 template <class T>
 inline void dequantize_mxfp4_row(const decode_table& table, block_matrix<const std::uint8_t> in, index_t r, T* to,
                                  bool stream) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The reference dequantizer, and the value of one code under its block's scale. dequantize.hpp has the fast one.
+// The reference dequantizer, and the value of one code under its block's scale. dequantize.hpp has the fast version.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -9,7 +9,7 @@
 
 namespace rotoscale {
 
-/// Code `code` under block scale `scale` as FP32: exact unless it leaves FP32's range (then rounded once, or Inf).
+/// Value of `code` under block scale `scale` as FP32. Exact within FP32's range; beyond it rounded once, or Inf.
 ROTOSCALE_HD constexpr float decode_scaled(block_format f, std::uint32_t code, std::uint8_t scale) {
   if (f.scale.is_nan(scale)) return fp32_from_bits(fp32_nan_bits);
   if (!f.has_e8m0_scale()) return canonical_nan(decode(f.element, code) * decode(f.scale, scale));
@@ -25,15 +25,15 @@ ROTOSCALE_HD constexpr float decode_element(block_format f, block_matrix<const s
                        in.scales[r / f.rows * in.scale_stride + c / f.length]);
 }
 
-/// FP32 to an element of a target array.
+/// Stores FP32 into a target array's element.
 ROTOSCALE_HD constexpr void store_value(float x, float& to) { to = x; }
-/// To nearest even, Inf beyond the range.
+/// Rounds to nearest even; Inf beyond the range.
 template <format F>
 ROTOSCALE_HD constexpr void store_value(float x, small_float<F>& to) {
   to = small_float<F>(x, rounding::nearest_even, overflow::to_inf);
 }
 
-/// Are the formats consistent, extents equal and k whole blocks? The dequantizers assert it.
+/// Are the formats consistent, the extents equal and is k whole blocks? The dequantizers assert it.
 template <class T>
 ROTOSCALE_HD constexpr bool dequantize_is_defined(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
                                                   matrix<T> target) {
@@ -42,8 +42,8 @@ ROTOSCALE_HD constexpr bool dequantize_is_defined(block_format f, block_matrix<c
          target.extent(rows) == in.rows && target.extent(1 - rows) == in.k;
 }
 
-/// Values of a quantized matrix in the orientation of its source, times `decode_factor` (1 / encode_factor where a
-/// second-level factor was used), as FP32 or rounded to T. A rotation stays in: it cancels in the GEMM.
+/// Dequantizes into the orientation of the source, times `decode_factor`, as FP32 or rounded to T. `decode_factor` is 1
+/// / encode_factor where a second-level factor was used. A rotation is not undone: it cancels in the GEMM.
 template <class T>
 ROTOSCALE_HD constexpr void dequantize_ref(block_format f, block_matrix<const std::uint8_t> in, block_axis axis,
                                            matrix<T> target, float decode_factor = 1.0f) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// DLPack's names of formats: the type codes of DLPack 1.1 (DLDataTypeCode in its dlpack.h), for exchanging arrays with
-// NumPy, JAX, PyTorch and others. Only numbers: no declaration of DLPack's is used or needed.
+// DLPack type codes of formats (DLDataTypeCode of DLPack 1.1), for exchanging arrays with NumPy, JAX and PyTorch. Only
+// numbers live here: DLPack's header is not needed.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,18 @@
 
 namespace rotoscale {
 
-/// Same members, sizes and order as DLDataType, which bit_cast makes of it.
+/// Members, sizes and order of DLDataType, so that bit_cast converts between the two.
 struct dlpack_type {
   std::uint8_t code = 0;    ///< DLDataTypeCode
-  std::uint8_t bits = 0;    ///< of one element
+  std::uint8_t bits = 0;    ///< bits per element
   std::uint16_t lanes = 1;  ///< elements of a vector type
 
   ROTOSCALE_ISA_TAG constexpr bool operator==(const dlpack_type&) const = default;
 };
 
 /// In DLManagedTensorVersioned::flags: elements of less than 8 bits take a byte each, as in an array of small_float.
-/// Without it they are a little-endian stream of bits without gaps, as pack.hpp stores a row (a whole matrix, where the
-/// bits of a row fill its bytes).
+/// Without the flag they are a little-endian bit stream without gaps. pack.hpp stores each row so, and a whole matrix
+/// where the bits of a row fill its bytes.
 inline constexpr std::uint64_t dlpack_subbyte_padded = 1u << 2;
 
 namespace detail {
@@ -37,9 +37,10 @@ inline constexpr dlpack_entry dlpack_codes[] = {
     {formats::e2m3, 15},     {formats::e3m2, 16}, {formats::e2m1, 17}};
 }  // namespace detail
 
-/// The DLPack type of codes of `f`; `lanes` of them make one element of the tensor. Nothing for formats that DLPack
-/// does not know: INT8 (its kDLInt would read code 64 as 64, not 1), TF32, UE5M3, and UE4M3 (whose codes are those of
-/// E4M3 without a sign: NVFP4's scales can go as formats::e4m3).
+/// The DLPack type for `lanes` codes of `f` per tensor element. Returns nullopt for formats that DLPack lacks:
+/// - INT8: kDLInt would read code 64 as 64, not 1.
+/// - TF32 and UE5M3.
+/// - UE4M3. Its codes are those of E4M3 without a sign, so NVFP4 scales can be passed as formats::e4m3.
 constexpr std::optional<dlpack_type> to_dlpack(format f, std::uint16_t lanes = 1) {
   for (const auto& entry : detail::dlpack_codes) {
     if (entry.element == f) return dlpack_type{entry.code, static_cast<std::uint8_t>(f.bits()), lanes};
@@ -47,8 +48,8 @@ constexpr std::optional<dlpack_type> to_dlpack(format f, std::uint16_t lanes = 1
   return std::nullopt;
 }
 
-/// The format of a DLPack type, whatever its lanes. Nothing for types that are no format (integers, bool, complex) and
-/// where `bits` is not the number that DLPack demands.
+/// The format of a DLPack type with any number of lanes. Returns nullopt for integers, bool and complex, and where
+/// `bits` is not the number that DLPack demands.
 constexpr std::optional<format> from_dlpack(dlpack_type type) {
   for (const auto& entry : detail::dlpack_codes) {
     if (entry.code == type.code && entry.element.bits() == type.bits) return entry.element;

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Opt-in bridge to Eigen 3.4, host code only: small_float as an Eigen scalar that can be stored, copied, compared,
-// printed and cast, and matrices seen from either side without a copy. m.cast<float>() is exact; m.cast<e4m3>() rounds
-// once, from double too, as the constructors do (saturating; m.unaryExpr() can call them with other arguments). There
-// is still no arithmetic: cast to float, compute, cast back.
+// Opt-in bridge to Eigen 3.4, host code only. small_float becomes an Eigen scalar that can be stored, copied, compared,
+// printed and cast. Matrices convert between view and Eigen without a copy. There is no arithmetic: cast to float,
+// compute, cast back.
+//
+// m.cast<float>() is exact. m.cast<e4m3>() rounds once, saturating, from float and from double. m.unaryExpr() can call
+// the constructors with another rounding.
 #pragma once
 
 #include <Eigen/Core>
@@ -12,14 +14,14 @@
 #include "rotoscale/limits.hpp"
 #include "rotoscale/view.hpp"
 
-/// Real(0) does not exist, so neither does Matrix::Zero(); setConstant(e4m3(0.0f)) does the same.
+/// Real(0) does not exist, so neither does Matrix::Zero(). setConstant(e4m3(0.0f)) does the same.
 template <rotoscale::format F>
 struct Eigen::NumTraits<rotoscale::small_float<F>> : Eigen::GenericNumTraits<rotoscale::small_float<F>> {
   using number = rotoscale::small_float<F>;
   using limits = std::numeric_limits<number>;
   enum { RequireInitialization = 0 };
 
-  // Those whose general definition needs arithmetic.
+  // Members whose generic definition needs arithmetic.
   static constexpr int digits() { return limits::digits; }
   static constexpr int digits10() { return limits::digits10; }
   static constexpr number dummy_precision() { return limits::epsilon(); }
@@ -27,8 +29,8 @@ struct Eigen::NumTraits<rotoscale::small_float<F>> : Eigen::GenericNumTraits<rot
 };
 
 namespace Eigen::internal {
-/// Eigen's two small types have the encodings of fp16 and bf16: a cast between them keeps every bit, of Inf and NaN
-/// too. (Seeing the memory of one as the other would be undefined: they are different classes.)
+/// Eigen::half and Eigen::bfloat16 have the encodings of fp16 and bf16, so a cast keeps every bit, also of Inf and NaN.
+/// Aliasing the memory of one as the other would be undefined behaviour.
 template <class From, class To>
 struct same_bits_cast {
   static To run(From x) { return rotoscale::bit_cast<To>(x); }
@@ -45,7 +47,7 @@ struct cast_impl<rotoscale::bf16, bfloat16> : same_bits_cast<rotoscale::bf16, bf
 
 namespace rotoscale {
 
-/// What to_eigen gives: a matrix with both strides known at run time only. `T` may be const.
+/// The result of to_eigen: a matrix with both strides dynamic. `T` may be const.
 template <class T>
 using eigen_map = Eigen::Map<
     std::conditional_t<std::is_const_v<T>,
@@ -53,14 +55,14 @@ using eigen_map = Eigen::Map<
                        Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>,
     Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
-/// The same elements as an Eigen matrix, for any strides; alive as long as the view's memory.
+/// `m` as an Eigen map, for any strides. Valid as long as the view's memory.
 template <class T>
 eigen_map<T> to_eigen(matrix<T> m) {
   return {m.data, m.extent(0), m.extent(1), {m.stride(0), m.stride(1)}};
 }
 
-/// The same elements as a view, for any Eigen object with storage behind it (a matrix or vector of either order, a map,
-/// a block held in a variable); of const elements where `m` is const.
+/// An Eigen object with storage as a view: a matrix or vector of either order, a map, or a block held in a variable.
+/// Elements are const where `m` is const.
 template <class Derived>
   requires(bool(Derived::Flags& Eigen::DirectAccessBit))
 auto from_eigen(Derived& m) {

@@ -1,28 +1,29 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// 2^x with the bits of NVIDIA's instruction ex2.approx.ftz.f32, in integer arithmetic. The unit cuts [0, 1) into 64
-// intervals and takes a polynomial of degree 2 with fixed-point coefficients in each, whose square is cut off at a
-// column of its partial products (Oberman and Siu, 17th IEEE Symposium on Computer Arithmetic, 2005). Coefficients,
-// bias and column: bcarlet/ptx-math, which found them on sm_50 to sm_75; the test gpu/nn/attention compares all 2^32
-// inputs with the device's instruction, for sm_90 docs/results/training.md has the result.
+// 2^x with the bits of NVIDIA's instruction ex2.approx.ftz.f32, in integer arithmetic.
+//
+// The hardware splits [0, 1) into 64 intervals, each with a quadratic in fixed point. The square drops the low columns
+// of its partial products (Oberman and Siu, 17th IEEE Symposium on Computer Arithmetic, 2005). Coefficients, bias and
+// column are those that bcarlet/ptx-math found on sm_50 to sm_75. The test gpu/nn/attention compares all 2^32 inputs
+// with the device; docs/results/training.md has the result for sm_90.
 #pragma once
 
 #include "rotoscale/bits.hpp"
 
 namespace rotoscale {
 
-/// Coefficients of 2^(i / 64 + l · 2^-23), i the interval and l the 17 bits below it: c0 · 2^-25 + c1 · l · 2^-38 +
-/// c2 · (l² · 2^-19) · 2^-38.
+/// Coefficients of one interval: 2^(i / 64 + l · 2^-23) = c0 · 2^-25 + c1 · l · 2^-38 + c2 · (l² · 2^-19) · 2^-38. Here
+/// i is the interval, and l the 17 bits below it.
 struct ex2_interval {
-  std::uint32_t c0;  ///< at l = 0
-  std::uint32_t c1;  ///< of l
-  std::uint32_t c2;  ///< of its square
+  std::uint32_t c0;  ///< constant term
+  std::uint32_t c1;  ///< factor of l
+  std::uint32_t c2;  ///< factor of l²
 };
-/// The unit's table.
+/// Coefficients of all intervals.
 struct ex2_table {
-  ex2_interval of[64];  ///< by the interval's number
+  ex2_interval of[64];  ///< indexed by interval
 };
-/// Its numbers.
+/// The hardware's table.
 inline constexpr ex2_table ex2_intervals = {
     {{0x2000002, 0x58b9, 0x1ee}, {0x2059349, 0x59b0, 0x1f5}, {0x20b361d, 0x5aaa, 0x1fa}, {0x210e8a4, 0x5ba7, 0x1ff},
      {0x216ab11, 0x5ca6, 0x206}, {0x21c7d88, 0x5da9, 0x209}, {0x222603b, 0x5eae, 0x20f}, {0x2285358, 0x5fb6, 0x214},
@@ -41,43 +42,46 @@ inline constexpr ex2_table ex2_intervals = {
      {0x3ab031f, 0xa2b7, 0x38d}, {0x3b53cc3, 0xa47d, 0x395}, {0x3bf92e9, 0xa648, 0x39d}, {0x3ca05df, 0xa817, 0x3aa},
      {0x3d495f7, 0xa9ec, 0x3b2}, {0x3df4381, 0xabc5, 0x3bf}, {0x3ea0ece, 0xada4, 0x3c9}, {0x3f4f833, 0xaf88, 0x3d4}}};
 
-/// Of interval i, below 64.
+/// Coefficients of interval i < 64.
 [[gnu::always_inline]] ROTOSCALE_HD constexpr ex2_interval ex2_coefficients(std::uint32_t i) {
 #if defined(__CUDA_ARCH__)
-  constexpr ex2_table all = ex2_intervals;  // device code has no access to arrays of namespaces
+  constexpr ex2_table all = ex2_intervals;  // device code cannot read namespace-scope arrays
   return all.of[i];
 #else
   return ex2_intervals.of[i];
 #endif
 }
 
-/// l² without the partial products of columns below 19, over 2^19: bits i and j of l meet in column i + j + 1, a bit
-/// and itself in column 2 i.
+/// l² / 2^19 without the partial products of the 19 low columns. Bits i and j of l meet in column i + j + 1; a bit with
+/// itself is in column 2 i.
 [[gnu::always_inline]] ROTOSCALE_HD constexpr std::uint32_t ex2_square(std::uint32_t l) {
-  // Bits 9 to 16 meet in these columns, but for bit 9 and itself, which the shift drops; bits 0 to 8 do not; of the
-  // others those with i + j > 17.
+  // 1. Bits 9 to 16 among themselves: all are in kept columns, except bit 9 with itself, which the shift drops.
+  // 2. Bits 2 to 8 with a bit from 9 to 16: kept if i + j > 17.
+  // 3. Bits 0 to 8 among themselves are below the kept columns.
   const std::uint32_t high = l >> 9;
   std::uint32_t sum = (high * high) >> 1;
   for (std::uint32_t i = 2; i < 9; ++i) sum += (l >> i & 1) * (l >> (18 - i));
   return sum;
 }
 
-/// ex2.approx.ftz.f32: 2^x, relative error below 2^-22; 0 below 2^-126, Inf from 2^128 on, 1 of subnormal numbers, NaN
-/// (0x7FFFFFFF) of NaN.
+/// ex2.approx.ftz.f32: 2^x with a relative error below 2^-22.
+/// - x < -126: 0; x >= 128: Inf
+/// - subnormal x: 1
+/// - NaN: 0x7FFFFFFF
 [[gnu::always_inline]] ROTOSCALE_HD constexpr float ex2_approx(float x) {
   const std::uint32_t u = fp32_bits(x), magnitude = u & 0x7FFFFFFFu;
   const bool negative = u >> 31 != 0;
-  // 1. |x| in units of 2^-23, cut off; of a negative x the ones' complement, unless that is an integer's.
+  // 1. |x| in units of 2^-23, truncated. A negative x takes the ones' complement, or is negated if it is an integer.
   const float bounded = fp32_from_bits(magnitude < 0x43000000u ? magnitude : 0x43000000u);  // 128
   const auto units = static_cast<std::uint32_t>(static_cast<std::int32_t>(bounded * 0x1p+23f));
   const std::uint32_t fixed = negative ? ((units & 0x7FFFFFu) != 0 ? ~units : 0u - units) : units;
   const std::int32_t n = static_cast<std::int32_t>(fixed) >> 23;
-  // 2. The polynomial in units of 2^-23; two halves keep its sum within 32 bits.
+  // 2. The polynomial in units of 2^-23. Summing two halves keeps it within 32 bits.
   const std::uint32_t l = fixed & 0x1FFFFu;
   const ex2_interval c = ex2_coefficients(fixed >> 17 & 63);
   const std::uint32_t low = c.c1 * (l & 1) + c.c2 * ex2_square(l) + ((c.c0 & 3) << 13) + 0x37E2;
   const std::uint32_t fraction = (c.c0 >> 2) + ((c.c1 * (l >> 1) + (low >> 1)) >> 14);
-  // 3. Times 2^n.
+  // 3. Scale by 2^n.
   const std::uint32_t y = (fraction & 0x7FFFFFu) | static_cast<std::uint32_t>(n + 127) << 23;
   const std::uint32_t bits = n < -126 ? 0u : n > 127 ? fp32_infinity_bits : y;
   return fp32_from_bits(magnitude > fp32_infinity_bits ? 0x7FFFFFFFu : bits);

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A number format is a value: its fields say everything that encoding and decoding need, so a new format is one line.
-// Element and scale types follow the OCP Microscaling (MX) v1.0 and OFP8 r1.0 specifications, section 5; the FNUZ types
-// are those of AMD's CDNA3 and of Graphcore, E4M3B11FNUZ is Google's.
+// Element and scale types follow OCP Microscaling (MX) v1.0 and OFP8 r1.0, section 5. The FNUZ types are those of AMD's
+// CDNA3 and Graphcore; E4M3B11FNUZ is Google's. Rounding is in round.hpp.
 #pragma once
 
 #include "rotoscale/bits.hpp"
 
 namespace rotoscale {
 
-/// What the codes at the top of the range mean.
+/// Meaning of the codes at the top of the range.
 enum class specials {
   none,      ///< every code is a number (E2M1, E2M3, E3M2)
   nan_only,  ///< all exponent and mantissa bits set is NaN, no Inf (E4M3, E8M0)
@@ -17,17 +17,17 @@ enum class specials {
   fnuz       ///< the code of -0 is NaN; neither Inf nor -0 (AMD CDNA3 FP8)
 };
 
-/// A number format as a value: a sign, an exponent and a mantissa field, from the highest bit down. A number is (1 + m
-/// / 2^mantissa_bits) * 2^(exponent - bias), with exponent field 0 as the flags below say.
+/// A number format: sign, exponent and mantissa field, from the highest bit down. A number is (1 + m / 2^mantissa_bits)
+/// * 2^(exponent - bias). The flags below give the meaning of exponent field 0.
 struct format {
   int exponent_bits;                                         ///< width of the exponent field
   int mantissa_bits;                                         ///< width of the mantissa field, without the implicit bit
   int bias;                                                  ///< subtracted from the exponent field
   bool is_signed = true;                                     ///< is there a sign bit?
-  rotoscale::specials specials = rotoscale::specials::ieee;  ///< which codes are no numbers
+  rotoscale::specials specials = rotoscale::specials::ieee;  ///< meaning of the top codes
   bool has_subnormals = true;    ///< exponent field 0 holds m * 2^(1 - bias - mantissa_bits)
-  bool has_zero = true;          ///< E8M0 has none: its code 0 is 2^-127
-  bool twos_complement = false;  ///< negative codes are 2^bits() - magnitude (MX INT8), instead of sign and magnitude
+  bool has_zero = true;          ///< false for E8M0, whose code 0 is 2^-127
+  bool twos_complement = false;  ///< negative codes are 2^bits() - magnitude (MX INT8) instead of sign and magnitude
 
   ROTOSCALE_ISA_TAG constexpr bool operator==(const format&) const = default;
 
@@ -38,9 +38,9 @@ struct format {
 
   /// The mantissa field of a code.
   ROTOSCALE_HD constexpr std::uint64_t mantissa_mask() const { return (std::uint64_t{1} << mantissa_bits) - 1; }
-  /// All bits of a code but the sign.
+  /// All bits of a code except the sign.
   ROTOSCALE_HD constexpr std::uint64_t magnitude_mask() const { return (std::uint64_t{1} << magnitude_bits()) - 1; }
-  /// The sign bit of a code; 0 where there is none.
+  /// The sign bit of a code; 0 for unsigned formats.
   ROTOSCALE_HD constexpr std::uint64_t sign_mask() const {
     return is_signed ? std::uint64_t{1} << magnitude_bits() : 0;
   }
@@ -54,22 +54,22 @@ struct format {
     return is_signed && has_zero && !twos_complement && specials != rotoscale::specials::fnuz;
   }
 
-  /// Code of a number with this sign and magnitude code. Zero of a format without -0 loses its sign.
+  /// Code of the number with this sign and magnitude code. In a format without -0, zero loses its sign.
   ROTOSCALE_HD constexpr std::uint64_t signed_code(bool negative, std::uint64_t magnitude) const {
     if (!negative || !is_signed || (magnitude == 0 && has_zero && !has_negative_zero())) return magnitude;
     return twos_complement ? 2 * sign_mask() - magnitude : sign_mask() | magnitude;
   }
   /// Is the sign bit set?
   ROTOSCALE_HD constexpr bool is_negative(std::uint64_t code) const { return (code & sign_mask()) != 0; }
-  /// Magnitude code of a number. Two's complement has one more below zero than above: 2^magnitude_bits().
+  /// Magnitude code of a number. Two's complement has one more magnitude for negative numbers: 2^magnitude_bits().
   ROTOSCALE_HD constexpr std::uint64_t magnitude(std::uint64_t code) const {
     return twos_complement && is_negative(code) ? 2 * sign_mask() - code : code & magnitude_mask();
   }
 
-  /// Code of the infinity with the sign bit clear; only where has_infinity().
+  /// Code of +Inf; only where has_infinity().
   ROTOSCALE_HD constexpr std::uint64_t infinity_code() const { return magnitude_mask() & ~mantissa_mask(); }
 
-  /// Code of the canonical NaN: quiet for ieee formats, the only one elsewhere; only where has_nan().
+  /// Code of the canonical NaN: quiet for ieee formats, the only NaN of others. Only where has_nan().
   ROTOSCALE_HD constexpr std::uint64_t nan_code() const {
     if (specials == rotoscale::specials::fnuz) return sign_mask();
     if (specials == rotoscale::specials::ieee) return infinity_code() | (std::uint64_t{1} << (mantissa_bits - 1));
@@ -105,30 +105,30 @@ struct format {
   }
 };
 
-/// Is every number of the format an FP32 number?
+/// Is every number of the format also an FP32 number?
 ROTOSCALE_HD constexpr bool fits_fp32(format f) {
   return f.mantissa_bits <= 23 && f.max_exponent() <= 127 && f.min_exponent() - f.mantissa_bits >= -149;
 }
 
-/// The formats by the names of their specifications.
+/// Formats by the names of their specifications. max is the largest finite number, min the smallest positive one.
 namespace formats {
-inline constexpr format e2m1{2, 1, 1, true, specials::none};                       ///< OCP MX FP4
-inline constexpr format e2m3{2, 3, 1, true, specials::none};                       ///< OCP MX FP6
-inline constexpr format e3m2{3, 2, 3, true, specials::none};                       ///< OCP MX FP6
-inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};                   ///< OCP FP8 ("E4M3FN"): largest 448
-inline constexpr format e5m2{5, 2, 15, true, specials::ieee};                      ///< OCP FP8
-inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};                   ///< CDNA3: largest 240
-inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};                  ///< CDNA3
-inline constexpr format e4m3b11fnuz{4, 3, 11, true, specials::fnuz};               ///< ml_dtypes' float8_e4m3b11fnuz
-inline constexpr format int8{0, 7, 0, true, specials::none, true, true, true};     ///< MX INT8: code * 2^-6
-inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};  ///< MX block scales
-inline constexpr format ue4m3{4, 3, 7, false, specials::nan_only};                 ///< NVFP4 block scales
-inline constexpr format ue5m3{5, 3, 15, false, specials::nan_only};                ///< block scales of gfx1250, PTX
-inline constexpr format bf16{8, 7, 127};                                           ///< bfloat16
-inline constexpr format fp16{5, 10, 15};                                           ///< IEEE binary16
-inline constexpr format tf32{8, 10, 127};    ///< the 19 bits that tensor cores read of an FP32 number
-inline constexpr format fp32{8, 23, 127};    ///< IEEE binary32
-inline constexpr format fp64{11, 52, 1023};  ///< IEEE binary64
+inline constexpr format e2m1{2, 1, 1, true, specials::none};          ///< OCP MX FP4: max = 6, min = 0.5
+inline constexpr format e2m3{2, 3, 1, true, specials::none};          ///< OCP MX FP6: max = 7.5, min = 0.125
+inline constexpr format e3m2{3, 2, 3, true, specials::none};          ///< OCP MX FP6: max = 28, min = 0.0625
+inline constexpr format e4m3{4, 3, 7, true, specials::nan_only};      ///< OCP FP8 (E4M3FN): max = 448, min = 2^-9
+inline constexpr format e5m2{5, 2, 15, true, specials::ieee};         ///< OCP FP8: max = 57344, min = 2^-16
+inline constexpr format e4m3fnuz{4, 3, 8, true, specials::fnuz};      ///< CDNA3: max = 240, min = 2^-10
+inline constexpr format e5m2fnuz{5, 2, 16, true, specials::fnuz};     ///< CDNA3: max = 57344, min = 2^-17
+inline constexpr format e4m3b11fnuz{4, 3, 11, true, specials::fnuz};  ///< ml_dtypes: max = 30, min = 2^-13
+inline constexpr format int8{0, 7, 0, true, specials::none, true, true, true};  ///< MX INT8: max = 1.984375, min = 2^-6
+inline constexpr format e8m0{8, 0, 127, false, specials::nan_only, false, false};  ///< MX: max = 2^127, min = 2^-127
+inline constexpr format ue4m3{4, 3, 7, false, specials::nan_only};   ///< NVFP4 scales: max = 448, min = 2^-9
+inline constexpr format ue5m3{5, 3, 15, false, specials::nan_only};  ///< PTX, gfx1250: max = 114688, min = 2^-17
+inline constexpr format bf16{8, 7, 127};                             ///< bfloat16: max = 3.39e38, min = 2^-133
+inline constexpr format fp16{5, 10, 15};                             ///< IEEE binary16: max = 65504, min = 2^-24
+inline constexpr format tf32{8, 10, 127};    ///< 19 bits of FP32, as tensor cores read it: max = 3.40e38, min = 2^-136
+inline constexpr format fp32{8, 23, 127};    ///< IEEE binary32: max = 3.40e38, min = 2^-149
+inline constexpr format fp64{11, 52, 1023};  ///< IEEE binary64: max = 1.80e308, min = 2^-1074
 }  // namespace formats
 
 static_assert(formats::e2m1.max_exponent() == 2 && formats::e2m1.max_code() == 0x7);

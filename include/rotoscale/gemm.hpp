@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_ref at CPU speed. Operands are packed in the order in which the model meets K, B in panels of columns; a kernel
-// takes rows of A through a panel, lanes being columns. Which models have a kernel is said where each is; whatever none
-// promises to get right, down to single rows and panels with NaN in them, goes through the definition: same bits,
-// slower.
+// gemm_ref at CPU speed, equal by bytes. Operands are packed in the model's order of K, B in panels of columns. A
+// kernel takes rows of A through a panel, with one column per SIMD lane.
+//
+// Each kernel (detail/gemm_*.hpp) states the models that it supports. Rows and panels that no kernel supports, for
+// example with NaN, go through the definition: same bits, slower.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace rotoscale {
 namespace detail {
 inline namespace ROTOSCALE_ISA {
 
-/// finish_output over rows, by registers where the output is FP32 or BF16.
+/// finish_output for rows; vectorised where the output is FP32 or BF16.
 class row_finisher {
  public:
   row_finisher(float factor, const gemm_options& o)
@@ -32,7 +33,7 @@ class row_finisher {
         plain_(o.output == formats::fp32),
         by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
 
-  /// `n` outputs of a row from column `first` on.
+  /// Writes `n` outputs of a row, from column `first` on.
   void finish(const float* acc, index_t n, float* to, index_t stride, index_t first) const {
     index_t j = 0;
     for (; by_lanes_ && stride == 1 && j + lane_count <= n; j += lane_count) finish_lanes(acc + j, to + j, first + j);
@@ -42,7 +43,7 @@ class row_finisher {
   }
 
  private:
-  /// gemm_epilogue for a register.
+  /// gemm_epilogue for one register.
   void finish_lanes(const float* acc, float* to, index_t column) const {
     auto x = load_lanes<lanes_f32>(acc);
     lanes_f32 added{};
@@ -64,7 +65,7 @@ class row_finisher {
   bool plain_, by_lanes_;
 };
 
-/// A rows × panel part of C while its accumulators run along K.
+/// A tile of C: `rows` × Kernel::columns accumulators that run along K.
 template <class Kernel>
 struct gemm_tile {
   const Kernel& kernel;
@@ -75,7 +76,7 @@ struct gemm_tile {
   index_t first_row, rows;
   const operand_range* row_ranges;
   const std::byte* packed_rows;
-  float* memory;  ///< 4 * rows * Kernel::columns
+  float* memory;  ///< 4 * rows * Kernel::columns floats
 
   static constexpr index_t columns = Kernel::columns;
 
@@ -138,11 +139,11 @@ struct gemm_tile {
       for (index_t j = 0; j < n; ++j) chain[i * columns + j] = start_of(first_row + i, first_column + j);
     }
   }
-  /// An instruction's own sum joins the chain as an IEEE addition of the accumulator's format.
+  /// Adds an instruction's sum to the chain: one IEEE addition in the accumulator's format.
   void add_rounded(const float* acc, float* chain, index_t size) const {
     const bool fp16 = o.model.result == mma_result::fp16_nearest;
     for (index_t i = 0; i < size; ++i) {
-      // Rounding FP16's sum to FP32 first does no harm: 24 >= 2 * 11 + 2.
+      // Rounding FP16's sum to FP32 first changes nothing: 24 >= 2 * 11 + 2.
       const float x = chain[i] + acc[i];
       chain[i] = fp16 ? decode(formats::fp16, encode(formats::fp16, x, rounding::nearest_even, overflow::to_inf)) : x;
     }
@@ -156,23 +157,23 @@ struct gemm_tile {
   }
 };
 
-/// How one kernel goes through C, and the scratch memory for it.
+/// The loop over C with one kernel: sizes of panels and chunks, and the scratch memory.
 template <class Kernel>
 struct gemm_walk {
   static constexpr index_t panel_memory = index_t{1} << 26;  ///< bytes
   static constexpr index_t max_rows = 64;
 
-  /// `counts_only`: for bytes(), which may then be some more than are needed.
+  /// `counts_only`: for bytes() alone, which may then be a little too large.
   gemm_walk(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, int threads, bool counts_only = false)
       : plan(a.k, o, Kernel::slice(o.model), counts_only),
         kernel(a, b, o, plan),
         panels((b.rows + Kernel::columns - 1) / Kernel::columns),
         panel_bytes(round_up(kernel.panel_bytes(), 64)),
         at_once(std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)))),
-        // Rows of C in chunks: enough of them to share out, large enough to reuse a panel.
+        // Chunks of rows of C: enough for all threads, each large enough to reuse a panel.
         chunk(std::min(max_rows, round_up((a.rows + 4 * threads - 1) / (4 * threads), 8))) {}
 
-  /// Of `threads` threads, the plan's included.
+  /// Scratch bytes for `threads` threads, the plan included.
   std::size_t bytes(int threads) const {
     const std::size_t rows = scratch_array<std::byte>::bytes(chunk * kernel.row_bytes()),
                       tile = scratch_array<float>::bytes(4 * chunk * Kernel::columns), pack = kernel.pack_bytes();
@@ -186,7 +187,7 @@ struct gemm_walk {
   const index_t panels, panel_bytes, at_once, chunk;
 };
 
-/// All of C with one kernel.
+/// Computes all of C with one kernel.
 template <class Kernel>
 void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                thread_pool& pool) {
@@ -225,14 +226,15 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
   }
 }
 
-/// May a kernel compute this GEMM? Tiles hold one sum of parts; pairs of pairs need more.
+/// Can `Kernel` compute this GEMM? Tiles hold one running sum of parts; pairwise order with more than 3 parts needs
+/// more.
 template <class Kernel>
 bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;
   return one_sum && Kernel::applies(a, b, o);
 }
 
-/// The first kernel that applies, or the definition.
+/// Computes C with the first kernel that applies, or with the definition.
 template <class Kernel, class... Rest>
 void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                      thread_pool& pool) {
@@ -244,7 +246,7 @@ void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_op
   }
 }
 
-/// Scratch memory of gemm_with_first.
+/// Scratch bytes of gemm_with_first.
 template <class Kernel, class... Rest>
 std::size_t first_kernel_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, int threads) {
   if (kernel_applies<Kernel>(a, b, o)) return gemm_walk<Kernel>(a, b, o, threads, true).bytes(threads);
@@ -252,8 +254,8 @@ std::size_t first_kernel_bytes(const gemm_operand& a, const gemm_operand& b, con
   return 0;
 }
 
-/// Rows [first, last) of a transposed matrix of T as rows of their own, `stride` bytes apart; tiles that stay in the
-/// cache.
+/// Transposes rows [first, last) of a transposed matrix of T into contiguous rows, `stride` bytes apart. Tiles of 64
+/// columns stay in the cache.
 template <class T>
 inline void transpose_rows(const gemm_operand& a, index_t first, index_t last, std::uint8_t* to, index_t stride) {
   constexpr index_t tile = 64;
@@ -268,14 +270,14 @@ inline void transpose_rows(const gemm_operand& a, index_t first, index_t last, s
   }
 }
 
-/// Bytes of plain_operand's copy.
+/// Bytes of the copy that plain_operand makes.
 inline index_t plain_copy_bytes(const gemm_operand& a) {
   const bool codes = a.transposed || a.code_order != placement::row_major,
              scales = a.block != 0 && a.scale_order != placement::row_major;
   return (codes ? a.rows * packed_bytes(a.element, a.k) : 0) + (scales ? a.rows * a.scale_columns() : 0);
 }
 
-/// An operand as kernels read it, k contiguous and scales in row-major order: itself, or a copy at `to`.
+/// The operand as kernels read it: k contiguous, scales row-major. Returns `a` itself, or a copy at `to`.
 inline gemm_operand plain_operand(const gemm_operand& a, std::uint8_t* to, thread_pool& pool) {
   gemm_operand plain = a;
   const index_t stride = packed_bytes(a.element, a.k), columns = a.scale_columns();
@@ -315,12 +317,12 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::uint8_t* to, threa
   return plain;
 }
 
-/// Bytes of the copy that an operand needs; 0: it is read where it is.
+/// Bytes of the copy that an operand needs; 0 if kernels read it in place.
 inline index_t copy_bytes(const gemm_operand& x, bool chains) {
   return chains && fp32_chain::reads_in_place(x) ? 0 : plain_copy_bytes(x);
 }
 
-/// Each element of a batch with the first kernel that applies.
+/// Computes each matrix of a batch with the first kernel that applies.
 template <class... Kernels>
 void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                 thread_pool& pool) {
@@ -335,7 +337,7 @@ void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options
   }
 }
 
-/// Scratch memory of gemm_batch.
+/// Scratch bytes of gemm_batch.
 template <class... Kernels>
 std::size_t gemm_batch_bytes(gemm_operand a, gemm_operand b, const gemm_options& o, int threads) {
   const bool chains = fp32_chain::applies(a, b, o);
@@ -358,8 +360,8 @@ extern template std::size_t gemm_batch_bytes<fp32_chain, exact_blocks, scaled_bl
 
 inline namespace ROTOSCALE_ISA {
 
-/// gemm_ref, blocked and threaded; equal by bytes. Its scratch memory is `workspace`, then what the calling thread was
-/// lent; what needs more than that is taken from memory that threads keep between calls.
+/// gemm_ref, blocked and threaded; equal by bytes. Scratch memory comes from, in this order: `workspace`, memory lent
+/// to the calling thread, memory that threads keep between calls.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                  thread_pool& pool, std::span<std::byte> workspace = {}) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
@@ -372,13 +374,13 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   const lent_scratch lent(workspace);
   compute();
 }
-/// One matrix.
+/// gemm for one matrix.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                  thread_pool& pool, std::span<std::byte> workspace = {}) {
   gemm(a, b, o, as_batch(c), pool, workspace);
 }
-/// Workspace with which gemm allocates nothing on so many threads. Of the operands, formats, extents and orders count:
-/// there need be no codes.
+/// Workspace bytes with which gemm allocates nothing on `threads` threads. Only formats, extents and orders of the
+/// operands count; codes may be null.
 inline std::size_t gemm_workspace_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
                                         int threads) {
   if (a.rows == 0 || b.rows == 0) return 0;

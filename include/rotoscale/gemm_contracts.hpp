@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How known GEMM kernels use their matrix unit: named gemm_options. The order of k inside a unit's instructions belongs
-// to its model; here are where accumulators start, when they are emptied, and how parts of K are combined.
+// Named GEMM contracts: the gemm_options of known kernels. A contract says where accumulators start, when they are
+// promoted and how parts of K are combined. The order of k within an instruction belongs to the mma_model.
 #pragma once
 
 #include <string_view>
@@ -11,20 +11,22 @@
 
 namespace rotoscale {
 
-/// The order in which a known kernel adds, by name: everything of gemm_options that its results depend on.
+/// A GEMM contract by name: everything of gemm_options that decides the bits of a known kernel's result.
 struct gemm_contract_entry {
-  const char* name;         ///< as in --list-models and the documents
-  const char* unit;         ///< its mma_unit by name; empty: any
-  bool start_from_c;        ///< accumulators start from C, else from +0
-  index_t promotion;        ///< every so many k accumulators are added to FP32 sums; 0: never
-  index_t split_grain;      ///< parts of K are multiples of it
-  mma_evidence evidence;    ///< on whose word
-  const char* device = "";  ///< that was measured
+  const char* name;         ///< as printed by --list-models and used in the documents
+  const char* unit;         ///< name of its mma_unit; empty: any
+  bool start_from_c;        ///< accumulators start from C instead of +0
+  index_t promotion;        ///< accumulators are added to FP32 sums every so many k; 0: never
+  index_t split_grain;      ///< parts of K are multiples of this
+  mma_evidence evidence;    ///< source of these values
+  const char* device = "";  ///< the measured device
 };
 
-/// The Hopper kernels are what cuBLASLt 13.1 runs on an H200 for FP16, BF16 and FP8 (fast accumulation on and off), as
-/// this project measured (docs/reference/matrix-units.md); `split_grain` is how it cuts K when it does. AITER: gemm_common.cu.
-/// mx* are this project's own (docs/reference/contracts.md).
+/// All contracts.
+/// - cublas-*, hopper-*: cuBLASLt 13.1 on an H200 for FP16, BF16 and FP8 (with and without fast accumulation), as
+///   measured by this project (docs/reference/matrix-units.md). `split_grain` is the grain of its split-K.
+/// - aiter-*: AITER's gemm_common.cu.
+/// - mx*: this project's own kernels (docs/reference/contracts.md).
 inline constexpr gemm_contract_entry gemm_contracts[] = {
     {"instruction", "", true, 0, 1, mma_evidence::definition},
     {"single-accumulator", "", false, 0, 1, mma_evidence::definition},
@@ -41,14 +43,14 @@ inline constexpr gemm_contract_entry gemm_contracts[] = {
     {"mxfp4-fast-sm90", "hopper-wgmma-fp8-f32", false, 128, 128, mma_evidence::measured},
 };
 
-/// The unit or kernel of that name, or null.
+/// The unit of that name, or null.
 constexpr const mma_unit* find_unit(std::string_view name) {
   for (const mma_unit& u : models::all) {
     if (name == u.name) return &u;
   }
   return nullptr;
 }
-/// Null where there is none of that name.
+/// The contract of that name, or null.
 constexpr const gemm_contract_entry* find_contract(std::string_view name) {
   for (const gemm_contract_entry& k : gemm_contracts) {
     if (name == k.name) return &k;
@@ -56,7 +58,7 @@ constexpr const gemm_contract_entry* find_contract(std::string_view name) {
   return nullptr;
 }
 
-/// Options of `kernel` on `model`.
+/// GEMM options of contract `kernel` with `model`.
 constexpr gemm_options contract_options(const gemm_contract_entry& kernel, const mma_model& model) {
   gemm_options o;
   o.model = model;
@@ -66,7 +68,7 @@ constexpr gemm_options contract_options(const gemm_contract_entry& kernel, const
   return o;
 }
 
-/// Does a unit take elements of `f`?
+/// Does `unit` take elements of `f`?
 constexpr bool takes(const mma_unit& unit, const format& f) {
   constexpr struct {
     format element;

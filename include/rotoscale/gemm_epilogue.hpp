@@ -1,22 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The last step of every GEMM of this project, on the CPU and on devices: from an accumulator to the FP32 number that
-// is then rounded to the output's format.
+// The last step of every GEMM, on the CPU and on devices: from the accumulator to an FP32 number. Rounding to the
+// output format follows it and is not here.
 #pragma once
 
 #include "rotoscale/bits.hpp"
 
 namespace rotoscale {
 
-/// factor * acc (+ beta * c) (+ bias) in FP32: beta * c is rounded, every addition is one fused multiply-add.
+/// factor * acc (+ beta * c) (+ bias) in FP32. beta * c is rounded; every addition is one fused multiply-add.
 struct gemm_epilogue {
-  float factor = 1.0f;                     ///< multiplies the sum: alpha and the operands' factors
+  float factor = 1.0f;                     ///< multiplies the sum: alpha times the operands' factors
   bool accumulate = false;                 ///< adds beta * c
-  float beta = 1.0f;                       ///< multiplies the old value
-  bool has_bias = false;                   ///< is a bias added?
-  std::uint32_t nan_bits = fp32_nan_bits;  ///< of every NaN result
+  float beta = 1.0f;                       ///< multiplies the old value of C
+  bool has_bias = false;                   ///< adds the bias
+  std::uint32_t nan_bits = fp32_nan_bits;  ///< bits of every NaN result
 
-  /// `c` and `bias` count only where they are added.
+  /// The output as FP32. `c` and `bias` are ignored unless they are added.
   ROTOSCALE_HD float operator()(float acc, float c, float bias) const {
     float y;
     if (accumulate) {

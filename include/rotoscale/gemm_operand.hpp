@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// An operand of a GEMM: stored codes and block scales, and how both lie in memory. CPU, device kernels and programs
-// describe their operands with it.
+// An operand of a GEMM: stored codes, block scales and their layout in memory. CPU, device kernels and programs all use
+// this description. It owns no memory.
 #pragma once
 
 #include "rotoscale/dequantize_ref.hpp"
@@ -9,27 +9,27 @@
 
 namespace rotoscale {
 
-/// rows × k codes of `element`; optionally one scale for every `block_rows` × `block` of them, and one FP32 factor for
-/// the whole matrix: value = code * scale * factor. All strides are in bytes.
+/// rows × k codes of `element`: value = code * scale * factor. One scale serves `block_rows` × `block` codes, one FP32
+/// factor the whole matrix; both are optional. All strides are in bytes.
 struct gemm_operand {
-  format element = formats::fp32;        ///< of the codes
+  format element = formats::fp32;        ///< format of the codes
   index_t rows = 0;                      ///< M or N
-  index_t k = 0;                         ///< along the contraction axis
+  index_t k = 0;                         ///< extent along the contraction axis
   const std::uint8_t* codes = nullptr;   ///< element (r, c) is code c of packed row r; transposed: code r of row c
-  index_t code_stride = 0;               ///< between packed rows, where code_order is row_major
+  index_t code_stride = 0;               ///< between packed rows, if code_order is row_major
   int block = 0;                         ///< elements along k that share a scale; 0: no block scales
-  const std::uint8_t* scales = nullptr;  ///< null where block is 0
-  index_t scale_stride = 0;       ///< between rows of scales, each for block_rows rows, where scale_order is row_major
-  const float* factor = nullptr;  ///< null: 1
+  const std::uint8_t* scales = nullptr;  ///< null if block is 0
+  index_t scale_stride = 0;       ///< between rows of scales (one per block_rows rows), if scale_order is row_major
+  const float* factor = nullptr;  ///< factor of the whole matrix; null: 1
   format scale = formats::e8m0;   ///< format of the block scales
   int block_rows = 1;             ///< rows that share a scale
-  bool transposed = false;        ///< only with code_order row_major
-  placement code_order = placement::row_major;   ///< others: dense, as place_codes writes them
-  placement scale_order = placement::row_major;  ///< others: dense, a row for each row, as place_scales writes them
-  index_t batch_stride = 0;                      ///< between the codes of a batch's matrices; 0: all use the same
-  index_t scale_batch_stride = 0;                ///< and between their scales
+  bool transposed = false;        ///< codes are stored transposed; only with code_order row_major
+  placement code_order = placement::row_major;   ///< other orders are dense, as place_codes writes them
+  placement scale_order = placement::row_major;  ///< other orders are dense with a scale per row (place_scales)
+  index_t batch_stride = 0;                      ///< between the codes of a batch's matrices; 0: one matrix for all
+  index_t scale_batch_stride = 0;                ///< between their scales
 
-  /// Formats and extents of the blocks; length 1 where there are no block scales.
+  /// Format and extents of the blocks. The length is 1 without block scales.
   ROTOSCALE_HD constexpr block_format blocks() const { return {element, block == 0 ? 1 : block, scale, block_rows}; }
   /// Bytes of a packed row of codes.
   ROTOSCALE_HD constexpr index_t row_bytes() const { return packed_bytes(element, transposed ? rows : k); }
@@ -41,14 +41,14 @@ struct gemm_operand {
     if (code_order == placement::row_major) return codes[row * code_stride + i];
     return codes[layout{code_order, rows, row_bytes()}.offset(row, i)];
   }
-  /// Scale of row `r`'s block `block_index`; only where there are block scales.
+  /// Scale of block `block_index` of row `r`. Requires block scales.
   ROTOSCALE_HD constexpr std::uint8_t scale_byte(index_t r, index_t block_index) const {
     if (scale_order == placement::row_major) return scales[r / block_rows * scale_stride + block_index];
     return scales[layout{scale_order, rows, scale_columns()}.offset(r, block_index)];
   }
 };
 
-/// The operand that a quantizer wrote. `decode_factor`: the tensor's second-level factor (1 / encode_factor), or null.
+/// The operand of a quantized matrix. `decode_factor`: its second-level factor (1 / encode_factor), or null.
 ROTOSCALE_HD constexpr gemm_operand make_operand(block_format f, block_matrix<const std::uint8_t> m,
                                                  const float* decode_factor = nullptr) {
   return {.element = f.element,
@@ -76,11 +76,11 @@ ROTOSCALE_ISA_TAG gemm_operand operand_of_numbers(format element, matrix<const T
           .transposed = transposed};
 }
 }  // namespace detail
-/// FP32 numbers. One of the strides must be 1.
+/// An operand of FP32 numbers. One of the strides must be 1.
 ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const float> m) {
   return detail::operand_of_numbers(formats::fp32, m);
 }
-/// BF16 numbers. One of the strides must be 1.
+/// An operand of BF16 numbers. One of the strides must be 1.
 ROTOSCALE_ISA_TAG inline gemm_operand make_operand(matrix<const bf16> m) {
   return detail::operand_of_numbers(formats::bf16, m);
 }
@@ -92,7 +92,7 @@ ROTOSCALE_HD constexpr gemm_operand batch_element(gemm_operand a, index_t i) {
   return a;
 }
 
-/// Little-endian code (r, c) of an operand.
+/// Code (r, c) of an operand, read as little-endian.
 ROTOSCALE_HD constexpr std::uint64_t operand_code(const gemm_operand& a, index_t r, index_t c) {
   const int bits = storage_bits(a.element);
   const index_t row = a.transposed ? c : r, first_bit = (a.transposed ? r : c) * bits, first = first_bit / 8;
@@ -103,12 +103,12 @@ ROTOSCALE_HD constexpr std::uint64_t operand_code(const gemm_operand& a, index_t
   return code >> (first_bit % 8) & (~std::uint64_t{0} >> (64 - bits));
 }
 
-/// Block scale of element (r, c); only where there are block scales.
+/// Block scale of element (r, c). Requires block scales.
 ROTOSCALE_HD constexpr std::uint8_t operand_scale(const gemm_operand& a, index_t r, index_t c) {
   return a.scale_byte(r, c / a.block);
 }
 
-/// Element (r, c) with its block scale as FP32.
+/// Element (r, c) times its block scale, as FP32.
 ROTOSCALE_HD constexpr float operand_value(const gemm_operand& a, index_t r, index_t c) {
   if (a.block == 0) return decode(a.element, operand_code(a, r, c));
   return decode_scaled(a.blocks(), static_cast<std::uint32_t>(operand_code(a, r, c)), operand_scale(a, r, c));

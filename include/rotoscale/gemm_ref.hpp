@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM, defined: operands are stored codes, C = A · Bᵀ, accumulation is an mma_model. gemm.hpp has the
-// blocked, threaded path that equals it by bytes.
+// The definition of the emulated GEMM: C = A · Bᵀ over stored codes, accumulated as an mma_model says. gemm.hpp has the
+// blocked, threaded version that equals it by bytes.
 #pragma once
 
 #include "rotoscale/gemm_epilogue.hpp"
@@ -13,7 +13,7 @@ namespace rotoscale {
 
 inline namespace ROTOSCALE_ISA {
 
-/// Product k of output (i, j) as the model's unit takes it, block scales included.
+/// Product k of output (i, j) as the model's matrix unit takes it, with its block scales.
 ROTOSCALE_HD constexpr mma_product gemm_product(const mma_model& m, const gemm_operand& a, index_t i,
                                                 const gemm_operand& b, index_t j, index_t k) {
   mma_product p = mma_multiply(m, mma_element(m, a.element, operand_code(a, i, k)),
@@ -23,15 +23,15 @@ ROTOSCALE_HD constexpr mma_product gemm_product(const mma_model& m, const gemm_o
   return p;
 }
 
-/// The accumulator of output (i, j), led along K by walk_k. Between steps it is a number of FP32, as every mma_result
-/// but fp64_nearest is.
+/// Visitor of walk_k that accumulates output (i, j). Between steps the accumulator is an FP32 number, since every
+/// mma_result except fp64_nearest is.
 class accumulator_ref : public k_visitor {
  public:
-  /// `c`: what the accumulator starts from where the options say so.
+  /// `c`: start value of the accumulator, used if the options say so.
   accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o, float c)
       : a_(a), b_(b), o_(o), i_(i), j_(j), c_(c) {}
 
-  /// @{ As walk_k calls them (k_visitor).
+  /// @{ Called by walk_k (k_visitor).
   void begin_part(index_t, index_t) { is_first_chain_ = true; }
   void begin_chain(bool from_c) { acc_ = from_c ? fp32_number(c_) : 0.0f; }
   void begin_instruction() {
@@ -68,16 +68,16 @@ class accumulator_ref : public k_visitor {
 
   /// Product k of this output.
   mma_product product(index_t k) const { return gemm_product(o_.model, a_, i_, b_, j_, k); }
-  float accumulator() const { return acc_; }  ///< of the chain; within an instruction that adds C last, its own sum
-  float before_instruction() const { return before_; }  ///< where the model says c_last: what its sum will join
-  float part() const { return part_; }                  ///< FP32 sum of the part's chains
-  float top(int below = 0) const { return sums_[depth_ - below]; }  ///< of the stack of parts' sums
+  float accumulator() const { return acc_; }  ///< current chain; with c_last, the current instruction's own sum
+  float before_instruction() const { return before_; }  ///< with c_last: the chain without the instruction's sum
+  float part() const { return part_; }                  ///< FP32 sum of the part's finished chains
+  float top(int below = 0) const { return sums_[depth_ - below]; }  ///< from the top of the stack of part sums
 
  private:
-  /// NaN becomes canonical, as it does in a matrix unit's accumulator.
+  /// Canonicalises NaN, as a matrix unit's accumulator does.
   static float fp32_number(float x) { return fp32_value(unpack(formats::fp32, fp32_bits(x))); }
 
-  /// mma_model{group 0}: one sum of the accumulator and all products, one rounding.
+  /// For models with group 0: the accumulator plus all products, rounded once.
   float exact_sum_of(const k_step& k) const {
     detail::special_terms terms;
     detail::exact_sum sum;
@@ -96,12 +96,12 @@ class accumulator_ref : public k_visitor {
   index_t i_, j_;
   float c_, acc_ = 0.0f, before_ = 0.0f, part_ = 0.0f;
   bool is_first_chain_ = true;
-  float sums_[65] = {};  ///< of parts, from 1 on
+  float sums_[65] = {};  ///< stack of part sums, from index 1
   int depth_ = 0;
-  mma_product products_[max_mma_group];  ///< of the step; cleared once for all of them
+  mma_product products_[max_mma_group];  ///< products of the current step; cleared only once
 };
 
-/// The accumulator of one output element before the last step; `c` is what it starts from.
+/// The accumulator of one output element before the epilogue. It starts from `c`.
 inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
                             float c) {
   accumulator_ref acc(a, i, b, j, o, c);
@@ -109,14 +109,15 @@ inline float accumulate_ref(const gemm_operand& a, index_t i, const gemm_operand
   return acc.top();
 }
 
-/// The same for FP64 units (mma_result::fp64_nearest), on operands of FP64: chains of fp64_chain, IEEE sums of them.
+/// accumulator_ref for FP64 units (mma_result::fp64_nearest) and FP64 operands: fp64_chain per chain, IEEE sums of
+/// parts.
 class fp64_accumulator_ref : public k_visitor {
  public:
-  /// `c`: what the accumulator starts from where the options say so.
+  /// `c`: start value of the accumulator, used if the options say so.
   fp64_accumulator_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)
       : a_(a), b_(b), i_(i), j_(j), c_(c) {}
 
-  /// @{ As walk_k calls them (k_visitor).
+  /// @{ Called by walk_k (k_visitor).
   void begin_part(index_t, index_t) { is_first_chain_ = true; }
   void begin_chain(bool from_c) { acc_ = from_c ? bit_cast<std::uint64_t>(c_) : 0; }
   void step(const k_step& k) {
@@ -136,9 +137,9 @@ class fp64_accumulator_ref : public k_visitor {
   }
   /// @}
 
-  /// Of the chain.
+  /// Value of the current chain.
   double accumulator() const { return bit_cast<double>(acc_); }
-  /// Of the stack of parts' sums.
+  /// Top of the stack of part sums.
   double top() const { return sums_[depth_]; }
 
  private:
@@ -147,11 +148,11 @@ class fp64_accumulator_ref : public k_visitor {
   double c_, part_ = 0.0;
   std::uint64_t acc_ = 0;
   bool is_first_chain_ = true;
-  double sums_[65] = {};  ///< of parts, from 1 on
+  double sums_[65] = {};  ///< stack of part sums, from index 1
   int depth_ = 0;
 };
 
-/// The sum of output (i, j) in FP64, under fp64_fma_chain's steps and the options' order.
+/// The FP64 sum of output (i, j), with the steps of fp64_fma_chain in the order of the options.
 inline double accumulate_fp64_ref(const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
                                   const gemm_options& o, double c) {
   fp64_accumulator_ref acc(a, i, b, j, c);
@@ -159,32 +160,32 @@ inline double accumulate_fp64_ref(const gemm_operand& a, index_t i, const gemm_o
   return acc.top();
 }
 
-/// The last step of a GEMM under `o`, `factor` as combined_factor gives it.
+/// The epilogue of a GEMM with options `o`. `factor` is combined_factor's result.
 inline gemm_epilogue make_epilogue(float factor, const gemm_options& o) {
   return {factor, o.accumulate, o.beta, o.bias != nullptr, o.model.nan_bits};
 }
 
-/// The output of column `column` from its accumulator; `c` is what stood there.
+/// The output in column `column` from its accumulator. `c` is the old value.
 inline float finish_output(float acc, float factor, const gemm_options& o, float c, index_t column) {
   const float y = make_epilogue(factor, o)(acc, c, o.bias != nullptr ? o.bias[column] : 0.0f);
   if (o.output == formats::fp32 || fp32_is_nan(fp32_bits(y))) return y;
   return decode(o.output, encode(o.output, y, o.output_rounding, overflow::to_inf));
 }
 
-/// A result's code in o.output, as a kernel stores it.
+/// Code of a result in o.output, as a kernel stores it.
 inline std::uint64_t output_code(float x, const gemm_options& o) {
   if (!fp32_is_nan(fp32_bits(x))) return encode(o.output, x, rounding::nearest_even, overflow::to_inf);
   return o.model.nan_bits >> (32 - o.output.bits());
 }
 
-/// What a sum is multiplied by: a's factor times b's (formed first), times alpha.
+/// Factor of every sum: (a's factor * b's factor) * alpha.
 inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }
 
-/// May these operands be multiplied under this model? gemm_ref and gemm assert it; callers with user input ask first.
-/// Blocks of packed codes must begin on a byte, and where one step takes several products their scales must agree with
-/// the model's groups.
+/// Is this GEMM defined? gemm_ref and gemm assert it; callers with user input ask first.
+/// - Blocks of packed codes begin on a byte.
+/// - In a step of several products, blocks agree with the model's groups.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const mma_model& m = o.model;
   const int instruction = m.instruction_k != 0 ? m.instruction_k : m.group == 0 ? 1 : m.group;
@@ -196,17 +197,17 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   if (o.output_rounding == rounding::stochastic) return false;
   if ((m.sum == mma_sum::scaled_groups || m.sum == mma_sum::rounded_tree) && m.subgroup < 1) return false;
   const int unit = m.sum == mma_sum::scaled_groups ? m.subgroup : 1;  // elements that must share their scales
-  // A step's sum must fit into 64 bits. Scales alone align scaled_groups, so that elements' exponents come on top;
-  // significands of products and scales are below 4 each.
+  // A step's sum must fit in 64 bits. scaled_groups aligns by scales alone, so the elements' exponents add to the
+  // width. Significands of products and of scales are below 4 each.
   const int exponents = m.sum == mma_sum::scaled_groups ? a.element.max_exponent() + b.element.max_exponent() : 0;
   const int bits = m.fraction_bits > m.late_bits ? m.fraction_bits : m.late_bits + 1;
   if (exponents + 4 + highest_bit(static_cast<std::uint64_t>(instruction)) + 1 + bits > 62) return false;
   const auto fits = [&](const gemm_operand& x) {
-    if (x.scale_order == placement::aiter_data_16x16) return false;  // for codes
+    if (x.scale_order == placement::aiter_data_16x16) return false;  // a layout for codes only
     if (x.code_order != placement::row_major && x.transposed) return false;
     if (!layout{x.code_order, x.rows, x.row_bytes()}.is_defined()) return false;
     if (x.block != 0 && (x.scale.is_signed || !fits_fp32(x.scale))) return false;
-    // Beyond FP32, but products with their scales must have room in an exact_sum.
+    // Formats may exceed FP32's range, but products with their scales must fit in an exact_sum.
     if (x.element.min_exponent() - x.element.mantissa_bits < -176 || x.element.max_exponent() > 176) return false;
     return x.block * storage_bits(x.element) % 8 == 0 && x.block % unit == 0 && x.block_rows >= 1 &&
            x.element.mantissa_bits <= formats::fp32.mantissa_bits;
@@ -214,12 +215,12 @@ inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const 
   return fits(a) && fits(b);
 }
 
-/// Row `i` of gemm_ref's result.
+/// Computes row `i` of gemm_ref's result.
 inline void gemm_row_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                          index_t i) {
   const float factor = combined_factor(a, b, o);
   for (index_t j = 0; j < b.rows; ++j) {
-    const float old = o.accumulate || o.start_from_c ? c(i, j) : 0.0f;  // else C is not read
+    const float old = o.accumulate || o.start_from_c ? c(i, j) : 0.0f;  // otherwise C is not read
     c(i, j) = finish_output(accumulate_ref(a, i, b, j, o, old), factor, o, old, j);
   }
 }
@@ -235,7 +236,7 @@ inline matrix<T> batch_element(view<T, 3> x, index_t i) {
   return {x.data + i * x.stride(0), {x.extent(1), x.extent(2)}, {x.stride(1), x.stride(2)}};
 }
 
-/// The definition: c[batch][i][j] over a.rows × b.rows.
+/// The definition: c[batch][i][j] for a.rows × b.rows outputs.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c) {
   ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   for (index_t n = 0; n < c.extent(0); ++n) {
@@ -244,7 +245,7 @@ inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_op
     }
   }
 }
-/// One matrix.
+/// gemm_ref for one matrix.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c) {
   gemm_ref(a, b, o, as_batch(c));
 }

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The instruction set that this translation unit is compiled for, as part of its functions' names. Translation units of
-// one program may so be compiled with different -march: the linker keeps a function of each, and calls in each unit go
-// to its own. Without, it would keep one, and a program could meet instructions that its processor has not.
+// Puts the instruction set of a translation unit into the names of its functions. Units of one program may then be
+// compiled with different -march. Otherwise the linker would keep one copy of an inline function, perhaps one with
+// instructions that the processor lacks.
 //
 //   inline namespace ROTOSCALE_ISA   around whole headers: detail/, the fast paths, the CPU's reference GEMM
-//   ROTOSCALE_ISA_TAG                on functions beside data types, which have one name everywhere, so that they pass
-//                                    between such units; part of ROTOSCALE_HD
+//   ROTOSCALE_ISA_TAG                on functions of data types, which keep one name so that units can exchange them;
+//                                    part of ROTOSCALE_HD
 #pragma once
 
 #include "rotoscale/version.hpp"
 
-// Features that change what compilers make of the headers, each a part of the name.
+// Features that change the code that compilers generate from the headers. Each becomes a part of the name.
 #if defined(__SSE4_2__)
 #define ROTOSCALE_ISA_1 _sse4
 #else

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The order in which a GEMM's accumulators meet K, written down once: parts of K (split-K), chains (promotion),
-// instructions, steps. gemm_ref adds along it, the fast path packs operands in it, and programs explain it.
+// The one definition of a GEMM's order along K: parts (split-K), chains (promotion), instructions, steps. gemm_ref adds
+// in this order, the fast path packs operands in it, and programs explain it.
 #pragma once
 
 #include "rotoscale/gemm_options.hpp"
@@ -10,28 +10,28 @@ namespace rotoscale {
 
 inline namespace ROTOSCALE_ISA {
 
-/// Length of all parts of K but the last.
+/// Length of every part of K except the last.
 constexpr index_t part_length(index_t k, const gemm_options& o) {
   if (o.split_run != 0) return k / o.split_k;
   const index_t unit = o.split_k * o.split_grain;
   return (k + unit - 1) / unit * o.split_grain;
 }
 
-/// The k at a position of the parts, one after the other.
+/// The k at `position`, if all parts are written one after the other.
 constexpr index_t k_at(index_t k, const gemm_options& o, index_t position) {
   if (o.split_run == 0) return position;
   const index_t part = k / o.split_k, within = position % part;
   return (within / o.split_run * o.split_k + position / part) * o.split_run + within % o.split_run;
 }
 
-/// The products of one step of the matrix unit, by their k.
+/// The products of one step of the matrix unit, as indices along K.
 class k_step {
  public:
-  /// `products` of the instruction that begins at position `first`, of a GEMM with this K.
+  /// `products` of the instruction that begins at position `first`, for a GEMM with this K.
   constexpr k_step(index_t k, const gemm_options& o, index_t first, const mma_step_products& products)
       : k_(k), o_(&o), first_(first), products_(products) {}
 
-  /// How many.
+  /// Number of products.
   constexpr index_t size() const { return products_.count; }
   /// k of product `i`.
   constexpr index_t operator[](index_t i) const { return k_at(k_, *o_, first_ + products_[i]); }
@@ -43,16 +43,16 @@ class k_step {
   mma_step_products products_;
 };
 
-/// What walk_k calls. A visitor derives from this and hides what it needs; nothing is virtual.
+/// Callbacks of walk_k. A visitor derives from this and hides the functions that it needs; nothing is virtual.
 struct k_visitor {
-  constexpr void begin_part(index_t, index_t) {}  ///< of K: positions [first, last)
-  constexpr void begin_chain(bool) {}             ///< the accumulator starts from +0, or (true) from C
-  constexpr void begin_instruction() {}           ///< of the model's instruction_k products, or fewer at the end
-  constexpr void step(const k_step&) {}           ///< its products join the accumulator
-  constexpr void end_instruction() {}  ///< where the model says c_last, the instruction's sum joins the accumulator
-  constexpr void end_chain() {}        ///< the accumulator joins the FP32 sum of its part
-  constexpr void end_part() {}         ///< the part's sum is put on a stack
-  constexpr void add_parts() {}        ///< the two sums on top of the stack are replaced by their sum
+  constexpr void begin_part(index_t, index_t) {}  ///< a part of K: positions [first, last)
+  constexpr void begin_chain(bool) {}             ///< the accumulator starts from +0, or from C if true
+  constexpr void begin_instruction() {}           ///< model.instruction_k products, fewer at the end of a chain
+  constexpr void step(const k_step&) {}           ///< adds the step's products to the accumulator
+  constexpr void end_instruction() {}             ///< with c_last: adds the instruction's sum to the accumulator
+  constexpr void end_chain() {}                   ///< adds the accumulator to the FP32 sum of its part
+  constexpr void end_part() {}                    ///< pushes the part's sum on a stack
+  constexpr void add_parts() {}                   ///< replaces the two sums on top of the stack by their sum
 };
 
 }  // namespace ROTOSCALE_ISA
@@ -77,7 +77,7 @@ template <class Visitor>
 constexpr void walk_part(index_t k, const gemm_options& o, index_t first, index_t last, Visitor& visitor) {
   visitor.begin_part(first, last);
   index_t p = first;
-  do {  // once for an empty part, too
+  do {  // at least once: a part may be empty
     const index_t end = o.promotion == 0 || last - p < o.promotion ? last : p + o.promotion;
     visitor.begin_chain(o.start_from_c && p == 0);
     walk_chain(k, o, p, end, visitor);
@@ -92,9 +92,8 @@ constexpr void walk_part(index_t k, const gemm_options& o, index_t first, index_
 
 inline namespace ROTOSCALE_ISA {
 
-/// Leads `visitor` through the products of one output in the order of `o`. Afterwards one sum is on the stack, which
-/// holds at most 64. Pairwise: neighbouring parts are added, then neighbouring sums, and so on; an odd one out waits
-/// until the end.
+/// Leads `visitor` through the products of one output in the order of `o`. It leaves one sum on the stack, which holds
+/// at most 64. Pairwise order adds neighbouring parts, then neighbouring sums; an odd one waits until the end.
 template <class Visitor>
 constexpr void walk_k(index_t k, const gemm_options& o, Visitor& visitor) {
   const index_t length = part_length(k, o), parts = k == 0 ? 1 : (k + length - 1) / length;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Where GEMM kernels want the bytes of an operand: each placement is a pair of functions, (row, column) to offset and
-// back, in integers only. A shape cannot tell a permuted array from a plain one (pytorch/pytorch#190290), so the layout
-// is a value that travels with the pointer. docs/reference/layouts.md draws all of them and names who uses which.
+// Memory layouts of GEMM operands: each placement maps (row, column) to an offset and back, in integers only. A shape
+// cannot tell a permuted array from a plain one (pytorch/pytorch#190290), so the layout is a value that travels with
+// the pointer. docs/reference/layouts.md draws all of them and names their users.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -12,30 +12,30 @@ namespace rotoscale {
 
 /// The order of a matrix of bytes: packed codes, or scales of one byte (rows × k / block length).
 enum class placement {
-  row_major,             ///< as the quantizers write it; hipBLASLt's VEC32_UE8M0
-  column_major,          ///< the transpose, rows of the matrix contiguous
-  aiter_data_16x16,      ///< AITER's shuffle_weight(layout=(16, 16)): runs of 16 bytes, those of 16 rows together
+  row_major,             ///< as the quantizers write; hipBLASLt's VEC32_UE8M0
+  column_major,          ///< the transpose: columns of the matrix are contiguous
+  aiter_data_16x16,      ///< AITER's shuffle_weight(layout=(16, 16)): tiles of 16 rows in runs of 16 bytes
   aiter_scale,           ///< AITER's shuffle_scale (e8m0_shuffle) for gfx950, padded to 256 rows × 8 columns
-  hipblaslt_scale_32x8,  ///< the same order, padded to 32 × 8: hipBLASLt's BLK32_UE8M0_32_8_EXT
+  hipblaslt_scale_32x8,  ///< the same order padded to 32 × 8: hipBLASLt's BLK32_UE8M0_32_8_EXT
   nvidia_scale_128x4     ///< cuBLAS "1D block scaling factors layout", torchao's to_blocked; padded to 128 × 4
 };
 
-/// A place in a matrix, padding included.
+/// A position in a matrix, which may be in the padding.
 struct matrix_position {
   index_t row;     ///< from 0
-  index_t column;  ///< from 0; a byte of codes, or a scale
+  index_t column;  ///< from 0, in bytes of codes or in scales
   ROTOSCALE_ISA_TAG constexpr bool operator==(const matrix_position&) const = default;
 };
 
-/// The extents of a part of a matrix.
+/// Extents of a matrix or of a tile.
 struct matrix_extents {
-  index_t rows;     ///< how many rows
-  index_t columns;  ///< how many columns
+  index_t rows;     ///< number of rows
+  index_t columns;  ///< number of columns
   ROTOSCALE_ISA_TAG constexpr bool operator==(const matrix_extents&) const = default;
 };
 
 namespace detail {
-/// Offset within the tile that begins at row 0, column 0; see layout::tile.
+/// Offset of (r, c) in the tile at row 0, column 0; see layout::tile.
 ROTOSCALE_HD constexpr index_t offset_in_tile(placement order, index_t r, index_t c) {
   switch (order) {
     case placement::row_major: return 0;
@@ -48,7 +48,7 @@ ROTOSCALE_HD constexpr index_t offset_in_tile(placement order, index_t r, index_
   return 0;
 }
 
-/// Its inverse.
+/// Inverse of offset_in_tile.
 ROTOSCALE_HD constexpr matrix_position position_in_tile(placement order, index_t offset) {
   switch (order) {
     case placement::row_major: return {0, 0};
@@ -66,15 +66,15 @@ ROTOSCALE_HD constexpr index_t round_up(index_t n, index_t multiple) {
 }
 }  // namespace detail
 
-/// A placement of `rows` × `columns` bytes. Both extents are those of the matrix; the padded ones follow.
+/// A placement of a matrix of `rows` × `columns` bytes. Padded extents follow from it.
 struct layout {
   placement order = placement::row_major;  ///< the order of bytes
-  index_t rows = 0;                        ///< of the matrix, without padding
-  index_t columns = 0;                     ///< of the matrix, in bytes, without padding
+  index_t rows = 0;                        ///< rows of the matrix, without padding
+  index_t columns = 0;                     ///< columns of the matrix in bytes, without padding
 
   ROTOSCALE_ISA_TAG constexpr bool operator==(const layout&) const = default;
 
-  /// The extents that are contiguous in memory. Tiles follow each other along a row of tiles, then down.
+  /// Extents of a tile, which is contiguous in memory. Tiles are in row-major order.
   ROTOSCALE_HD constexpr matrix_extents tile() const {
     switch (order) {
       case placement::row_major: return {1, 1};
@@ -87,8 +87,8 @@ struct layout {
     return {1, 1};
   }
 
-  /// What padded extents are multiples of: whole tiles, or more where the users of a layout ask for more. AITER's data
-  /// has no padding, so there it is what is_defined demands of the extents themselves.
+  /// Padded extents are multiples of this: whole tiles, or more where a layout's users require it. AITER's data has no
+  /// padding; there the extents themselves must be multiples (is_defined).
   ROTOSCALE_HD constexpr matrix_extents granularity() const {
     switch (order) {
       case placement::row_major:
@@ -109,23 +109,23 @@ struct layout {
   /// Bytes of an array in this layout, padding included.
   ROTOSCALE_HD constexpr index_t size_bytes() const { return padded_rows() * padded_columns(); }
 
-  /// Do these extents exist in this placement? Scales are padded; data is not: AITER's kernels take rows % 16 == 0 and
-  /// packed columns % 32 == 0 (64 FP4 elements along K, 32 of 8 bits). Everything below and place and gather assert it.
+  /// Do these extents exist in this placement? Scales are padded, but AITER's data is not: its kernels take rows % 16
+  /// == 0 and packed columns % 32 == 0 (along K 64 FP4 elements, or 32 of 8 bits). The functions below assert it.
   ROTOSCALE_HD constexpr bool is_defined() const {
     if (rows < 0 || columns < 0) return false;
     return order != placement::aiter_data_16x16 || (padded_rows() == rows && padded_columns() == columns);
   }
 
-  /// Where byte (r, c) is, for r < padded_rows() and c < padded_columns().
+  /// Offset of byte (r, c), for r < padded_rows() and c < padded_columns().
   ROTOSCALE_HD constexpr index_t offset(index_t r, index_t c) const {
     ROTOSCALE_ASSERT(is_defined() && r >= 0 && r < padded_rows() && c >= 0 && c < padded_columns());
     const matrix_extents t = tile();
-    const index_t tiles_across = padded_columns() / t.columns;  // not of `columns`: ROCm/aiter#2900
+    const index_t tiles_across = padded_columns() / t.columns;  // padded, not `columns`: ROCm/aiter#2900
     return (r / t.rows * tiles_across + c / t.columns) * (t.rows * t.columns) +
            detail::offset_in_tile(order, r % t.rows, c % t.columns);
   }
 
-  /// The inverse of offset, for offset < size_bytes().
+  /// Inverse of offset, for offset < size_bytes().
   ROTOSCALE_HD constexpr matrix_position position(index_t offset) const {
     ROTOSCALE_ASSERT(is_defined() && offset >= 0 && offset < size_bytes());
     const matrix_extents t = tile();
@@ -135,17 +135,17 @@ struct layout {
     return {index / tiles_across * t.rows + in_tile.row, index % tiles_across * t.columns + in_tile.column};
   }
 
-  /// Does the position lie outside of the matrix?
+  /// Is the position outside the matrix?
   ROTOSCALE_HD constexpr bool is_padding(matrix_position p) const { return p.row >= rows || p.column >= columns; }
 };
 
-/// Can place read `source`, and gather write it? Each of its rows stands for `repeat` rows of the layout.
+/// Can place read `source`, and gather write it? Each of its rows fills `repeat` rows of the layout.
 ROTOSCALE_HD constexpr bool place_is_defined(matrix<const std::uint8_t> source, layout l, index_t repeat = 1) {
   return l.is_defined() && repeat >= 1 && source.extent(0) * repeat == l.rows && source.extent(1) == l.columns;
 }
 
-/// Writes all l.size_bytes() bytes at `target`, which must not overlap `source`: those of the matrix, each row `repeat`
-/// times, and `padding` everywhere else, so that no byte is left as it was.
+/// Writes all l.size_bytes() bytes of `target`, which must not overlap `source`: each row of the matrix `repeat` times,
+/// and `padding` everywhere else.
 ROTOSCALE_HD constexpr void place(matrix<const std::uint8_t> source, layout l, std::uint8_t* target,
                                   std::uint8_t padding, index_t repeat = 1) {
   ROTOSCALE_ASSERT(place_is_defined(source, l, repeat));
@@ -155,8 +155,8 @@ ROTOSCALE_HD constexpr void place(matrix<const std::uint8_t> source, layout l, s
   }
 }
 
-/// The inverse: every byte of `target` from an array in layout `l`, whose padding is not read. Of `repeat` equal rows
-/// the first counts.
+/// Inverse of place: fills `target` from an array in layout `l`. Padding is not read. Of `repeat` equal rows the first
+/// is used.
 ROTOSCALE_HD constexpr void gather(const std::uint8_t* source, layout l, matrix<std::uint8_t> target,
                                    index_t repeat = 1) {
   ROTOSCALE_ASSERT(place_is_defined(target, l, repeat));
@@ -165,55 +165,55 @@ ROTOSCALE_HD constexpr void gather(const std::uint8_t* source, layout l, matrix<
   }
 }
 
-/// The scale 1 as a byte, the neutral padding of scales: zero would be 2^-127 in E8M0, and 0xFF is NaN.
+/// The scale 1 as a byte: neutral padding of scales. In E8M0, byte 0 would be 2^-127 and 0xFF is NaN.
 ROTOSCALE_HD constexpr std::uint8_t unit_scale(format scale) { return static_cast<std::uint8_t>(encode(scale, 1.0f)); }
 
-/// The bytes of a quantized matrix: codes [rows, packed k]; scale_bytes gives the scales [rows / f.rows, k / f.length].
+/// The code bytes of a quantized matrix: [rows, packed k].
 template <class Byte>
 ROTOSCALE_HD constexpr matrix<Byte> code_bytes(block_format f, block_matrix<Byte> m) {
   return row_major(m.codes, m.rows, packed_bytes(f.element, m.k), m.code_stride);
 }
-/// Its scales.
+/// The scale bytes of a quantized matrix: [rows / f.rows, k / f.length].
 template <class Byte>
 ROTOSCALE_HD constexpr matrix<Byte> scale_bytes(block_format f, block_matrix<Byte> m) {
   return row_major(m.scales, m.rows / f.rows, m.k / f.length, m.scale_stride);
 }
 
-/// Layouts of a rows × k matrix's codes and scales. GEMM kernels take a scale for each row, so a scale that f.rows rows
-/// share is repeated.
+/// Layout of the codes of a rows × k matrix.
 ROTOSCALE_HD constexpr layout code_layout(placement order, block_format f, index_t rows, index_t k) {
   return {order, rows, packed_bytes(f.element, k)};
 }
-/// Of the scales.
+/// Layout of the scales of a rows × k matrix. GEMM kernels take a scale per row, so a scale that f.rows rows share is
+/// repeated.
 ROTOSCALE_HD constexpr layout scale_layout(placement order, block_format f, index_t rows, index_t k) {
   return {order, rows, k / f.length};
 }
 
-/// Codes of a quantized matrix into code_layout(order, f, from.rows, from.k).size_bytes() bytes. Padding, where a
-/// placement has any, is the code 0.
+/// Places the codes of a quantized matrix: code_layout(order, f, from.rows, from.k).size_bytes() bytes. Padding is code
+/// 0.
 ROTOSCALE_HD constexpr void place_codes(block_format f, block_matrix<const std::uint8_t> from, placement order,
                                         std::uint8_t* target) {
   place(code_bytes(f, from), code_layout(order, f, from.rows, from.k), target, 0);
 }
 
-/// Scales of a quantized matrix into scale_layout(order, f, from.rows, from.k).size_bytes() bytes, padded with
-/// `padding`. cuBLAS documents zeros for its padding: pass 0 where a byte comparison with it matters.
+/// Places the scales of a quantized matrix: scale_layout(order, f, from.rows, from.k).size_bytes() bytes, padded with
+/// `padding`. cuBLAS documents zeros; pass 0 if bytes are compared with its arrays.
 ROTOSCALE_HD constexpr void place_scales(block_format f, block_matrix<const std::uint8_t> from, placement order,
                                          std::uint8_t* target, std::uint8_t padding) {
   place(scale_bytes(f, from), scale_layout(order, f, from.rows, from.k), target, padding, f.rows);
 }
-/// Padded with the scale 1.
+/// place_scales, padded with the scale 1.
 ROTOSCALE_HD constexpr void place_scales(block_format f, block_matrix<const std::uint8_t> from, placement order,
                                          std::uint8_t* target) {
   place_scales(f, from, order, target, unit_scale(f.scale));
 }
 
-/// The inverses: codes and scales of `to` from arrays that place_codes and place_scales, or a kernel, wrote.
+/// Inverse of place_codes. The source may also come from a kernel.
 ROTOSCALE_HD constexpr void gather_codes(block_format f, const std::uint8_t* source, placement order,
                                          block_matrix<std::uint8_t> to) {
   gather(source, code_layout(order, f, to.rows, to.k), code_bytes(f, to));
 }
-/// The inverse of place_scales.
+/// Inverse of place_scales. The source may also come from a kernel.
 ROTOSCALE_HD constexpr void gather_scales(block_format f, const std::uint8_t* source, placement order,
                                           block_matrix<std::uint8_t> to) {
   gather(source, scale_layout(order, f, to.rows, to.k), scale_bytes(f, to), f.rows);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the standard library asks of a number type, for small_float of any format: numeric_limits, hash, text. All of it
-// follows from the format's fields; docs/reference/formats.md has the values.
+// Standard library traits of small_float: numeric_limits, hash, to_string, operator<< and std::formatter. All follow
+// from the format's fields; docs/reference/formats.md lists the values.
 #pragma once
 
 #include <charconv>
@@ -22,30 +22,30 @@ namespace rotoscale {
 
 namespace detail {
 
-/// Fixed point (INT8): no exponent field, so that no number has a leading bit that is not stored.
+/// Is the format fixed point (INT8)? Without an exponent field no number has an implicit leading bit.
 ROTOSCALE_HD constexpr bool is_fixed_point(format f) { return f.exponent_bits == 0 && f.has_subnormals; }
 
 /// Significant bits of the numbers in [1, 2).
 ROTOSCALE_HD constexpr int digits(format f) { return f.mantissa_bits + (is_fixed_point(f) ? 0 : 1); }
 
-/// Code of the least normal number; of the least positive one where none is normal (INT8).
+/// Code of the least normal number; for INT8, which has none, of the least positive number.
 ROTOSCALE_HD constexpr std::uint64_t min_code(format f) {
   if (is_fixed_point(f)) return 1;
   return f.has_subnormals || f.has_zero ? std::uint64_t{1} << f.mantissa_bits : 0;
 }
 
-/// Code of the least finite number: 0 without a sign, -2 for INT8 (which conversions never give).
+/// Code of the least finite number: 0 for unsigned formats, -2 for INT8 (which conversions never produce).
 ROTOSCALE_HD constexpr std::uint64_t lowest_code(format f) {
   if (!f.is_signed) return 0;
   return f.twos_complement ? f.sign_mask() : f.signed_code(true, f.max_code());
 }
 
-/// Code of 2^e, rounded where the format has no such number.
+/// Code of 2^e, rounded if the format lacks that number.
 ROTOSCALE_HD constexpr std::uint64_t power_of_two_code(format f, int e) {
   return round_to(f, {value_class::finite, false, e, std::uint64_t{1} << 63});
 }
 
-/// floor(x * log10(2)); 30103 / 100000 is exact enough for |x| <= 2136 (tested), so for FP64 and all below.
+/// floor(x * log10(2)). 30103 / 100000 is exact enough for |x| <= 2136 (tested), which covers FP64.
 ROTOSCALE_HD constexpr int floor_log10_2(int x) {
   const int product = x * 30103;
   return product / 100000 - (product % 100000 < 0 ? 1 : 0);
@@ -60,7 +60,7 @@ constexpr int max_exponent10(format f) {
   return largest >= power ? guess + 1 : guess;
 }
 
-/// `x` as float, or as double where float does not hold it. A NaN of a format with a single one has no sign.
+/// `x` as float, or as double if float cannot hold it. The NaN of a format with only one NaN has no sign.
 template <format F>
 constexpr auto printed_value(small_float<F> x) {
   using number = std::conditional_t<fits_fp32(F), float, double>;
@@ -70,13 +70,13 @@ constexpr auto printed_value(small_float<F> x) {
 
 }  // namespace detail
 
-/// The shortest text that names this number among the FP32 ones (FP64 ones, where FP32 does not hold the format):
-/// "0.5", "-448", "-0", "5.877472e-39", "inf", "nan". Read as float (or double) and converted, it gives the same code
-/// again; but every NaN reads as the canonical one of its sign, and INT8's -2 as -127/64.
+/// The shortest text that identifies this number among FP32 numbers (FP64 numbers if FP32 does not hold the format):
+/// "0.5", "-448", "-0", "5.877472e-39", "inf", "nan". Parsed and converted back, it gives the same code, with two
+/// exceptions: a NaN becomes the canonical NaN of its sign, and INT8's -2 becomes -127/64.
 template <format F>
 std::string to_string(small_float<F> x) {
   const auto value = detail::printed_value(x);
-  if (x.is_nan()) return std::signbit(value) ? "-nan" : "nan";  // some to_chars add to it
+  if (x.is_nan()) return std::signbit(value) ? "-nan" : "nan";  // some to_chars append a payload
   char text[32];                                                // FP64 takes at most 24 characters
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
@@ -88,12 +88,15 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
 
 }  // namespace rotoscale
 
-// C++23 deprecates float_denorm_style; a member of that type has to be there all the same.
+// C++23 deprecates float_denorm_style, but numeric_limits must still have a member of that type.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-/// As for float, with these readings of the standard: `digits` counts the leading bit that is not stored; INT8, which
-/// is fixed point, has 7 digits and no subnormals; min() of E8M0 is its code 0. is_iec559 speaks of the encoding, since
-/// there is no arithmetic. A signaling NaN is a code, by IEEE 754's rule: nothing here traps.
+/// As for float, with these readings of the standard:
+/// - `digits` counts the implicit leading bit.
+/// - INT8, which is fixed point, has 7 digits and no subnormals.
+/// - min() of E8M0 is its code 0.
+/// - is_iec559 refers to the encoding, since there is no arithmetic.
+/// - A signaling NaN is a code as in IEEE 754; nothing traps.
 template <rotoscale::format F>
 struct std::numeric_limits<rotoscale::small_float<F>> {
  private:
@@ -140,7 +143,7 @@ struct std::numeric_limits<rotoscale::small_float<F>> {
     return of(rotoscale::detail::power_of_two_code(F, -1));
   }
   ROTOSCALE_HD static constexpr number denorm_min() noexcept { return has_denorm == denorm_present ? of(1) : min(); }
-  /// The next three are meaningless (code 0) where the format has no such code, as for every type.
+  /// The next three return code 0 where the format lacks such a code.
   ROTOSCALE_HD static constexpr number infinity() noexcept { return of(has_infinity ? F.infinity_code() : 0); }
   ROTOSCALE_HD static constexpr number quiet_NaN() noexcept { return of(has_quiet_NaN ? F.nan_code() : 0); }
   ROTOSCALE_HD static constexpr number signaling_NaN() noexcept {
@@ -149,7 +152,7 @@ struct std::numeric_limits<rotoscale::small_float<F>> {
 };
 #pragma GCC diagnostic pop
 
-/// Goes with ==: a hash of the code, so 0 and -0 differ and a NaN is found again.
+/// Hash of the code, consistent with ==: 0 and -0 differ, and a NaN equals itself.
 template <rotoscale::format F>
 struct std::hash<rotoscale::small_float<F>> {
   std::size_t operator()(rotoscale::small_float<F> x) const noexcept {
@@ -158,7 +161,7 @@ struct std::hash<rotoscale::small_float<F>> {
 };
 
 #if defined(__cpp_lib_format)
-/// Takes what float's (or double's) takes: "{}" is to_string, "{:8.3f}" works.
+/// Takes the format specifications of float (or double): "{}" is to_string, and "{:8.3f}" works.
 template <rotoscale::format F>
 struct std::formatter<rotoscale::small_float<F>>
     : std::formatter<decltype(rotoscale::detail::printed_value(rotoscale::small_float<F>()))> {

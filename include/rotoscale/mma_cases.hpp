@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Inputs that tell models of matrix units apart. Generators follow arXiv:2511.10909 and its reimplementations: raw
-// bits, edge values, bits with many zeros, normal numbers, normal numbers at the bottom of the range, outliers; beside
-// them sums that cancel, exponents spread over a window, and rows that show one property each (width, rounding, product
-// normalisation, order of k, carries, subnormal numbers). For tests and probes: uses the C library's log and cos.
+// Test inputs that distinguish models of matrix units, for tests and probes. The kinds follow arXiv:2511.10909 and its
+// reimplementations: raw bits, edge values, many zeros, normal numbers, tiny numbers, outliers. This project adds
+// cancelling sums, wide exponents, and rows that each show one property (width, rounding, product normalisation, order
+// of k, carries, subnormals). Uses the C library's log and cos.
 #pragma once
 
 #include <algorithm>
@@ -16,22 +16,21 @@
 
 namespace rotoscale {
 
-/// What the values of a test case are like; names in case_kind_names. `properties` are rows that show one property of a
-/// unit each.
+/// Kinds of test values; case_kind_names has their names. Each row of `properties` shows one property of a unit.
 enum class case_kind { normal, raw_bits, edges, many_zeros, tiny, outliers, wide, cancelling, properties };
-inline constexpr int case_kinds = 9;  ///< how many there are
+inline constexpr int case_kinds = 9;  ///< number of kinds
 /// Names of the kinds, in their order.
 inline constexpr const char* case_kind_names[case_kinds] = {"normal",   "raw_bits", "edges",      "many_zeros", "tiny",
                                                             "outliers", "wide",     "cancelling", "properties"};
 
-/// Cases take the kinds in turn.
+/// Kind of test case `i`: all kinds in turn.
 constexpr case_kind case_kind_of(std::int64_t i) { return static_cast<case_kind>(i % case_kinds); }
 
-/// Random codes and scales of every kind, the same for a seed and stream on every machine with the same C library (log
+/// Random codes and scales of every kind. Seed and stream decide them, on every machine with the same C library (log
 /// and cos).
 class case_source {
  public:
-  /// Words of random_stream{seed, stream}, from the first.
+  /// Starts at the first word of random_stream{seed, stream}.
   case_source(std::uint64_t seed, std::uint64_t stream) : words_{seed, stream} {}
 
   /// The next word.
@@ -46,7 +45,7 @@ class case_source {
   /// N(0, 1), by Box and Muller.
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
 
-  /// A code of `f` (an FP32 word for TF32 operands, which units cut themselves).
+  /// A code of `f`. For TF32 operands an FP32 word, which the unit truncates.
   std::uint64_t code(const format& f, case_kind g) {
     switch (g) {
       case case_kind::raw_bits: return bits(f);
@@ -62,19 +61,21 @@ class case_source {
     return encoded(f, normal());
   }
 
-  /// A block's scale: around 1; far from its neighbours', so that a unit's width shows, where magnitudes vary; any
-  /// bits, NaN among them, where the elements are raw as well.
+  /// Code of a block's scale:
+  /// - raw_bits, edges: any bits, NaN included
+  /// - wide, outliers, many_zeros: far from the neighbours' scales, so that the unit's width shows
+  /// - other kinds: around 1
   std::uint8_t scale(const format& f, case_kind g) {
     const std::uint32_t random = word(), one = static_cast<std::uint32_t>(encode(f, 1.0f));
     if (g == case_kind::raw_bits || g == case_kind::edges) return static_cast<std::uint8_t>(random);
     const bool far = g == case_kind::wide || g == case_kind::outliers || g == case_kind::many_zeros;
     if (!far) return static_cast<std::uint8_t>(one - 4 + random % 8);
-    // E8M0: 2^-20 to 2^19; UE4M3: all of its numbers.
+    // E8M0: 2^-20 to 2^19. UE4M3: all numbers.
     const std::uint32_t codes = f.mantissa_bits == 0 ? 40 : static_cast<std::uint32_t>(f.max_code()) + 1;
     return static_cast<std::uint8_t>(f.mantissa_bits == 0 ? one - 20 + random % codes : random % codes);
   }
 
-  /// `x` as a code of `f`, to nearest even, saturating.
+  /// Code of `x` in `f`, nearest even, saturating.
   static std::uint64_t encoded(const format& f, double x) {
     return convert(formats::fp64, bit_cast<std::uint64_t>(x), f);
   }
@@ -100,19 +101,19 @@ class case_source {
   std::uint64_t next_ = 0;
 };
 
-/// A value of row `row` of A that shows one property, at place `i` of k. `top` is an exponent whose square neither
-/// over- nor underflows; the slide of a row moves what it adds through the unit's width, bit by bit.
+/// Element `i` of k in row `row` of A; rows show one property each. The square of 2^top neither overflows nor
+/// underflows. The slide of a row moves its small term through the unit's width bit by bit.
 inline double property_value(int row, int i, int k, int top) {
   const int slide = row / 6 % 32;
   const auto power = [&](int e) { return std::ldexp(1.0, std::max(e, top - 40)); };
   switch (row % 6) {
     case 0:  // width: 2^p - 2^p + 2^(p - slide)
       return i == 0 ? power(top) : i == 1 ? -power(top) : i == 2 ? power(top - slide) : 0;
-    case 1:  // rounding of what is cut: 2^p + 1.5 * 2^(p - slide)
+    case 1:  // rounding of dropped bits: 2^p + 1.5 * 2^(p - slide)
       return i == 0 ? power(top) : i == k - 1 ? 1.5 * power(top - slide) : 0;
-    case 2:  // are products of 1.5 * 1.5 renormalised before they are aligned?
+    case 2:  // are products of 1.5 * 1.5 renormalised before alignment?
       return i == 0 ? 1.5 * power(top) : i == 1 ? 1.25 * power(top - slide) : 0;
-    case 3:  // order: a pair that cancels wipes out what was added before and between
+    case 3:  // order: a cancelling pair loses what is added before its second half
       return i == slide % k ? power(top) : i == (7 * slide + 3) % k ? -power(top) : power(top - 20);
     case 4:  // carries: k of the largest products
       return 1.9375 * power(top);
@@ -121,8 +122,8 @@ inline double property_value(int row, int i, int k, int top) {
   }
 }
 
-/// Codes of `f` for one row of an operand of k elements, passed to store(i, code). Where sums are to cancel, the second
-/// half of k repeats the first, in B with the other sign, and a unit in the last place off here and there.
+/// Makes one row of an operand of k elements; passes each code of `f` to store(i, code). For cancelling sums the second
+/// half of k repeats the first, with the other sign in B. Some codes are off by one unit in the last place.
 template <class Store>
 void make_row(const format& f, case_kind kind, bool is_b, int row, int k, case_source& source, const Store& store) {
   std::uint64_t first_half[256] = {};

@@ -1,35 +1,36 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The matrix units whose arithmetic is known, each with its evidence. Sources: Xie et al., arXiv:2511.10909 (tables 3
-// to 7); Khattak and Mikaitis, arXiv:2512.07004 (hardware vectors); Hopper: measured by this project on an H200.
+// Models of the matrix units whose arithmetic is known, each with its evidence. Sources: Xie et al., arXiv:2511.10909
+// (tables 3 to 7); Khattak and Mikaitis, arXiv:2512.07004 (hardware vectors); Hopper: measured by this project on an
+// H200.
 #pragma once
 
 #include "rotoscale/mma.hpp"
 
 namespace rotoscale {
 
-/// Where the parameters of a model come from, the strongest first.
+/// Source of a model's parameters, the strongest first.
 enum class mma_evidence {
-  definition,         ///< the model is what it says, no device is meant
-  measured,           ///< this project, on the device, without a mismatch
-  published_vectors,  ///< vectors from the device that others published, without a mismatch
-  literature,         ///< a publication's statement
-  unverified          ///< nobody has published measurements
+  definition,         ///< the model defines itself; no device is meant
+  measured,           ///< measured by this project on the device, without a mismatch
+  published_vectors,  ///< reproduces vectors that others published from the device
+  literature,         ///< stated in a publication
+  unverified          ///< no published measurements
 };
 
-/// A model, what it multiplies, and on whose word.
+/// A matrix unit: model, operand formats and evidence.
 struct mma_unit {
   const char* name = "";  ///< architecture-instruction-operands-accumulator
   mma_model model;        ///< how it adds
-  int instruction_k = 0;  ///< K of the instruction: extents are padded with zeros to a multiple; 0: any
-  unsigned operands = 0;  ///< bit set of operand_kind that A and B may have, each by itself
-  int block = 0;          ///< elements that share a scale; 0: no scales
-  format scale = {};      ///< of the block scales
-  mma_evidence evidence = mma_evidence::literature;  ///< on whose word
-  const char* device = "";                           ///< that was measured, or that published vectors are of
+  int instruction_k = 0;  ///< K of the instruction; extents are zero-padded to a multiple. 0: any
+  unsigned operands = 0;  ///< operand_kind bits that A and B may have, independently
+  int block = 0;          ///< elements per scale; 0: no scales
+  format scale = {};      ///< format of the block scales
+  mma_evidence evidence = mma_evidence::literature;  ///< source of the parameters
+  const char* device = "";                           ///< the measured device, or that of the published vectors
 };
 
-/// Formats that A and B may have: bits of mma_unit::operands.
+/// Operand formats of a unit: bits of mma_unit::operands.
 enum operand_kind : unsigned {
   takes_fp32 = 1,
   takes_tf32 = 2,
@@ -44,7 +45,7 @@ enum operand_kind : unsigned {
 
 namespace models {
 
-/// NVIDIA's units: "T-FDPA". A zero result is +0 and NaN is all ones.
+/// NVIDIA's units ("T-FDPA"). A zero result is +0; a NaN result is all ones.
 ROTOSCALE_HD constexpr mma_model nvidia(int group, int fraction_bits, mma_result result, int least_exponent) {
   mma_model m{group, mma_sum::aligned, result, fraction_bits, least_exponent};
   m.nan_bits = 0x7FFFFFFFu;
@@ -54,7 +55,7 @@ ROTOSCALE_HD constexpr mma_model with_tf32(mma_model m) {
   m.operand = formats::tf32;
   return m;
 }
-/// mma.sync on FP8 operands where the compiler expands it: FP16 instructions over pairs of k, C added at the end.
+/// FP8 mma.sync where the compiler expands it to FP16 instructions over pairs of k. C is added at the end.
 ROTOSCALE_HD constexpr mma_model expanded_fp8(mma_model fp16, int instruction_k, int run) {
   fp16.operand = formats::fp16;
   fp16.group = instruction_k / 2;
@@ -63,7 +64,7 @@ ROTOSCALE_HD constexpr mma_model expanded_fp8(mma_model fp16, int instruction_k,
   fp16.c_last = true;
   return fp16;
 }
-/// The structured-sparse form: twice the K, of which A keeps half.
+/// The structured-sparse form of a dense unit: twice the K, of which A keeps half.
 ROTOSCALE_HD constexpr mma_model sparse(mma_model dense) {
   dense.group *= 2;
   dense.instruction_k *= 2;
@@ -95,7 +96,7 @@ inline constexpr format e8m0 = formats::e8m0, ue4m3 = formats::ue4m3;
 using enum mma_evidence;
 inline constexpr const char* h200 = "NVIDIA H200, driver 580.159.04, CUDA 13.0";
 
-/// Every unit by name: architecture, instruction, operands, accumulator.
+/// All units. Names consist of architecture, instruction, operands and accumulator.
 inline constexpr mma_unit all[] = {
     {"exact", exact, 0, 0xFF, 0, {}, definition},
     {"fp32-fma-chain", fp32_fma_chain, 0, 0xFF, 0, {}, definition},
@@ -140,8 +141,8 @@ inline constexpr mma_unit all[] = {
     {"hopper-sparse-wgmma-fp8-f32", sparse(nvidia(32, 13, e8m13, -133)), 64, takes_fp8, 0, {}, measured, h200},
     {"hopper-sparse-wgmma-fp8-f16", sparse(nvidia(32, 13, rn16, -21)), 64, takes_fp8, 0, {}, measured, h200},
     {"blackwell-fp16-f32", hopper_f32, 16, takes_fp16 | takes_bf16, 0, {}, published_vectors, "B200"},
-    // Public TF32 vectors have K = 4. FP16 accumulators: the literature's least exponents, -22 and -133, are refuted
-    // for Hopper, and no public vector of B200 reaches them, so these rows have what an H200 does.
+    // Public TF32 vectors have K = 4. For FP16 accumulators an H200 refutes the literature's least exponents (-22,
+    // -133), and no public vector of a B200 reaches them. These rows therefore use the H200's.
     {"blackwell-tf32-f32", with_tf32(hopper_k8_f32), 8, takes_tf32, 0, {}, literature},
     {"blackwell-mma-fp16-f16", hopper_f16, 16, takes_fp16, 0, {}, published_vectors, "B200"},
     {"blackwell-tcgen05-fp16-f16", hopper_f16, 16, takes_fp16, 0, {}, literature},

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Evaluates an mma_model step by step, as its definition reads: the specification of every fast path. Integers only.
+// Evaluates an mma_model step by step, in integers: the specification of every fast path.
 #pragma once
 
 #include "rotoscale/detail/exact_sum.hpp"
@@ -9,36 +9,36 @@
 
 namespace rotoscale {
 
-/// A number as a matrix unit takes it: significand * 2^low, and the exponent that alignment sees, at which subnormal
-/// numbers count as the least normal one and products are not renormalised.
+/// A number as a matrix unit sees it: significand * 2^low, and the exponent used for alignment. Subnormals align as the
+/// least normal number; products are not renormalised.
 struct mma_term {
   value_class kind = value_class::zero;  ///< zero, finite, Inf or NaN
-  bool negative = false;                 ///< the sign, of zeros too
+  bool negative = false;                 ///< sign, also of zeros
   std::uint64_t significand = 0;         ///< an integer
-  int low = 0;                           ///< exponent of its lowest bit
-  int exponent = 0;                      ///< what alignment sees
+  int low = 0;                           ///< exponent of the lowest bit of `significand`
+  int exponent = 0;                      ///< exponent for alignment
 };
 
-/// One element of A and one of B, the scales of their blocks included.
+/// The product of an element of A and one of B, with the scales of their blocks.
 struct mma_product {
   mma_term value;                       ///< the product of the elements
-  std::uint64_t scale_significand = 1;  ///< of both scales' product
+  std::uint64_t scale_significand = 1;  ///< significand of the product of both scales
   int scale_low = 0;                    ///< exponent of the lowest bit of scale_significand
-  int scale_exponent = 0;               ///< sum of the scales' exponents, which scaled_groups aligns by
+  int scale_exponent = 0;               ///< sum of the scales' exponents, by which scaled_groups aligns
 };
 
-/// Most products of a step and of an instruction.
+/// Limit on the products of a step and of an instruction.
 inline constexpr int max_mma_group = 512;
 
-/// `u` as a term of a sum; numbers below 2^least_exponent align as if their exponent was that.
+/// `u` as a term of a sum. Numbers below 2^least_exponent align as if they had that exponent.
 ROTOSCALE_HD constexpr mma_term to_term(const unpacked& u, int least_exponent) {
   if (u.kind != value_class::finite) return {u.kind, u.negative};
-  const int zeros = highest_bit(u.significand & (0 - u.significand));  // below its lowest bit
+  const int zeros = highest_bit(u.significand & (0 - u.significand));  // trailing zeros
   return {u.kind, u.negative, u.significand >> zeros, u.exponent - 63 + zeros,
           u.exponent < least_exponent ? least_exponent : u.exponent};
 }
 
-/// A product with its block scales multiplied in.
+/// A product times its block scales.
 ROTOSCALE_HD constexpr mma_term scaled_term(const mma_product& p) {
   mma_term t = p.value;
   t.significand *= p.scale_significand;
@@ -47,8 +47,8 @@ ROTOSCALE_HD constexpr mma_term scaled_term(const mma_product& p) {
   return t;
 }
 
-/// The exact sum of one subgroup's products times their scales, with the scales' exponent for alignment: a sum that
-/// cancels keeps it. False if all products are zero.
+/// Sums one subgroup's products exactly and applies their scales. Alignment uses the scales' exponent, even if the sum
+/// cancels. Returns false if all products are zero.
 ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_term& t) {
   detail::exact_sum products;
   bool zeros = true;
@@ -66,7 +66,7 @@ ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_t
 
 namespace detail {
 
-/// significand * 2^low, cut toward zero to an integer number of 2^unit.
+/// significand * 2^low in units of 2^unit, truncated toward zero.
 ROTOSCALE_HD constexpr std::int64_t cut(const mma_term& t, int unit) {
   if (t.kind != value_class::finite) return 0;
   const int up = t.low - unit;
@@ -78,7 +78,7 @@ ROTOSCALE_HD constexpr std::int64_t floor_shift(std::int64_t x, int n) {
   return n >= 63 ? (x < 0 ? -1 : 0) : x >> n;  // C++20: an arithmetic shift
 }
 
-/// integer * 2^unit.
+/// The value integer * 2^unit.
 ROTOSCALE_HD constexpr unpacked integer_value(std::int64_t integer, int unit) {
   if (integer == 0) return {};
   const bool negative = integer < 0;
@@ -88,7 +88,7 @@ ROTOSCALE_HD constexpr unpacked integer_value(std::int64_t integer, int unit) {
   return {value_class::finite, negative, unit + top, magnitude << (63 - top)};
 }
 
-/// A step's sum as the accumulator holds it; every mma_result is a number of FP32.
+/// A step's sum, rounded to the accumulator's format. Every mma_result except fp64_nearest is an FP32 number.
 ROTOSCALE_HD constexpr unpacked round_result(const mma_model& m, const unpacked& sum) {
   if (sum.kind != value_class::finite) return sum;
   constexpr format e8m13{8, 13, 127};
@@ -101,7 +101,7 @@ ROTOSCALE_HD constexpr unpacked round_result(const mma_model& m, const unpacked&
   return r;
 }
 
-/// NaN, Inf and zeros among the terms of a sum: do they decide it?
+/// Collects NaN, Inf and zeros among the terms of a sum, which may decide its result.
 class special_terms {
  public:
   ROTOSCALE_HD constexpr void see(const mma_term& t) {
@@ -144,7 +144,7 @@ ROTOSCALE_HD constexpr unpacked exact_step(const mma_product* p, int count, cons
   return sum.value();
 }
 
-/// "T-FDPA" and, with block scales, "ST-FDPA".
+/// A step of mma_sum::aligned: "T-FDPA", with block scales "ST-FDPA".
 ROTOSCALE_HD constexpr unpacked aligned_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
   int exponent = m.least_exponent;
   const auto raise = [&](const mma_term& t) {
@@ -158,7 +158,7 @@ ROTOSCALE_HD constexpr unpacked aligned_step(const mma_model& m, const mma_produ
   return integer_value(sum, unit);
 }
 
-/// "GST-FDPA": where all is zero, the exponent is least_exponent.
+/// A step of mma_sum::scaled_groups: "GST-FDPA". If all terms are zero, the exponent is least_exponent.
 ROTOSCALE_HD constexpr unpacked scaled_groups_step(const mma_model& m, const mma_product* p, int count,
                                                    const mma_term& c) {
   mma_term group[max_mma_group] = {};
@@ -175,13 +175,13 @@ ROTOSCALE_HD constexpr unpacked scaled_groups_step(const mma_model& m, const mma
   return integer_value(sum, unit);
 }
 
-/// late_c: the exponent of products that are all zero.
+/// late_c: the exponent if all products are zero.
 inline constexpr int no_exponent = -100000;
 
-/// late_c: an integer number `products` of 2^(products_exponent - fraction_bits) joins c, and the sum is cut.
+/// late_c: adds c to products * 2^(products_exponent - fraction_bits) and rounds the sum down.
 ROTOSCALE_HD constexpr unpacked late_sum(const mma_model& m, std::int64_t products, int products_exponent,
                                          const mma_term& c) {
-  // Both are rounded down.
+  // Both terms are rounded down.
   const int c_exponent = c.kind == value_class::finite ? c.exponent : formats::fp32.min_exponent();
   if (products_exponent == no_exponent) products_exponent = c_exponent;
   const int exponent = products_exponent > c_exponent ? products_exponent : c_exponent;
@@ -192,20 +192,20 @@ ROTOSCALE_HD constexpr unpacked late_sum(const mma_model& m, std::int64_t produc
   if (!(m.sum == mma_sum::late_c_split && c_exponent < exponent - m.fraction_bits - 1)) {
     const int c_unit = exponent - m.fraction_bits;
     std::int64_t floored = cut(c, c_unit);
-    if (c.negative && c.kind == value_class::finite && c.low < c_unit) --floored;  // its last bit is 1: it was cut
+    if (c.negative && c.kind == value_class::finite && c.low < c_unit) --floored;  // a nonzero bit was cut off
     sum += floored * (std::int64_t{1} << (c_unit - unit));
   }
   if (sum == 0) return {};
-  // The sum rounded down to late_bits fraction bits.
+  // Round the sum down to late_bits fraction bits.
   const int top = highest_bit(sum < 0 ? 0 - static_cast<std::uint64_t>(sum) : static_cast<std::uint64_t>(sum));
   const int drop = top - m.late_bits;
   return drop > 0 ? integer_value(floor_shift(sum, drop), unit + drop) : integer_value(sum, unit);
 }
 
-/// "TR-FDPA" and, for late_c_split, "GTR-FDPA".
+/// A step of mma_sum::late_c, "TR-FDPA", or late_c_split, "GTR-FDPA".
 ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product* p, int count, const mma_term& c) {
   const int parts = m.sum == mma_sum::late_c_split ? 2 : 1;
-  // Products, each part (all, or those of even and of odd k) cut toward zero at its own largest exponent.
+  // Align each part (all products, or even and odd k) at its own largest exponent; truncate toward zero.
   std::int64_t part[2] = {};
   int part_exponent[2] = {no_exponent, no_exponent};
   for (int i = 0; i < count; ++i) {
@@ -214,7 +214,7 @@ ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product*
   }
   for (int i = 0; i < count; ++i) part[i % parts] += cut(scaled_term(p[i]), part_exponent[i % parts] - m.fraction_bits);
   const int products_exponent = part_exponent[0] > part_exponent[1] ? part_exponent[0] : part_exponent[1];
-  // The parts together, rounded down.
+  // Add the parts, rounded down.
   std::int64_t products = 0;
   for (int h = 0; h < parts; ++h) {
     if (part_exponent[h] != no_exponent) products += floor_shift(part[h], products_exponent - part_exponent[h]);
@@ -222,7 +222,7 @@ ROTOSCALE_HD constexpr unpacked late_step(const mma_model& m, const mma_product*
   return late_sum(m, products, products_exponent, c);
 }
 
-/// FP32, nearest even, subnormal numbers replaced by zeros of their sign.
+/// Rounds to FP32, nearest even, and flushes subnormals to zeros of their sign.
 ROTOSCALE_HD constexpr unpacked round_flushing(const unpacked& u) {
   constexpr format fp32 = formats::fp32;
   unpacked r = unpack(fp32, round_to(fp32, u, rounding::nearest_even, overflow::to_inf));
@@ -230,7 +230,7 @@ ROTOSCALE_HD constexpr unpacked round_flushing(const unpacked& u) {
   return r;
 }
 
-/// IEEE sum of two numbers, without rounding; zeros as in round to nearest.
+/// Exact sum of two numbers. Zeros and special values follow IEEE round to nearest.
 ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
   mma_product p;
   p.value = to_term(a, -100000);
@@ -239,8 +239,8 @@ ROTOSCALE_HD constexpr unpacked add(const unpacked& a, const unpacked& b) {
   return special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t);
 }
 
-/// CDNA2: pairs of rounded products are added, then pairs of sums; the tree's result goes to c, which counts as +0
-/// where it is subnormal.
+/// A step of mma_sum::rounded_tree (CDNA2): a tree of pairwise sums of rounded products, which is then added to c. A
+/// subnormal c counts as +0.
 ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_product* p, int count,
                                                   const unpacked& c) {
   const bool subnormal = c.kind == value_class::finite && c.exponent < formats::fp32.min_exponent();
@@ -264,13 +264,13 @@ ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_
 
 }  // namespace detail
 
-/// One element of an operand as `m` takes it.
+/// An element of an operand as `m` takes it.
 ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::uint64_t code) {
   format seen = f;
   if (m.operand.exponent_bits != 0) {
     seen = m.operand;
     constexpr format fp32_format = formats::fp32, tf32_format = formats::tf32;
-    // TF32 units drop the low 13 bits, of a NaN as well: what is left may be Inf.
+    // TF32 units drop the low 13 bits even of a NaN, which may leave Inf.
     const bool drops = f == fp32_format && seen == tf32_format;
     code = drops ? code >> 13 : convert(f, code, seen, rounding::nearest_even, overflow::to_inf);
   }
@@ -279,7 +279,7 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
   return m.sum == mma_sum::rounded_tree && subnormal ? mma_term{} : t;
 }
 
-/// The product of two elements under `m`: of A and of B.
+/// The product of an element of A and an element of B under `m`.
 ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_term& a, const mma_term& b) {
   mma_product p;
   if (m.sparse && a.kind == value_class::zero && !a.negative) return p;
@@ -301,7 +301,7 @@ ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_te
   return p;
 }
 
-/// Multiplies block scales into a product; a NaN scale makes it NaN, a zero one zero.
+/// Multiplies a block scale into a product. A NaN scale gives NaN, a zero scale zero.
 ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_t code) {
   const mma_term t = to_term(unpack(scale, code), scale.min_exponent());
   if (t.kind == value_class::nan) p.value.kind = value_class::nan;
@@ -312,7 +312,7 @@ ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_
   p.scale_exponent += t.exponent;
 }
 
-/// c plus `count` <= group products as one step of the unit gives it. c and the result are numbers of the accumulator.
+/// One step: c plus `count` <= group products. c and the result are numbers of the accumulator's format.
 ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
   if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
   constexpr int fp32_least = formats::fp32.min_exponent(), fp16_least = formats::fp16.min_exponent();
@@ -330,14 +330,14 @@ ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* 
   return detail::round_result(m, sum);
 }
 
-/// Where a model says c_last: the accumulator plus an instruction's own sum, one IEEE addition.
+/// With c_last: the accumulator plus an instruction's sum, one IEEE addition.
 ROTOSCALE_HD constexpr unpacked mma_add_last(const mma_model& m, const unpacked& c, const unpacked& sum) {
   mma_model last;
   last.result = m.result == mma_result::fp16_nearest ? mma_result::fp16_nearest : mma_result::fp32_nearest;
   return detail::round_result(last, detail::add(c, sum));
 }
 
-/// c plus the products of one instruction (any number where the model has no instruction_k), in its order.
+/// c plus the products of one instruction in its order. Without instruction_k, `count` is arbitrary.
 ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_product* p, int count,
                                                 const unpacked& c) {
   unpacked acc = m.c_last ? unpacked{} : c;
@@ -354,9 +354,9 @@ ROTOSCALE_HD constexpr unpacked mma_instruction(const mma_model& m, const mma_pr
   return m.c_last ? mma_add_last(m, c, acc) : acc;
 }
 
-/// FP64 units (mma_result::fp64_nearest): c plus `count` products in ascending k, one IEEE fused multiply-add each, on
-/// codes of FP64. As on an H200 a step's NaN is that of b, else the accumulator's, else that of a, made quiet, or
-/// 0xFFF8000000000000 where no operand is NaN.
+/// FP64 units (mma_result::fp64_nearest): c plus `count` products of FP64 codes, one IEEE fused multiply-add each, in
+/// ascending k. NaN as measured on an H200: a step returns the NaN of b, else of the accumulator, else of a, made
+/// quiet; 0xFFF8000000000000 if no operand is NaN.
 inline std::uint64_t fp64_chain(const std::uint64_t* a, const std::uint64_t* b, std::int64_t count, std::uint64_t c) {
   constexpr std::uint64_t new_nan = 0xFFF8000000000000u, quiet = std::uint64_t{1} << 51;
   constexpr format fp64 = formats::fp64;
@@ -371,7 +371,7 @@ inline std::uint64_t fp64_chain(const std::uint64_t* a, const std::uint64_t* b, 
   return c;
 }
 
-/// An accumulator's value as FP32, exact.
+/// Value of an accumulator as FP32, exact.
 ROTOSCALE_HD constexpr float fp32_value(const unpacked& u) {
   constexpr format fp32 = formats::fp32;
   return fp32_from_bits(static_cast<std::uint32_t>(round_to(fp32, u, rounding::nearest_even, overflow::to_inf)));

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Text names of enumerators, formats, block formats, policies and presets, one table a type: what configuration files,
-// flags and logs spell.
+// Text names of enumerators, formats, block formats, policies and presets, one table per type. Configuration files,
+// flags and logs use these names.
 #pragma once
 
 #include <string>
@@ -14,8 +14,7 @@
 
 namespace rotoscale {
 
-/// Specialised for each enumeration, and each type with named values, that has names: `static constexpr enum_name<E>
-/// table[]`.
+/// Specialised for every type with named values: `static constexpr enum_name<E> table[]`.
 template <class E>
 struct enum_names;
 
@@ -31,7 +30,7 @@ concept named_enum = requires {
   enum_names<E>::table;
 };
 
-/// The first name that `value` has, or "?".
+/// The first name of `value`, or "?".
 template <named_enum E>
 constexpr std::string_view to_string(E value) {
   for (const auto& entry : enum_names<E>::table) {
@@ -40,7 +39,7 @@ constexpr std::string_view to_string(E value) {
   return "?";
 }
 
-/// False, leaving `value` alone, if nothing has that name.
+/// Sets `value` to the one of that name. Returns false and leaves it unchanged if there is none.
 template <named_enum E>
 constexpr bool from_string(std::string_view name, E& value) {
   for (const auto& entry : enum_names<E>::table) {
@@ -163,7 +162,7 @@ struct enum_names<block_format> {
                                                       {nvfp4, "nvfp4"}};
 };
 
-/// Presets are read by name only: some are equal, and options are not compared.
+/// Presets are only read by name: some are equal, and options are not compared.
 template <>
 struct enum_names<block_options> {
   static constexpr enum_name<block_options> table[] = {{presets::te_rocm, "te_rocm"},

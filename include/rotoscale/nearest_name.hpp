@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The "did you mean" helper behind messages.
+// nearest_name: the "did you mean" suggestion of error messages.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace rotoscale {
 
 namespace detail {
 
-/// Twice the edit distance (insertion, deletion, substitution, swap of neighbours), a change of case counting half an
-/// edit: "MXFP4" is nearer to "mxfp4" than to "MXFP8".
+/// Twice the edit distance (insertion, deletion, substitution, swap of neighbours). A change of case costs half an
+/// edit, so "MXFP4" is nearer to "mxfp4" than to "MXFP8".
 inline int edit_cost(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
   std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
@@ -37,9 +37,9 @@ inline int edit_cost(std::string_view a, std::string_view b) {
 
 }  // namespace detail
 
-/// The valid name closest to `wanted`, the first of equally close ones; empty only when there is none to choose from.
+/// The valid name closest to `wanted`, the first if several are; empty if `valid` is empty.
 inline std::string nearest_name(std::string_view wanted, const std::vector<std::string>& valid) {
-  // The cost is quadratic, and a key taken from a hostile file can be megabytes long.
+  // The cost is quadratic, and a key from a hostile file can be megabytes long.
   wanted = wanted.substr(0, 256);
   const std::string* best = nullptr;
   int best_cost = 0;

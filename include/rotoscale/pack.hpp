@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Storage of codes: 4-bit and 6-bit codes as a little-endian stream of bits without gaps (two 4-bit codes a byte with
-// the even element in the low nibble, as AMD's kernels, AITER, torchao, HIP and CUDA store them; four 6-bit codes in
-// three bytes, as the gfx950 conversions and HIP's fp6x32 types have them), other codes in the smallest power-of-two
-// number of bytes.
+// Storage of codes in bytes:
+// - 4 and 6 bits: a little-endian bit stream without gaps. Two 4-bit codes per byte, the even one in the low nibble, as
+//   in AMD's kernels, AITER, torchao, HIP and CUDA. Four 6-bit codes in three bytes, as in gfx950's conversions and
+//   HIP's fp6x32 types.
+// - others: the smallest power-of-two number of bytes
 #pragma once
 
 #include "rotoscale/format.hpp"
 
 namespace rotoscale {
 
-/// Two 4-bit codes; `even` has the even index.
+/// Packs two 4-bit codes into a byte; `even` is the low nibble.
 ROTOSCALE_HD constexpr std::uint8_t pack_nibbles(std::uint32_t even, std::uint32_t odd) {
   return static_cast<std::uint8_t>((even & 0xF) | (odd << 4));
 }
 
-/// Code i of two in a byte, the first in the low half.
+/// Code i % 2 of a byte; 0 is the low nibble.
 ROTOSCALE_HD constexpr std::uint32_t nibble(std::uint8_t byte, index_t i) { return (byte >> (4 * (i & 1))) & 0xFu; }
 
 /// Bits from one code to the next.
@@ -25,7 +26,7 @@ ROTOSCALE_HD constexpr int storage_bits(format f) {
   return bits <= 8 ? 8 : bits <= 16 ? 16 : bits <= 32 ? 32 : 64;
 }
 
-/// Bytes that `count` codes of `f` take, the last byte filled up with unused bits.
+/// Bytes of `count` codes of `f`. The last byte is filled up with unused bits.
 ROTOSCALE_HD constexpr index_t packed_bytes(format f, index_t count) { return (count * storage_bits(f) + 7) / 8; }
 
 /// Code `i` of a packed row of codes of at most 8 bits.
@@ -42,7 +43,7 @@ ROTOSCALE_HD constexpr std::uint32_t load_code(format f, const std::uint8_t* row
   }
 }
 
-/// Stores code `i`, leaving its neighbours in the same bytes alone.
+/// Stores code `i` without changing its neighbours.
 ROTOSCALE_HD constexpr void store_code(format f, std::uint8_t* row, index_t i, std::uint32_t code) {
   const int bits = storage_bits(f);
   if (bits == 8) {

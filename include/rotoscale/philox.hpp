@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Philox4x32-10, the counter-based generator of Salmon et al. ("Parallel random numbers: as easy as 1, 2, 3", SC 2011):
-// a random word is a pure function of (seed, stream, index), so it is the same on any device and any thread.
+// Philox4x32-10, the counter-based generator of Salmon et al. ("Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// A random word is a pure function of (seed, stream, index), hence equal on all devices and threads.
 #pragma once
 
 #include "rotoscale/config.hpp"
 
 namespace rotoscale {
 
-/// A counter of 128 bits, or the four words that it gives.
+/// A 128-bit counter, or the four words generated from it.
 struct philox_block {
-  std::uint32_t word[4];  ///< the lowest first
+  std::uint32_t word[4];  ///< lowest first
 };
 
-/// Philox4x32 (Salmon et al., SC 2011): the block that `counter` gives under a key of 64 bits.
+/// Philox4x32 (Salmon et al., SC 2011): the random block of `counter` under a 64-bit key.
 ROTOSCALE_HD constexpr philox_block philox4x32(philox_block counter, std::uint32_t key0, std::uint32_t key1,
                                                int rounds = 10) {
   philox_block c = counter;
@@ -28,7 +28,7 @@ ROTOSCALE_HD constexpr philox_block philox4x32(philox_block counter, std::uint32
   return c;
 }
 
-/// Names a sequence of random words: key = seed, upper half of the counter = stream.
+/// A sequence of random words: key = seed, upper half of the counter = stream.
 struct random_stream {
   std::uint64_t seed = 0;    ///< the key
   std::uint64_t stream = 0;  ///< upper half of the counter

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast block quantizer, equal to quantize_ref by bytes: a register of blocks at a time where there is a fast path
-// (quantize_is_fast), else the reference; threaded.
+// The fast block quantizer, threaded and equal to quantize_ref by bytes. It handles a register of blocks at a time
+// where there is a fast path (quantize_is_fast), and calls the reference otherwise.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ constexpr bool lanes_take_source(format source) {
   return source == formats::fp32 || source == formats::bf16 || (std::is_same_v<T, fp16> && source == formats::fp16);
 }
 
-/// Blocks of 32 with E8M0 scales, or NVFP4; shared by one row or by all rows of one or two groups of lanes.
+/// Can the vector path take `f`? Blocks of 32 with E8M0 scales, or NVFP4, each shared by 1, 16 or 32 rows.
 constexpr bool lanes_take_format(block_format f) {
   if (f.rows != 1 && f.rows != 16 && f.rows != 32) return false;
   if (f.length == 16) return f.element == formats::e2m1 && f.scale == formats::ue4m3;
@@ -35,11 +35,11 @@ constexpr bool lanes_take_format(block_format f) {
 constexpr bool lanes_take_options(block_format f, const block_options& o) {
   if (o.rotation.points != 0 && o.rotation.points != 16 && !(o.rotation.points == 32 && f.length == 32)) return false;
   if (o.rounding != rounding::nearest_even && o.rounding != rounding::stochastic) return false;
-  // Then no step of a floating-point scale meets a NaN or a negative number that is not in the source.
+  // Then no step of a floating-point scale yields a NaN or a negative number that is not in the source.
   return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
 }
 
-/// Calls body(part) for all parts of at most `part_rows` × `part_columns` of an array.
+/// Calls body(part) for all parts of an array, of at most `part_rows` × `part_columns` each.
 template <class Body>
 void for_each_part(thread_pool& pool, index_t rows, index_t columns, index_t part_rows, index_t part_columns,
                    const Body& body) {
@@ -55,8 +55,8 @@ constexpr block_axis other_axis(block_axis axis) {
   return axis == block_axis::row ? block_axis::column : block_axis::row;
 }
 
-/// Largest magnitude of `count` runs that lie side by side, as FP32 bits; NaN is left out. `at`: of the first run's
-/// elements, `step` apart; run i is `next` behind run i - 1.
+/// amax of `count` adjacent runs as FP32 bits, ignoring NaN. `at` is the first element; elements of a run are `step`
+/// apart, runs are `next` apart.
 template <class T>
 std::uint32_t runs_amax(const block_options& o, const T* at, index_t step, index_t next, int run, int count) {
   constexpr int most = 32;
@@ -105,7 +105,7 @@ std::uint32_t runs_amax(const block_options& o, const T* at, index_t step, index
 
 inline namespace ROTOSCALE_ISA {
 
-/// Does quantize have a fast path for these? If not, it takes quantize_ref's way, many times slower.
+/// Does quantize have a fast path for these arguments? The fallback, quantize_ref, is many times slower.
 template <class T>
 bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) {
   using value = std::remove_const_t<T>;
@@ -113,7 +113,7 @@ bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) 
          detail::lanes_take_options(f, o) && (source.stride(0) == 1 || source.stride(1) == 1);
 }
 
-/// quantize_ref, blocked and threaded.
+/// quantize_ref, blocked and threaded; equal by bytes.
 template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
@@ -121,11 +121,11 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
   using value = std::remove_const_t<T>;
   if (!quantize_is_fast(f, o, source)) {
     pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
-  } else if (source.stride(1) != 1) {  // columns of a transposed view are rows
+  } else if (source.stride(1) != 1) {  // transpose: columns of the source become rows
     quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
   } else if constexpr (detail::lanes_load<value>) {
     const detail::output_plan plan = detail::plan_output<value>(f, o, axis, out);
-    // A few long rows, or a strip of columns that goes on downwards.
+    // Parts are a few long rows, or a strip of columns.
     const bool row = axis == block_axis::row;
     const index_t part_rows = row ? 32 : detail::strip_rows<value>,
                   part_k = row ? 8192 : detail::part_height(source.extent(0) * source.extent(1));
@@ -134,8 +134,8 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
   }
 }
 
-/// Both copies that training needs of a tensor, in one pass over the source: what quantize gives along rows and along
-/// columns, equal to two calls of quantize_ref by bytes.
+/// Quantizes along rows and along columns, as training needs, in one pass over the source. Equal by bytes to two calls
+/// of quantize_ref.
 template <class T>
 void quantize_both(block_format f, const block_options& row_options, block_matrix<std::uint8_t> row_out,
                    const block_options& column_options, block_matrix<std::uint8_t> column_out, matrix<T> source,
@@ -174,7 +174,7 @@ float tensor_amax(block_format f, const block_options& o, matrix<T> source, bloc
           detail::runs_amax(o, at, source.stride(along), source.stride(1 - along), run, static_cast<int>(last - first));
       largest = amax > largest ? amax : largest;
     }
-    // The bits of numbers that are not negative are in their order, and a maximum has none.
+    // Bits of nonnegative numbers are ordered as their values, and a maximum does not depend on its order.
     std::uint32_t before = most.load(std::memory_order_relaxed);
     while (before < largest && !most.compare_exchange_weak(before, largest, std::memory_order_relaxed)) {
     }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The reference quantizer: defines every bit of a block-scaled tensor. quantize.hpp has the fast one.
+// The reference quantizer, which defines every bit of a block-scaled tensor. quantize.hpp has the fast version.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -9,9 +9,11 @@
 
 namespace rotoscale {
 
-/// An element of a source array as FP32: exact, but for FP64, which is rounded to odd. Under E8M0 scales and without a
-/// rotation the scale and the deterministic roundings are then what the exact value gives, for magnitudes below 2^128
-/// (others count as FP32's largest number) and elements whose least number is at least 2^-20 (all named ones).
+/// An element of a source array as FP32: exact for FP32 and smaller formats; FP64 is rounded to odd.
+///
+/// With E8M0 scales and no rotation, scale and deterministic roundings then equal those of the exact FP64 value. This
+/// holds for magnitudes below 2^128 (larger ones count as FP32's largest number) and for elements whose least number is
+/// at least 2^-20, as in all named formats.
 ROTOSCALE_HD constexpr float source_value(float x) { return x; }
 /// FP64, rounded to odd.
 ROTOSCALE_HD constexpr float source_value(double x) {
@@ -24,7 +26,7 @@ ROTOSCALE_HD constexpr float source_value(small_float<F> x) {
   return static_cast<float>(x);
 }
 
-/// Code of x / 2^(scale_byte - 127). The division is a change of exponent, so there is one rounding.
+/// Code of x / 2^(scale_byte - 127). Division only changes the exponent, so there is one rounding.
 ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std::uint8_t scale_byte, rounding r,
                                                    random_bits random) {
   unpacked u = unpack(formats::fp32, fp32_bits(x));
@@ -32,14 +34,14 @@ ROTOSCALE_HD constexpr std::uint32_t encode_scaled(format element, float x, std:
   return static_cast<std::uint32_t>(round_to(element, u, r, overflow::saturate, random));
 }
 
-/// amax before the first number of a block: above the bits of any magnitude.
+/// Start value of amax, above the bits of any magnitude: no element took part yet.
 inline constexpr std::uint32_t no_amax = 0xFFFFFFFFu;
-/// The amax of two parts of a block.
+/// amax of two parts of a block.
 ROTOSCALE_HD constexpr std::uint32_t larger_amax(std::uint32_t a, std::uint32_t b) {
   return a == no_amax || (b != no_amax && b > a) ? b : a;
 }
 
-/// FP32 bits of max(amax, |x|) over `length` more elements of a block; the policy says whether NaN counts.
+/// FP32 bits of max(amax, |x|) over `length` more elements of a block. The policy decides whether NaN counts.
 ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, const block_policy& policy,
                                                 std::uint32_t amax = no_amax) {
   for (int i = 0; i < length; ++i) {
@@ -50,8 +52,8 @@ ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, cons
   return amax;
 }
 
-/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers assert it;
-/// callers with user input ask first, or use checked.hpp, which also checks memory.
+/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers assert it.
+/// Callers with user input ask first or use checked.hpp, which also checks memory.
 template <class T>
 ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<T> source,
                                                 block_axis axis, block_matrix<std::uint8_t> out) {
@@ -61,16 +63,16 @@ ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_opti
          out.k % run_length(f, o.rotation) == 0 && out.rows % f.rows == 0;
 }
 
-/// `run` elements of row `r` from column `c` on, as their blocks see them.
+/// Loads `run` elements of row `r` from column `c` on: rounded to o.source and rotated.
 template <class T>
 ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index_t r, index_t c, int run, float* x) {
   for (int i = 0; i < run; ++i) x[i] = round_to_format(o.source, source_value(in(r, c + i)));
   rotate_run(x, run, o.rotation);
 }
 
-/// Largest magnitude that the blocks of a tensor see, along `axis`: after rounding to o.source and the rotation. NaN is
-/// left out; 0 where there is nothing else, Inf where there is one. tensor_encode_factor makes NVFP4's factor of it. k
-/// must be whole runs (asserted).
+/// Largest magnitude of a tensor along `axis`, after rounding to o.source and rotation: the argument of
+/// tensor_encode_factor. NaN is ignored. Returns 0 if there is nothing else, and Inf if the tensor has one. k must be
+/// whole runs (asserted).
 template <class T>
 ROTOSCALE_HD constexpr float tensor_amax(block_format f, const block_options& o, matrix<T> source, block_axis axis) {
   const matrix<T> in = axis == block_axis::row ? source : transposed(source);
@@ -89,15 +91,15 @@ ROTOSCALE_HD constexpr float tensor_amax(block_format f, const block_options& o,
   return fp32_from_bits(amax);
 }
 
-/// The scale of a block with this amax (block_amax; no_amax where no element took part).
+/// The scale of a block with this amax, as block_amax returns it.
 ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
   if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;
   return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)
                             : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
 }
 
-/// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonical, since its
-/// sign differs between processors.
+/// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonicalised, since
+/// processors differ in its sign.
 ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_options& o, float x, std::uint8_t scale,
                                                     random_bits random) {
   if (f.scale.is_nan(scale)) return 0;
@@ -106,7 +108,7 @@ ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_
   return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
 }
 
-/// Rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, and their row of scales.
+/// Quantizes rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, with their row of scales.
 template <class T>
 ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
                                               block_matrix<std::uint8_t> out, index_t tile) {
@@ -142,8 +144,8 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
   }
 }
 
-/// The definition. Extents must match and k be a multiple of the block length and of the rotation's points, rows of
-/// f.rows (asserted). Blocks whose scale is NaN get zero codes.
+/// The definition of quantization. Blocks with a NaN scale get zero codes. Asserted: extents match, k is a multiple of
+/// the block length and of the rotation's points, and rows of f.rows.
 template <class T>
 ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
                                          block_matrix<std::uint8_t> out) {

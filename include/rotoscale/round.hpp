@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The one rounding routine. Any format is unpacked to sign, exponent and 64-bit significand and rounded once into any
-// other. Integer-only and constexpr: no compiler, flag or architecture can change a result.
+// The one rounding routine: any format is unpacked to sign, exponent and 64-bit significand, and rounded once into any
+// other. Integer-only and constexpr, so no compiler, flag or architecture can change a result.
 #pragma once
 
 #include "rotoscale/format.hpp"
 
 namespace rotoscale {
 
-/// How a value between two numbers of a format is rounded.
+/// Rounding of a value between two numbers of a format.
 enum class rounding {
   nearest_even,  ///< roundTiesToEven, the MX default
   nearest_away,  ///< roundTiesToAway
@@ -16,12 +16,12 @@ enum class rounding {
   up,    ///< toward +infinity
   down,  ///< toward -infinity
   to_odd,
-  stochastic  ///< up in magnitude with probability fraction, decided by caller-supplied random bits
+  stochastic  ///< away from zero with the probability of the fraction, decided by the caller's random bits
 };
 
-/// Random bits for rounding::stochastic: the low `count` (1 to 32) bits of `word`. The leading `count` bits of the
-/// discarded fraction plus these carry into the last place or do not, so that the probability of rounding up is the
-/// fraction, truncated to `count` bits.
+/// Random bits for rounding::stochastic: the low `count` bits of `word`. They are added to the leading `count` bits of
+/// the discarded fraction; a carry rounds up. The probability of rounding up is therefore the fraction, truncated to
+/// `count` bits.
 struct random_bits {
   std::uint32_t word = 0;  ///< at least `count` random bits
   int count = 32;          ///< 1 to 32
@@ -31,25 +31,25 @@ struct random_bits {
   ROTOSCALE_HD constexpr random_bits(std::uint32_t w, int n = 32) : word(w), count(n) {}
 };
 
-/// What happens to a finite value that rounds beyond the largest finite number, and to an infinite one.
+/// Result for finite values that round beyond the largest finite number, and for infinities.
 enum class overflow {
-  saturate,  ///< the largest finite number, for infinities as well
-  to_inf,    ///< IEEE 754: Inf for the nearest roundings, as the direction says for others; NaN if there is no Inf
-  to_nan     ///< NaN (as E4M3 without saturation); saturates if there is no NaN
+  saturate,  ///< the largest finite number, also for infinities
+  to_inf,    ///< IEEE 754: Inf for nearest roundings, else by direction; NaN if there is no Inf
+  to_nan     ///< NaN (E4M3 without saturation); the largest number if there is no NaN
 };
 
-/// What a code stands for.
+/// Kind of value that a code has.
 enum class value_class : std::uint8_t { zero, finite, infinity, nan };
 
-/// value = (-1)^negative * significand * 2^(exponent - 63), significand with bit 63 set, when finite.
+/// A value. Finite ones are (-1)^negative * significand * 2^(exponent - 63), with bit 63 of the significand set.
 struct unpacked {
-  value_class kind = value_class::zero;  ///< the fields below count where it is finite, the sign always
-  bool negative = false;                 ///< sign
-  int exponent = 0;                      ///< of the highest bit
-  std::uint64_t significand = 0;         ///< highest bit set
+  value_class kind = value_class::zero;  ///< exponent and significand count only for finite values
+  bool negative = false;                 ///< sign, of all kinds
+  int exponent = 0;                      ///< exponent of the highest bit
+  std::uint64_t significand = 0;         ///< bit 63 set
 };
 
-/// What `code` stands for in `f`, exactly.
+/// The exact value of `code` in `f`.
 ROTOSCALE_HD constexpr unpacked unpack(format f, std::uint64_t code) {
   unpacked u;
   u.negative = f.is_signed && (code & f.sign_mask()) != 0;
@@ -76,7 +76,7 @@ ROTOSCALE_HD constexpr unpacked unpack(format f, std::uint64_t code) {
 
 namespace detail {
 
-/// Code for a value that leaves the range at the top. `away` says whether the rounding mode moves it away from zero.
+/// Code of a value beyond the largest finite number. `away`: the rounding mode moves it away from zero.
 ROTOSCALE_HD constexpr std::uint64_t overflow_code(format f, bool negative, overflow o, bool away) {
   if (o == overflow::to_inf && f.has_infinity()) {
     return f.signed_code(negative, away ? f.infinity_code() : f.max_code());
@@ -87,7 +87,7 @@ ROTOSCALE_HD constexpr std::uint64_t overflow_code(format f, bool negative, over
   return f.signed_code(negative, f.max_code());
 }
 
-/// Does the magnitude `kept + fraction / 2^64` round up to kept + 1?
+/// Is the magnitude `kept + fraction / 2^64` rounded up to kept + 1?
 ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t kept, std::uint64_t fraction,
                                         random_bits random) {
   constexpr std::uint64_t half = std::uint64_t{1} << 63;
@@ -109,10 +109,12 @@ ROTOSCALE_HD constexpr bool rounds_away(rounding r, bool negative, std::uint64_t
 }  // namespace detail
 
 /// Rounds `v` into `f` and returns the code (in the low f.bits() bits).
-/// NaN becomes the format's NaN with its sign; a format without NaN gives the largest number with the NaN's sign, as
-/// the gfx950 conversions do according to HIP's host emulation. Negative values of unsigned formats become the smallest
-/// code. Two's complement formats never give their least code, which has no positive counterpart. `random` is used by
-/// rounding::stochastic only.
+/// - NaN becomes the format's NaN with its sign. Formats without NaN give the largest number with that sign, as
+///   gfx950's
+///   conversions do in HIP's host emulation.
+/// - Negative values become the smallest code of an unsigned format.
+/// - Two's complement formats never give their least code, which has no positive counterpart.
+/// - Only rounding::stochastic uses `random`.
 ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r = rounding::nearest_even,
                                               overflow o = overflow::saturate, random_bits random = {}) {
   // 1. Values that are not finite, and zero.
@@ -121,7 +123,7 @@ ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r =
   if (v.kind == value_class::infinity) return detail::overflow_code(f, v.negative, o, true);
   if (v.kind == value_class::zero) return f.signed_code(v.negative, 0);
 
-  // 2. Split the significand where the format's unit in the last place falls: kept integer, 64-bit fraction.
+  // 2. Split the significand at the format's last place: kept integer and 64-bit fraction.
   const int exponent = v.exponent < f.min_exponent() ? f.min_exponent() : v.exponent;
   const int shift = 63 - f.mantissa_bits + (exponent - v.exponent);  // bits below the last place, >= 11
   const std::uint64_t kept = shift > 63 ? 0 : v.significand >> shift;
@@ -132,11 +134,11 @@ ROTOSCALE_HD constexpr std::uint64_t round_to(format f, unpacked v, rounding r =
     fraction = shift_right_sticky(v.significand, shift - 64);
   }
 
-  // 3. Round. A carry out of the mantissa moves into the exponent field by itself, since codes are ordered.
+  // 3. Round. Codes are ordered, so a carry out of the mantissa moves into the exponent field.
   const bool away = detail::rounds_away(r, v.negative, kept, fraction, random);
   const std::uint64_t integer = kept + (away ? 1 : 0);
   if (!f.has_subnormals && (integer >> f.mantissa_bits) == 0) {
-    // Below the smallest normal of a format without subnormals: that number itself if there is no zero (E8M0).
+    // Below the smallest normal of a format without subnormals: zero, or that number if there is no zero (E8M0).
     return f.signed_code(v.negative, 0);
   }
   const std::uint64_t field = static_cast<std::uint64_t>(exponent - f.min_exponent());
@@ -170,9 +172,9 @@ ROTOSCALE_HD constexpr float decode(format f, std::uint64_t code) {
       static_cast<std::uint32_t>(convert(f, code, formats::fp32, rounding::nearest_even, overflow::to_inf)));
 }
 
-/// The number of `f` nearest to `x` (ties to even), Inf beyond f's range: what storing `x` as `f` does to it.
+/// `x` stored as `f` and read back: rounded to nearest even, Inf beyond f's range.
 ROTOSCALE_HD constexpr float round_to_format(format f, float x) {
-  constexpr format fp32 = formats::fp32;  // == takes references, and device code has none to a namespace's constant
+  constexpr format fp32 = formats::fp32;  // operator== takes references; device code has none to a global constant
   return f == fp32 ? x : decode(f, encode(f, x, rounding::nearest_even, overflow::to_inf));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// small_float<format>: one code in the smallest unsigned integer that holds it, with explicit conversions and no hidden
-// arithmetic. One name is one number system in every build. limits.hpp adds numeric_limits, hash and text.
+// small_float<format>: one code in the smallest unsigned integer that holds it, with explicit conversions and no
+// arithmetic. limits.hpp adds numeric_limits, hash and text.
 #pragma once
 
 #include "rotoscale/round.hpp"
@@ -30,8 +30,8 @@ struct storage_for<Bits> {
 };
 }  // namespace detail
 
-/// Storage of one code, with explicit conversions and no arithmetic. Of 1, 2 or 4 bytes, trivially copyable; equality
-/// compares codes.
+/// A number of `Format` in 1, 2, 4 or 8 bytes, trivially copyable. Conversions are explicit, there is no arithmetic,
+/// and equality compares codes.
 template <format Format>
 class small_float {
  public:
@@ -39,16 +39,16 @@ class small_float {
   static constexpr rotoscale::format format = Format;                 ///< the format
 
   constexpr small_float() = default;
-  /// Rounds `x` once; saturating nearest-even unless told otherwise.
+  /// Rounds `x` once; by default to nearest even, saturating.
   ROTOSCALE_HD constexpr explicit small_float(float x, rounding r = rounding::nearest_even,
                                               overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(encode(Format, x, r, o, random))) {}
-  /// Rounds `x` once, not by way of FP32.
+  /// Rounds `x` once, directly from FP64.
   ROTOSCALE_HD constexpr explicit small_float(double x, rounding r = rounding::nearest_even,
                                               overflow o = overflow::saturate, random_bits random = {})
       : bits_(static_cast<storage>(convert(formats::fp64, bit_cast<std::uint64_t>(x), Format, r, o, random))) {}
 
-  /// `bits` is a code: nothing above its low Format.bits() bits.
+  /// The number with code `bits`. Bits above the low Format.bits() must be zero.
   ROTOSCALE_HD static constexpr small_float from_bits(storage bits) {
     small_float x;
     x.bits_ = bits;
@@ -64,7 +64,7 @@ class small_float {
     return bit_cast<double>(convert(Format, bits_, formats::fp64, rounding::nearest_even, overflow::to_inf));
   }
 
-  /// The same code. Unlike IEEE 754's comparison, which float(x) == float(y) makes: a NaN equals itself, 0 is not -0.
+  /// Do both have the same code? A NaN equals itself and 0 differs from -0, unlike in float(x) == float(y).
   ROTOSCALE_HD constexpr bool operator==(small_float other) const { return bits_ == other.bits_; }
 
   /// Is it a NaN?

@@ -1,39 +1,40 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Structured sparsity as NVIDIA's mma.sp and wgmma.sp take it (PTX ISA, "Sparse matrix storage"): of every four
-// elements of A along K two are kept, of FP32 words for TF32 one of two. Four bits of metadata a window say which: two
-// 2-bit indices, the first kept element's in the low bits; FP32 words count as two halves, so that 0x4 is the first and
-// 0xE the second. A row's windows follow each other from the low bits of its first byte.
+// Structured sparsity in the storage of NVIDIA's mma.sp and wgmma.sp (PTX ISA, "Sparse matrix storage").
+// - A window has four elements along K, of which two are kept; for TF32 two FP32 words, of which one is kept.
+// - Four bits of metadata per window hold two 2-bit indices, the first kept element's in the low bits.
+// - An FP32 word counts as two halves, so 0x4 keeps the first word and 0xE the second.
+// - Windows of a row are in order, from the low bits of its first byte.
 #pragma once
 
 #include "rotoscale/pack.hpp"
 
 namespace rotoscale {
 
-/// Elements of a window, half of which are kept.
+/// Elements per window; half of them are kept.
 ROTOSCALE_HD constexpr int sparse_window(format f) { return f.bits() > 16 ? 2 : 4; }
 
-/// Bytes of metadata of a row of k elements; k is a multiple of two windows.
+/// Bytes of metadata for a row of k elements. k must be a multiple of two windows.
 ROTOSCALE_HD constexpr index_t sparse_metadata_bytes(format f, index_t k) { return k / sparse_window(f) / 2; }
 
-/// Metadata of window w of a row.
+/// Metadata of a row's window w.
 ROTOSCALE_HD constexpr std::uint32_t sparse_indices(const std::uint8_t* metadata, index_t w) {
   return nibble(metadata[w / 2], w);
 }
 
-/// Place in its window of kept element i.
+/// Position within its window of kept element i.
 ROTOSCALE_HD constexpr int kept_position(format f, std::uint32_t indices, int i) {
   return static_cast<int>(sparse_window(f) == 2 ? indices >> 3 : indices >> (2 * i) & 3);
 }
 
-/// Does metadata name two elements, or one FP32 word?
+/// Is the metadata valid: two different elements, or one FP32 word?
 ROTOSCALE_HD constexpr bool is_sparse_index(format f, std::uint32_t indices) {
   return sparse_window(f) == 2 ? indices == 0x4 || indices == 0xE : (indices & 3) != indices >> 2;
 }
 
 namespace detail {
 
-/// A zero as a matrix unit reads it: FP32 words lose their low 13 bits.
+/// Is the code a zero to a matrix unit, which drops the low 13 bits of FP32 words?
 ROTOSCALE_HD constexpr bool is_sparse_zero(format f, std::uint64_t code) {
   return (code & f.magnitude_mask()) >> (f.bits() == 32 ? 13 : 0) == 0;
 }
@@ -47,9 +48,9 @@ inline std::uint64_t sparse_element(format f, const std::uint8_t* row, index_t i
 
 }  // namespace detail
 
-/// The k elements of a row of which `kept` holds k / 2. Pruned ones are +0 and zeros that are kept -0, which is how an
-/// mma_model of a sparse unit tells them apart. Elements have 8, 16 or 32 bits. Returns the first window whose metadata
-/// is invalid, or -1.
+/// Expands `kept` (k / 2 elements of 8, 16 or 32 bits) to a dense row of k. Pruned elements become +0 and kept zeros
+/// -0, so that the mma_model of a sparse unit can tell them apart. Returns the first window with invalid metadata, or
+/// -1.
 inline index_t expand_sparse_row(format f, const std::uint8_t* kept, const std::uint8_t* metadata, index_t k,
                                  std::uint8_t* dense) {
   const int window = sparse_window(f);
@@ -68,7 +69,7 @@ inline index_t expand_sparse_row(format f, const std::uint8_t* kept, const std::
   return -1;
 }
 
-/// The first window of a dense row with more elements other than +0 than a unit keeps, or -1.
+/// The first window of a dense row in which more elements differ from +0 than a unit keeps, or -1.
 inline index_t first_dense_window(format f, const std::uint8_t* row, index_t k) {
   const int window = sparse_window(f);
   for (index_t w = 0; w * window < k; ++w) {

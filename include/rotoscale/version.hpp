@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The one place that states the version; meson.build and CMake read it from here. Every other header includes it.
+// The version, stated once: meson.build and CMake read it from here.
 #pragma once
 
 #if __cplusplus < 202002L

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Non-owning strided views with mdspan's names (extent, stride, operator()). Strides count elements. A view never
-// allocates and never checks in release builds; checked interfaces sit above it.
+// Non-owning strided views with the names of mdspan (extent, stride, operator()). Strides count elements. A view never
+// allocates, and checks only in debug builds; checked.hpp has the checked interface.
 #pragma once
 
 #include <type_traits>
@@ -10,11 +10,11 @@
 
 namespace rotoscale {
 
-/// Elements in memory by `Rank` indices, each with an extent and a stride; owns nothing.
+/// A strided array with `Rank` indices that owns no memory.
 template <class T, int Rank>
 struct view {
   T* data = nullptr;           ///< element (0, ..., 0)
-  index_t extents[Rank] = {};  ///< number of elements along each axis
+  index_t extents[Rank] = {};  ///< elements along each axis
   index_t strides[Rank] = {};  ///< elements between neighbours along each axis
 
   /// Number of elements along axis `d`.
@@ -28,7 +28,7 @@ struct view {
     return n;
   }
 
-  /// The element at these indices, which must be within the extents (asserted).
+  /// The element at these indices. They must be within the extents (asserted).
   template <class... I>
   ROTOSCALE_HD constexpr T& operator()(I... i) const {
     static_assert(sizeof...(I) == Rank);
@@ -55,17 +55,17 @@ struct view {
   }
 };
 
-/// A view with two axes: rows and columns.
+/// A two-dimensional view: rows and columns.
 template <class T>
 using matrix = view<T, 2>;
 
-/// Row-major rows × cols; `stride` is the distance between rows and defaults to cols.
+/// Row-major view of rows × cols elements; `stride` elements between rows, by default cols.
 template <class T>
 ROTOSCALE_HD constexpr matrix<T> row_major(T* data, index_t rows, index_t cols, index_t stride = -1) {
   return {data, {rows, cols}, {stride < 0 ? cols : stride, 1}};
 }
 
-/// The same elements with rows and columns exchanged.
+/// The transpose of m, without a copy.
 template <class T>
 ROTOSCALE_HD constexpr matrix<T> transposed(matrix<T> m) {
   return {m.data, {m.extents[1], m.extents[0]}, {m.strides[1], m.strides[0]}};
