@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Codes to FP32 by tables: shared by the fast GEMM and the fast dequantizer.
+// Table lookup of FP32 values, shared by the fast GEMM and the fast dequantizer.
 #pragma once
 
 #include "rotoscale/detail/simd.hpp"
@@ -10,7 +10,7 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// FP32 values of every byte as a code of a format of at most 8 bits.
+/// FP32 value of every byte, read as a code of a format of at most 8 bits.
 struct decode_table {
   float value[256];
   explicit decode_table(format f) {
@@ -23,10 +23,10 @@ inline void decode_nibbles(const std::uint8_t* codes, index_t count, const decod
   index_t i = 0;
 #if defined(__AVX512F__)
   const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(table.value), _mm512_set1_ps(scale));
-  for (; i + 16 <= count; i += 16) {  // eight bytes to sixteen indices: even elements in the low nibbles
+  for (; i + 16 <= count; i += 16) {  // eight bytes to sixteen indices; even elements are in the low nibbles
     std::uint64_t bytes;
     __builtin_memcpy(&bytes, codes + i / 2, sizeof bytes);
-    // The zero-masked forms: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
+    // Zero-masked intrinsics, since g++ 12 warns of an uninitialised value in its own header for the plain ones.
     const __m512i wide = _mm512_maskz_cvtepu8_epi32(
         0xFFFF, _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<long long>(bytes & 0x0F0F0F0F0F0F0F0Full)),
                                   _mm_cvtsi64_si128(static_cast<long long>((bytes >> 4) & 0x0F0F0F0F0F0F0F0Full))));

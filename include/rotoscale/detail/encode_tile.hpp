@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a tile (quantize_tile.hpp) to packed codes: word w of lane l's block in words[w][l], as pack.hpp has them
-// in memory on a little-endian machine.
+// Encodes a tile (quantize_tile.hpp) to packed codes: words[w][l] is word w of lane l's block, in the byte order of
+// pack.hpp on a little-endian machine.
 #pragma once
 
 #include "rotoscale/detail/e2m1_words.hpp"
@@ -9,7 +9,7 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Philox4x32-10 in every lane, in place: philox4x32 of philox.hpp.
+/// Philox4x32-10 in every lane, in place; equals philox4x32 of philox.hpp.
 inline void philox_lanes(const random_stream& r, lanes_u32 (&c)[4]) {
   auto key0 = static_cast<std::uint32_t>(r.seed), key1 = static_cast<std::uint32_t>(r.seed >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -25,7 +25,7 @@ inline void philox_lanes(const random_stream& r, lanes_u32 (&c)[4]) {
   }
 }
 
-/// The random words of a tile: element e of lane l takes word (v + l) * k + e of the stream.
+/// Random words of a tile: element e of lane l takes word (v + l) * k + e of the stream.
 class tile_words {
  public:
   tile_words(const block_options& o, index_t k, index_t v, index_t e) : random_(o.random), shift_(32 - o.random_count) {
@@ -38,13 +38,13 @@ class tile_words {
     __builtin_memcpy(&low_, low, sizeof low_);
     __builtin_memcpy(&high_, high, sizeof high_);
   }
-  /// Words of the next four elements, as stochastic_magnitude takes them.
+  /// Words of the next four elements, in the form that stochastic_magnitude takes.
   void next(lanes_u32 (&words)[4]) {
     lanes_u32 c[4] = {low_, high_, broadcast(static_cast<std::uint32_t>(random_.stream)),
                       broadcast(static_cast<std::uint32_t>(random_.stream >> 32))};
     philox_lanes(random_, c);
     for (int i = 0; i < 4; ++i) words[i] = c[i] << shift_;
-    low_ += 1u;  // a tile's words begin at a multiple of their number: nothing carries into high_
+    low_ += 1u;  // no carry into high_: a tile starts at a multiple of its number of words
   }
 
  private:
@@ -53,7 +53,7 @@ class tile_words {
   lanes_u32 low_, high_;
 };
 
-/// Adds code number I of a run of sixteen to the words it lies in.
+/// Adds code I of sixteen to the words that it spans.
 template <int Bits, int I>
 inline void pack_code(const lanes_u32& code, lanes_u32 (&words)[Bits / 2]) {
   constexpr int word = I * Bits / 32, shift = I * Bits % 32;
@@ -100,13 +100,13 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
 
 #else
 
-/// Nearest E2M1 codes under ordinary scales. Code c is the value g^-1(c) with g(y) = min(2y, y + 2, y / 2 + 4, 7), so
-/// three fused multiply-adds onto numbers whose last place is 1 round to nearest even, and the least is the code. The
-/// products are exact, or so small that they vanish; hence contraction changes nothing.
+/// E2M1 codes, nearest even, under ordinary scales. Code c has the value g^-1(c) with g(y) = min(2y, y + 2, y / 2 + 4,
+/// 7). Three fused multiply-adds onto numbers whose last place is 1 round to nearest even; their minimum is the code.
+/// Products are exact, or so small that they vanish, so contraction changes nothing.
 template <int Length>
 inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales& s, lanes_u32* words) {
   constexpr float magic = 0x1.8p23f;
-  constexpr std::uint32_t eight_magics = fp32_bits(magic) * 0x11111111u;  // what remains of it in eight nibbles
+  constexpr std::uint32_t eight_magics = fp32_bits(magic) * 0x11111111u;  // its bits in eight nibbles
   const lanes_f32 twice = s.inverse * 2.0f, half = s.inverse * 0.5f;
   for (int w = 0; w < Length / 8; ++w) {
     lanes_u32 codes{}, signs{};
@@ -125,7 +125,7 @@ inline void encode_ordinary_e2m1(const lanes_u32 (&x)[Length], const tile_scales
 
 #endif
 
-/// The codes of one tile: elements from e on of rows from v on, k a row.
+/// Codes of one tile: elements from e on of rows from v on, with k elements per row.
 template <bool Exact, int Length>
 inline void encode_tile(const tile_plan& p, const lanes_u32 (&x)[Length], const tile_scales& s, index_t k, index_t v,
                         index_t e, lanes_u32* words) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A Kulisch accumulator: sums numbers of any of this library's formats, products of two, and those times two block
-// scales without error, and rounds once at the end. Two's complement fixed point in 64-bit limbs.
+// A Kulisch accumulator: exact sums of numbers of any format, of products of two, and of products times two block
+// scales, with one rounding at the end. Two's complement fixed point in 64-bit limbs.
 #pragma once
 
 #include "rotoscale/round.hpp"
@@ -11,7 +11,7 @@ inline namespace ROTOSCALE_ISA {
 
 class exact_sum {
  public:
-  /// Adds (-1)^negative * significand * 2^exponent. The value's bits must lie in [2^least, 2^most).
+  /// Adds (-1)^negative * significand * 2^exponent. The bits must be within [2^least, 2^most).
   ROTOSCALE_HD constexpr void add(bool negative, std::uint64_t significand, int exponent) {
     if (significand == 0) return;
     const int position = exponent - least;
@@ -32,7 +32,7 @@ class exact_sum {
     }
   }
 
-  /// The sum, with a significand whose last bit is sticky if the sum has more than 64 bits.
+  /// The sum. If it has more than 64 bits, the significand's last bit is sticky.
   ROTOSCALE_HD constexpr unpacked value() const {
     unpacked u;
     u.negative = limb_[limbs - 1] >> 63 != 0;
@@ -57,8 +57,8 @@ class exact_sum {
   }
 
  private:
-  // Products of two FP32 numbers are multiples of 2^-298 below 2^256; two E8M0 scales move that by up to 254 either
-  // way. Beyond are 64 bits for the rest of a significand, for carries and for the sign.
+  // Products of two FP32 numbers are multiples of 2^-298 below 2^256. Two E8M0 scales move them by up to 254 either
+  // way. Another 64 bits at each end hold the rest of a significand, carries and the sign.
   static constexpr int least = -640;
   static constexpr int limbs = 20;
   static constexpr int most = least + 64 * limbs - 1;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// encode() for FP32 without branches, the same code for one number and for a register of lanes: U is std::uint32_t or
-// lanes_u32, holding FP32 bits. Values go by reference, because passing a vector by value changes with the compiler's
-// flags. round.hpp is the definition; the test compares all 2^32 inputs.
+// encode() for FP32 without branches. U is std::uint32_t or lanes_u32 with FP32 bits, so one source serves a number and
+// a register. Vectors are passed by reference: passing by value depends on compiler flags. round.hpp is the definition;
+// the test compares all 2^32 inputs.
 #pragma once
 
 #include <type_traits>
@@ -24,13 +24,13 @@ struct floats_of<lanes_u32> {
   using type = lanes_f32;
 };
 
-/// round_to(bf16, ·) as FP32 bits, nearest even, for every number but NaN.
+/// round_to(bf16, ·) as FP32 bits, nearest even, for all numbers except NaN.
 template <class U>
 constexpr void round_number_to_bf16(U& u) {
   u = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
 }
 
-/// The same with NaN, which keeps its sign and becomes canonical.
+/// round_number_to_bf16 with NaN, which becomes canonical and keeps its sign.
 template <class U>
 constexpr void round_to_bf16(U& u) {
   U rounded = u;
@@ -38,8 +38,8 @@ constexpr void round_to_bf16(U& u) {
   u = (u & fp32_magnitude_mask) > fp32_infinity_bits ? (u & fp32_sign_mask) | fp32_nan_bits : rounded;
 }
 
-/// The FP32 bits of FP16 bits, exactly: the fields where FP32 has them, then the difference of the biases; Inf and NaN
-/// keep the largest exponent.
+/// FP16 bits to FP32 bits, exactly: moves the fields, then adds the difference of the biases. Inf and NaN keep the
+/// largest exponent.
 template <class U>
 constexpr void widen_fp16(U& u) {
   const U sign = (u & 0x8000u) << 16, magnitude = (u & 0x7FFFu) << 13;
@@ -47,27 +47,27 @@ constexpr void widen_fp16(U& u) {
   u = sign | (magnitude >= 0x7C00u << 13 ? magnitude | fp32_infinity_bits : __builtin_bit_cast(U, value));
 }
 
-/// What the routines below know of a format of at most 8 bits at compile time.
+/// Compile-time constants of a format of at most 8 bits.
 template <format F>
 struct fast_format {
   static_assert(F.bits() <= 8 && F.has_zero && F.has_subnormals && F.specials != specials::fnuz);
-  static constexpr int drop = 23 - F.mantissa_bits;  ///< bits of an FP32 mantissa below the last place
+  static constexpr int drop = 23 - F.mantissa_bits;  ///< FP32 mantissa bits below the last place
   static constexpr std::uint32_t largest = fp32_bits(decode(F, F.max_code()));
   static constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
-  /// From the exponent field of FP32 to that of F, where the code begins.
+  /// Difference between the exponent fields of FP32 and F, at the position of F's exponent field.
   static constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
-  static constexpr int step_exponent = F.min_exponent() - F.mantissa_bits;  ///< of the least subnormal number
+  static constexpr int step_exponent = F.min_exponent() - F.mantissa_bits;  ///< exponent of the least subnormal number
   static constexpr auto nan_code =
       static_cast<std::uint32_t>(F.has_nan() ? F.nan_code() & F.magnitude_mask() : F.max_code());
 };
 
-/// FP32 magnitude bits to the magnitude code: nearest even, saturating.
+/// FP32 magnitude bits to the magnitude code; nearest even, saturating.
 template <format F, class U>
 constexpr void nearest_magnitude(U& m) {
   using floats = typename floats_of<U>::type;
   using c = fast_format<F>;
   const U least = m < c::largest ? m : U{} + c::largest;
-  // Below the least normal number, adding a power of two whose last place is F's step lets the FP32 adder round.
+  // Below the least normal number the FP32 adder rounds: add a power of two whose last place is F's step.
   constexpr float magic = pow2_fp32(c::step_exponent + 23);
   const floats shifted = __builtin_bit_cast(floats, least) + magic;
   U code = __builtin_bit_cast(U, shifted) - fp32_bits(magic);
@@ -79,15 +79,15 @@ constexpr void nearest_magnitude(U& m) {
   m = code;
 }
 
-/// FP32 magnitude bits to the magnitude code: rounding::stochastic, saturating. `random` has the bits of random_bits at
-/// the top and zeros below, so that what the fraction has below them changes no carry.
+/// FP32 magnitude bits to the magnitude code; rounding::stochastic, saturating. `random` has the bits of random_bits at
+/// the top and zeros below, so lower bits of the fraction cause no carry.
 template <format F, class U>
 constexpr void stochastic_magnitude(U& m, const U& random) {
   using floats = typename floats_of<U>::type;
   using c = fast_format<F>;
   const U least = m < c::largest ? m : U{} + c::largest;
-  // The leading 32 bits of the fraction below the last place decide. Below the least normal number they come from the
-  // remainder of a division by the step, which FP32 gives exactly.
+  // The leading 32 bits of the fraction below the last place decide. Below the least normal number they are the
+  // remainder of a division by the step, which is exact in FP32.
   const U small = least < c::least_normal ? least : U{};
   const floats steps = __builtin_bit_cast(floats, small) * pow2_fp32(-c::step_exponent);
   constexpr float all_bits = 0x1p32f;
@@ -108,7 +108,7 @@ constexpr void stochastic_magnitude(U& m, const U& random) {
   m = code;
 }
 
-/// Gives a magnitude code the sign of the FP32 number `bits`.
+/// Sets the sign of a magnitude code to that of the FP32 number `bits`.
 template <format F, class U>
 constexpr void add_sign(U& code, const U& bits) {
   static_assert(F.is_signed);
@@ -120,7 +120,7 @@ constexpr void add_sign(U& code, const U& bits) {
   }
 }
 
-/// encode(F, x), x in `u` as FP32 bits, which its code replaces.
+/// Replaces the FP32 bits in `u` by their code: encode(F, x).
 template <format F, class U>
 constexpr void fast_encode(U& u) {
   U code = u & fp32_magnitude_mask;

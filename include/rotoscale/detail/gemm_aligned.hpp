@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMM under `aligned` models, NVIDIA's units from Volta to Blackwell: products of up to 11 significand bits each
-// (FP16, BF16, TF32, FP8, FP6, FP4; with or without E8M0 scales, constant within a step), up to 25 fraction bits, steps
-// of up to 32 products, all three truncated or FP16 results. Two passes over a step: the largest exponent by additions
-// of bytes, then products cut to integers. Where those have 16 bits (FP8 on Ada and Hopper) one fused multiply-add,
-// rounded toward zero, multiplies, aligns and cuts.
+// GEMM kernel for `aligned` models: NVIDIA's units from Volta to Blackwell.
+// - Products have up to 11 significand bits per factor (FP16, BF16, TF32, FP8, FP6, FP4). E8M0 scales are optional and
+//   constant within a step.
+// - Up to 25 fraction bits, steps of up to 32 products, all truncated results and FP16.
+//
+// A step takes two passes. The first finds the largest exponent by adding bytes; the second truncates products to
+// integers. If these have 16 bits (FP8 on Ada and Hopper), one fused multiply-add, rounded toward zero, multiplies,
+// aligns and truncates.
 #pragma once
 
 #include "rotoscale/detail/gemm_aligned_pack.hpp"
@@ -21,11 +24,11 @@ class aligned_steps {
     const mma_model& m = o.model;
     const bool result =
         m.result == mma_result::fp32_truncate || m.result == mma_result::e8m13 || m.result == mma_result::fp16_nearest;
-    const int max_bits = m.result == mma_result::e8m13 ? 15 : 25;  // 2^-124 cut to them is a number of the result's
+    const int max_bits = m.result == mma_result::e8m13 ? 15 : 25;  // 2^-124 with so many bits is in range
     return m.sum == mma_sum::aligned && result && m.group <= 2 * products_of_partial && m.fraction_bits >= 10 &&
            m.fraction_bits <= max_bits && aligned_packing::takes(a, m) && aligned_packing::takes(b, m);
   }
-  /// Positions of a panel that stay in the first-level cache.
+  /// Positions of a panel slice that stays in L1.
   static constexpr index_t slice(const mma_model&) { return 64; }
 
   aligned_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
@@ -44,8 +47,8 @@ class aligned_steps {
     return pack_.pack_panel(first, valid, to);
   }
 
-  /// Accumulators and products relative to the operands' offsets stay where FP32 is exact; the true ones neither
-  /// overflow nor need bits below 2^-149.
+  /// Accumulators and products, relative to the operands' offsets, stay in the range where FP32 is exact. The true
+  /// values neither overflow nor need bits below 2^-149.
   bool admits(const operand_range& row, const operand_range& panel) const {
     if (!shared_ || row.special || panel.special) return false;
     const int offset = row.offset + panel.offset;
@@ -53,11 +56,11 @@ class aligned_steps {
     if (model_.result == mma_result::fp16_nearest) return offset == 0;
     if (model_.least_exponent > -126) return false;
     if (row.empty() || panel.empty()) return true;
-    return row.least + panel.least >= -124 &&  // with 25 bits below, a multiple of 2^-149
+    return row.least + panel.least >= -124 &&  // with 25 bits below: a multiple of 2^-149
            row.most + panel.most + 3 + highest_bit(static_cast<std::uint64_t>(pack_.positions()) + 1) <= 126;
   }
-  /// Below 2^127 no step's sum leaves FP32, which only an Inf that stays could show. An accumulator of FP16 that is
-  /// added last must be one of its numbers, or FP32 would round the sum before FP16 does.
+  /// Below 2^127 no step's sum overflows FP32, which only a persistent Inf would show. With c_last and FP16, c must be
+  /// an FP16 number; otherwise FP32 would round the sum before FP16 does.
   bool admits_start(const operand_range& row, const operand_range& panel, float c) const {
     if ((fp32_bits(c) & fp32_magnitude_mask) == 0) return true;
     if (model_.c_last && model_.result == mma_result::fp16_nearest && round_to_format(formats::fp16, c) != c)
@@ -83,13 +86,13 @@ class aligned_steps {
   }
 
  protected:
-  // Products of numbers below 2 in their exponent: 16 of them and 25 fraction bits stay below 2^31.
+  // Products of numbers below 2: 16 of them with 25 fraction bits stay below 2^31.
   static constexpr int products_of_partial = 16;
   static constexpr std::int64_t largest_significand = (1 << 11) - 1;  // in units of 2^-10
   static_assert((largest_significand * largest_significand * products_of_partial << (25 - 20)) < std::int64_t{1} << 31);
 
   // Nonzero accumulators are multiples of 2^(-62 - 25), with scales of 2^(-28 - 40 - 25), so their exponents are at
-  // least min_c; sums of exponents with a zero's are below it.
+  // least min_c. A sum of exponents with a zero's is below it.
   static constexpr int min_c = -93, max_c = 90, least_step = -100;
   static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < min_c &&
                 -2 * aligned_packing::top_exponent - 25 >= min_c &&
@@ -102,14 +105,14 @@ class aligned_steps {
     float* acc;
   };
 
-  /// The panel's arrays.
+  /// Arrays of a packed panel.
   struct packed {
     const float* values;
     const std::int32_t* scales;
     const std::int8_t* exponents;
   };
 
-  /// Accumulators to and from the offsets' frame.
+  /// Converts accumulators to and from the scale of the offsets.
   template <int Rows>
   static void scale_accumulators(const place& at, int direction) {
     for (int i = 0; i < Rows; ++i) {
@@ -134,7 +137,7 @@ class aligned_steps {
       lanes_i32 cut_c[Rows][4], sum[Rows][4], overflow[Rows][4];
       lanes_f32 up[Rows][4], down[Rows][4];
       align<Rows, Fp16, Scaled>(step, at, x, cut_c, up, down);
-      // Products, cut, in partial sums that 32 bits hold.
+      // Truncated products in partial sums that fit in 32 bits.
       const index_t half = std::min(last, first + products_of_partial);
       products<Rows>(first, half, x, a, up, sum);
       for (int i = 0; i < Rows; ++i) {
@@ -155,8 +158,10 @@ class aligned_steps {
     }
   }
 
-  /// With E, the largest exponent of an output's products and accumulator: the accumulator cut to multiples of 2^(E -
-  /// F); the factor of products that does the same, 2^(F - E) and the scales of the step; 2^(E - F).
+  /// Aligns to E, the largest exponent among an output's products and its accumulator:
+  /// - cut_c: the accumulator in units of 2^(E - F), truncated
+  /// - up: the factor of products, 2^(F - E) times the step's scales
+  /// - unit: 2^(E - F)
   template <int Rows, bool Fp16, bool Scaled>
   void align(index_t step, const place& at, const packed& x, lanes_i32 (&cut_c)[Rows][4], lanes_f32 (&up)[Rows][4],
              lanes_f32 (&down)[Rows][4]) const {
@@ -182,7 +187,7 @@ class aligned_steps {
 
     const lanes_i32 floor = broadcast(
         static_cast<std::int32_t>(Fp16 && model_.least_exponent > least_step ? model_.least_exponent : least_step));
-    // Powers of two by their exponent fields: 127 + F - E and 127 + E - F.
+    // Bias of the exponent fields of 2^(F - E) and 2^(E - F).
     const lanes_i32 bias_up = broadcast(static_cast<std::int32_t>(127 + model_.fraction_bits));
     const lanes_i32 bias_down = broadcast(static_cast<std::int32_t>(127 - model_.fraction_bits));
     for (int i = 0; i < Rows; ++i) {
@@ -194,7 +199,7 @@ class aligned_steps {
           s = load_lanes<lanes_i32>(x.scales + step * columns + V * w) + scale;
         }
         lanes_i32 of_c = ((__builtin_bit_cast(lanes_i32, c) >> 23) & 0xFF) - 127;
-        // FP16 has a least exponent of its own, and zero none.
+        // FP16 has its own least exponent; zero has no exponent.
         if (Fp16) of_c = larger(of_c, broadcast(std::int32_t{-14})) - ((c == 0.0f) & 1024);
         const lanes_i32 e = larger(larger(of_products + s, of_c), floor);
         const lanes_i32 up_bits = (bias_up - e) << 23;
@@ -209,7 +214,7 @@ class aligned_steps {
     }
   }
 
-  /// The result of a step, rounded, where the accumulator was. Narrow: `sum` is a number of FP32.
+  /// Rounds a step's result and stores it in the accumulator. Narrow: `sum` is an FP32 number.
   template <bool Fp16, bool Narrow = false>
   void finish(lanes_i32 sum, lanes_f32 unit, lanes_i32 doubtful, const place& at, int i, index_t first,
               index_t step) const {
@@ -229,7 +234,7 @@ class aligned_steps {
     store_lanes(to, d);
   }
 
-  /// x += y; lanes below zero overflowed.
+  /// x += y; returns lanes that are negative where the sum overflowed.
   static lanes_i32 add(lanes_i32& x, lanes_i32 y) {
     const lanes_i32 sum =
         __builtin_bit_cast(lanes_i32, __builtin_bit_cast(lanes_u32, x) + __builtin_bit_cast(lanes_u32, y));
@@ -254,12 +259,15 @@ class aligned_steps {
     }
   }
 
-  /// The fused form of a product, in units q of its last bit. Let T be |a b| / q cut to an integer, and B be
-  /// 1.5 · 2^23 q, whose lower neighbours are B - q, B - 2 q ... A's magnitude is packed one place too large: |a| b is
-  /// then a little farther from zero than the product, by less than to the next integer, and rounding toward zero gives
-  /// B + T q for b > 0, B - (T + 1) q for b < 0. The low 16 bits are T and -T - 1, the high ones, h else, are h - 1 for
-  /// b < 0. So A's sign s in the low half of a word and -s in the high one give s T - s h or, for b < 0, -s T - s h:
-  /// the cut product, once h times the sum of A's signs is added. That sum a row has for each step (`row_scales`).
+  /// Truncated products by one fused multiply-add, in units q of a product's last bit.
+  ///
+  /// Let T be |a b| / q truncated to an integer, and B = 1.5 · 2^23 q, below which numbers are B - q, B - 2 q, ... A's
+  /// magnitude is packed one ULP too large: |a| b is then slightly farther from zero than the product, but not as far
+  /// as the next integer. Rounding toward zero therefore gives B + T q for b > 0 and B - (T + 1) q for b < 0.
+  ///
+  /// The low 16 bits are then T or -T - 1, and the high 16 bits h or h - 1. A's sign s multiplies the low half and -s
+  /// the high half, which gives s T - s h or -s T - s h. Adding h times the sum of A's signs leaves the truncated
+  /// product. That sum is stored for each row and step (`row_scales`).
   template <int Rows>
   void fused_products(index_t step, const place& at, const packed& x, const lanes_f32 (&unit)[Rows][4],
                       lanes_i32 (&sum)[Rows][4]) const {
@@ -303,8 +311,8 @@ class aligned_steps {
     }
   }
 
-  /// Sums have at most 21 bits: of 32 products and the accumulator, below 2^15 each. Not inlined for toward_zero_mode,
-  /// in which all else is exact.
+  /// Sums have at most 21 bits: 32 products and the accumulator, each below 2^15. Not inlined, because it runs in
+  /// toward_zero_mode, in which everything else must be exact.
   template <int Rows, bool Fp16>
   [[gnu::noinline]] void fused_tile(const gemm_span& span, const place& at) const {
     const packed x = panel_of(at);
@@ -321,8 +329,8 @@ class aligned_steps {
     }
   }
 
-  /// sum * unit as FP16, nearest even. Inf or NaN in c stays: no product of an admitted row and panel is either. Such
-  /// lanes are not doubtful.
+  /// sum * unit as FP16, nearest even. Inf or NaN in c is kept, since no product of an admitted row and panel is
+  /// either; such lanes are not doubtful.
   static lanes_f32 fp16_result(lanes_i32 sum, lanes_f32 unit, lanes_f32 c, lanes_i32& doubtful) {
     const lanes_f32 d =
         to_fp32(nearest_fp16(to_fp64<0>(sum) * to_fp64<0>(unit)), nearest_fp16(to_fp64<1>(sum) * to_fp64<1>(unit)));
@@ -334,17 +342,17 @@ class aligned_steps {
     doubtful &= ~kept;
     return __builtin_bit_cast(lanes_f32, (finite & ~kept) | (of_c & kept));
   }
-  /// FP64 to multiples of FP16's unit in the last place, without a largest number.
+  /// Rounds FP64 to multiples of FP16's unit in the last place, without an upper limit.
   static lanes_f64 nearest_fp16(lanes_f64 x) {
     const lanes_f64 power =
         __builtin_bit_cast(lanes_f64, __builtin_bit_cast(lanes_i64, x) & (std::int64_t{0x7FF} << 52));
     const lanes_f64 least = broadcast(0x1p-14);
-    // 1.5 * 2^(52 - 10) times the number's power of two: its unit in the last place is FP16's.
+    // Adding 1.5 * 2^(52 - 10) times the number's power of two rounds at FP16's last place.
     const lanes_f64 big = (power > least ? power : least) * 0x1.8p42;
     return (x + big) - big;
   }
 
-  /// Lanes of `d` whose bit is set, by the definition.
+  /// Recomputes the lanes of `d` whose bit is set by the definition.
   lanes_f32 repair(lanes_f32 d, std::uint32_t lanes, const place& at, int i, index_t first, index_t step) const {
     const int offset = at.row_ranges[i].offset + at.panel_range->offset;
     for (index_t j = 0; j < lane_count && at.column + first + j < b_.rows; ++j) {

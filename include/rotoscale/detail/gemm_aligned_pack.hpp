@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of the `aligned` kernels, packed: values as FP32, exponents as bytes, signs for the fused form, scales of
-// steps. Exponents and values are relative to an offset a row or panel, where a format's range is more than bytes hold.
+// Packs operands of the `aligned` kernels: values as FP32, exponents as bytes, signs for the fused form, scales of
+// steps. If a format's range exceeds a byte, exponents and values are relative to an offset per row or panel.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ class aligned_packing {
  public:
   static constexpr index_t columns = 4 * lane_count;
 
-  // Relative exponents. Elements span 62, from -31; scales 20 below the largest. Sums of a zero's exponent with another
-  // are -97 at most.
+  // Relative exponents: elements span 62, from -31; scales reach 20 below the largest. A zero's exponent plus another
+  // one is at most -97.
   static constexpr int top_exponent = 31, zero_exponent = -128, scale_window = 20;
-  static constexpr int fused_bits = 13;  ///< of fractions, at most, in the fused form
+  static constexpr int fused_bits = 13;  ///< limit on fraction bits in the fused form
   static_assert(fused_bits + 2 <= 15, "a cut product, below 4, fits 16 bits with its sign");
 
   aligned_packing(const gemm_operand& a, const gemm_operand& b, const mma_model& m, const gemm_plan& plan)
@@ -46,20 +46,20 @@ class aligned_packing {
     if (f == formats::fp32 && to == formats::tf32) return true;
     if (f.mantissa_bits > 10 || !fits_fp32(f)) return false;
     if (to == format{}) return true;
-    // Every number of f must be one of the format that it is converted to.
+    // Every number of f must also be a number of the format that f is converted to.
     return (to == formats::fp16 || to == formats::tf32) && f.max_exponent() <= to.max_exponent() &&
            f.min_exponent() - f.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
   }
 
-  // A row: values, exponents as four equal bytes, signs for the fused form, scales of steps or the sums of their signs;
-  // each 4 bytes.
+  // A row, 4 bytes each: values, exponents as four equal bytes, signs for the fused form, and per step the scale or the
+  // sum of signs.
   index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
-  // A panel: values, scales of steps, each 4 bytes; exponents of 1.
+  // A panel: values (4 bytes), scales of steps (4 bytes), exponents (1 byte).
   index_t panel_bytes() const {
     return (positions_ + (scaled_ ? plan_.steps() : 0)) * columns * 4 + positions_ * columns;
   }
 
-  /// Scratch memory of pack_row and pack_panel.
+  /// Scratch bytes of pack_row and pack_panel.
   std::size_t pack_bytes() const {
     return scratch_array<float>::bytes(columns * positions_) +
            scratch_array<std::int32_t>::bytes(columns * plan_.steps()) + scratch_array<float>::bytes(a_.k);
@@ -95,7 +95,7 @@ class aligned_packing {
       const std::int32_t sign = (u >> 31) != 0 ? -1 : 1;
       signs[i] = halves(sign, -sign);
       scales[i / plan_.group] += sign;
-      values[i] = magnitude == 0 ? 0.0f : fp32_from_bits(magnitude + 1);  // processors are slow at subnormal numbers
+      values[i] = magnitude == 0 ? 0.0f : fp32_from_bits(magnitude + 1);  // subnormals are slow on CPUs
     }
     for (index_t s = 0; fused_ && s < plan_.steps(); ++s) scales[s] = halves(0, scales[s]);
     return range;
@@ -105,7 +105,7 @@ class aligned_packing {
     auto* const values = reinterpret_cast<float*>(to);
     auto* const scales = reinterpret_cast<std::int32_t*>(values + positions_ * columns);
     auto* const exponents = reinterpret_cast<std::int8_t*>(scales + (scaled_ ? plan_.steps() : 0) * columns);
-    // 1. Columns as rows; they share an offset.
+    // 1. Unpack the columns as rows with one offset.
     const index_t steps = plan_.steps();
     const scratch_array<float> row_values(valid * positions_);
     const scratch_array<std::int32_t> row_scale_values(valid * steps);
@@ -122,7 +122,7 @@ class aligned_packing {
       range.max_scale = std::max(range.max_scale, one.max_scale);
     }
     make_relative(b_, range, rows, valid * positions_, row_scales, valid * steps);
-    // 2. Columns side by side.
+    // 2. Interleave the columns.
     pack_panel_from_rows<static_cast<int>(columns)>(rows, positions_, valid, positions_, values);
     for (index_t s = 0; scaled_ && s < steps; ++s) {
       for (index_t j = 0; j < columns; ++j) scales[s * columns + j] = j < valid ? row_scales[j * steps + s] : 0;
@@ -142,14 +142,14 @@ class aligned_packing {
     return static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xFFFF) | static_cast<std::uint32_t>(high)
                                                                                       << 16);
   }
-  static constexpr std::int32_t no_scale = 1 << 20;  // of a step of zeros: its scale must not widen the window
+  static constexpr std::int32_t no_scale = 1 << 20;  // scale of a step of zeros, which must not widen the window
 
   static const format& seen(const gemm_operand& x, const mma_model& m) {
     return m.operand.exponent_bits != 0 ? m.operand : x.element;
   }
-  /// Are all exponents in the window without an offset?
+  /// Do all exponents fit the window without an offset?
   static bool is_narrow(const format& f) { return f.min_exponent() >= -14 && f.max_exponent() <= 15; }
-  /// A row's elements in the plan's order, its steps' scales, and the ranges of their exponents.
+  /// Unpacks a row in the plan's order, with its steps' scales. Returns the ranges of the exponents.
   operand_range unpack_row(const gemm_operand& x, const decode_table& table, index_t r, float* to,
                            std::int32_t* scales) const {
     gemm_operand elements = x;
@@ -183,21 +183,21 @@ class aligned_packing {
   }
 
   void include_elements(int least_exponent, const float* values, operand_range& range) const {
-    std::uint32_t below_least = ~0u, most = 0;  // magnitudes less one, so that zero is the largest of all
+    std::uint32_t below_least = ~0u, most = 0;  // magnitudes minus one, so that zero wraps to the largest
     for (index_t i = 0; i < positions_; ++i) {
       const std::uint32_t u = fp32_bits(values[i]) & fp32_magnitude_mask;
       below_least = u - 1 < below_least ? u - 1 : below_least;
       most = u > most ? u : most;
     }
     if (most == 0) return;
-    // NaN, Inf, and numbers that are subnormal in FP32 as well.
+    // NaN, Inf, or an FP32 subnormal.
     range.special = range.special || most >= fp32_infinity_bits || below_least + 1 < (1u << 23);
     for (const std::uint32_t u : {below_least + 1, most}) {
       range.include(std::max(static_cast<int>(u >> 23) - 127, least_exponent));
     }
   }
 
-  /// Chooses an offset that brings what `range` describes into the window, and subtracts it.
+  /// Chooses the offset that moves `range` into the window, and subtracts it.
   void make_relative(const gemm_operand& x, operand_range& range, float* values, index_t count, std::int32_t* scales,
                      index_t steps) const {
     if (x.block != 0 && !range.empty()) {
@@ -211,13 +211,13 @@ class aligned_packing {
     if (x.block == 0 && !is_narrow(seen(x, model_))) {
       range.special = range.most - range.least > 2 * top_exponent;
       range.offset = range.most - top_exponent;
-      const int half = range.offset / 2;  // one factor might not be a number of FP32
+      const int half = range.offset / 2;  // two factors, since one might overflow FP32
       const float factors[2] = {pow2_fp32(-half), pow2_fp32(half - range.offset)};
       for (index_t i = 0; i < count; ++i) values[i] = values[i] * factors[0] * factors[1];
     }
   }
 
-  /// The least exponent that the format's numbers count with, relative as packed values are.
+  /// The format's least exponent, relative as packed values are.
   int least_packed(const gemm_operand& x, const operand_range& range) const {
     return seen(x, model_).min_exponent() - (x.block == 0 ? range.offset : 0);
   }

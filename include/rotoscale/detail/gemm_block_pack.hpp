@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of the E2M1 kernels, packed: doubled elements as bytes, four along K together, and what their runs need.
+// Packs operands of the E2M1 kernels: doubled elements as bytes, four along K together, with the scale of each run.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Codes of E2M1 as doubled integers.
+/// Values of E2M1 codes, doubled.
 inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-/// Added to make B unsigned.
+/// Added to B's elements to make them unsigned.
 inline constexpr std::int8_t e2m1_bias = 12;
 
-/// A row of packed E2M1 codes as doubled integers.
+/// Unpacks a row of E2M1 codes to doubled integers.
 inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to) {
   index_t i = 0;
 #if defined(__AVX2__)
   const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1)));
-  for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices, the even element in the low nibble
+  for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices; even elements are in the low nibble
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
     const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
@@ -33,9 +33,10 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
   for (; i < count; ++i) to[i] = doubled_e2m1[nibble(codes[i / 2], i)];
 }
 
-/// Packed operands: for each run (products whose sum is formed in integers, padded to whole quads) quads of bytes, a
-/// correction for the bias, and a scale. A: signed bytes, a row after another. B: panels of 2 * lane_count columns,
-/// a quad of each column together.
+/// Packed operands. A run is the products whose sum is formed in integers, padded to whole quads of four bytes. Each
+/// run has its quads, a correction for the bias and a scale.
+/// - A: signed bytes, row after row
+/// - B: panels of 2 * lane_count columns; a quad of each column in turn
 class block_packing {
  public:
   static constexpr index_t columns = 2 * lane_count;
@@ -47,19 +48,19 @@ class block_packing {
   index_t runs() const { return runs_; }
   int run() const { return run_; }
 
-  // A row: runs() scales of Scale, runs() corrections, quads; the next row's scales are aligned as well.
+  // A row: runs() scales of type Scale, runs() corrections, then quads. The size keeps the next row's scales aligned.
   template <class Scale>
   index_t row_bytes() const {
     constexpr auto scale = static_cast<index_t>(sizeof(Scale));
     return round_up(runs_ * (scale + 4) + runs_ * quads_ * 4, scale);
   }
-  // A panel: runs() × columns scales, runs() × quads() × columns quads.
+  // A panel: runs() × columns scales, then runs() × quads() × columns quads.
   template <class Scale>
   index_t panel_bytes() const {
     return runs_ * columns * static_cast<index_t>(sizeof(Scale)) + runs_ * quads_ * columns * 4;
   }
 
-  /// Scratch memory of pack_row and pack_panel.
+  /// Scratch bytes of pack_row and pack_panel.
   std::size_t pack_bytes() const {
     return scratch_array<std::int8_t>::bytes(4 * quads_ * runs_) +
            scratch_array<std::int8_t>::bytes(elements_room(a_.k));
@@ -81,7 +82,7 @@ class block_packing {
     return range;
   }
 
-  /// Scales of B carry the unit of a product of doubled elements, 2^-2.
+  /// Scales of B include 2^-2, the unit of a product of doubled elements.
   template <class Scale>
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     operand_range range;
@@ -101,7 +102,7 @@ class block_packing {
       for (index_t q = 0; q < quads_ * runs_; ++q) {
         std::uint32_t quad;
         __builtin_memcpy(&quad, row.data() + 4 * q, sizeof quad);
-        constexpr std::uint32_t bias = e2m1_bias * 0x01010101u;  // byte by byte, without a carry between them
+        constexpr std::uint32_t bias = e2m1_bias * 0x01010101u;  // adds to each byte; there is no carry
         words[q * columns + j] = ((quad & 0x7F7F7F7Fu) + bias) ^ (quad & 0x80808080u);
       }
     }
@@ -109,9 +110,9 @@ class block_packing {
   }
 
  private:
-  /// A row in its own order, one element more where k is odd, and behind it in the plan's.
+  /// Room for a row in its own order (one extra element if k is odd), then in the plan's order.
   index_t elements_room(index_t k) const { return k + 1 + plan_.positions(); }
-  /// A run's scale; 1 for a run of zeros, whose scale does not count unless it is NaN.
+  /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN.
   float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
     if (k < 0) return 1.0f;
@@ -124,7 +125,7 @@ class block_packing {
     }
     return x.block == 0 ? 1.0f : scale_value(x.scale, operand_scale(x, r, k));
   }
-  /// Doubled elements of a row, run after run, each filled up to whole quads.
+  /// Packs a row's doubled elements run by run, each padded to whole quads.
   void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {
     const scratch_array<std::int8_t> memory(elements_room(x.k));
     std::int8_t* const row = memory.data();

@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMM of E2M1 blocks by integers: doubled elements are 0, 1, 2, 3, 4, 6, 8, 12, so a sum of products is an integer
-// number of quarters, and four products a lane are one instruction. `exact` models of more than one product
-// (fp32_blockwise) add each group's sum to an FP32 accumulator by one fused multiply-add; `scaled_groups` (Blackwell's
-// MXFP4 and NVFP4) keep it in FP64, which holds a whole step without error as long as the model cuts nothing off; steps
-// where it does, and rows or panels beyond the ranges below, go to the definition.
+// Integer GEMM kernels for E2M1 blocks. Doubled elements are 0, 1, 2, 3, 4, 6, 8, 12, so a sum of products is an
+// integer number of quarters. One instruction adds four products per lane.
+// - exact_blocks: `exact` models of several products (fp32_blockwise). A fused multiply-add adds each group's sum to an
+//   FP32 accumulator.
+// - scaled_blocks: `scaled_groups` models (Blackwell's MXFP4 and NVFP4). FP64 holds a step's sum without error if the
+//   model truncates nothing.
+// Other steps, and rows or panels beyond the ranges below, go to the definition.
 #pragma once
 
 #include "rotoscale/detail/gemm_block_pack.hpp"
@@ -12,8 +14,8 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Sums of products of four bytes a lane, unsigned times signed. The unsigned ones are at most 24, the signed ones at
-/// most 12 in magnitude, so that the 16-bit sums of the AVX2 form hold max_byte_quads of them.
+/// Sums of products of four bytes per lane, unsigned times signed. The unsigned bytes are at most 24, the magnitudes of
+/// the signed ones at most 12. The 16-bit sums of the AVX2 form can therefore hold max_byte_quads quads.
 inline constexpr int max_byte_quads = 32;
 static_assert(2 * max_byte_quads * 24 * 12 < 1 << 15);
 
@@ -34,7 +36,7 @@ inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signe
 }
 inline lanes_i32 words(byte_sums s) { return __builtin_bit_cast(lanes_i32, s); }
 #else
-using byte_sums = __m256i;  // of 16 bits
+using byte_sums = __m256i;  // 16-bit sums
 inline void clear(byte_sums& s) { s = _mm256_setzero_si256(); }
 inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
   s = _mm256_add_epi16(
@@ -50,14 +52,14 @@ struct byte_sums {
 };
 inline void clear(byte_sums& s) { s.v = lanes_i32{}; }
 inline void add_products(byte_sums& s, lanes_i32 unsigned_bytes, lanes_i32 signed_bytes) {
-  for (int i = 0; i < 4; ++i) {  // C++20: >> of a negative number is arithmetic
+  for (int i = 0; i < 4; ++i) {  // C++20: >> of negative numbers is arithmetic
     s.v += ((unsigned_bytes >> (8 * i)) & 0xFF) * ((signed_bytes << (24 - 8 * i)) >> 24);
   }
 }
 inline lanes_i32 words(byte_sums s) { return s.v; }
 #endif
 
-/// Integer sums of `quads` quads for Rows × 2 registers, the bias taken out.
+/// Integer sums of `quads` quads for Rows × 2 registers, without the bias.
 template <int Rows>
 inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const std::uint8_t* panel,
                        const std::int32_t (&corrections)[Rows], lanes_i32 (&sums)[Rows][2]) {
@@ -86,7 +88,7 @@ inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const
   }
 }
 
-/// `exact` models of E2M1 with E8M0 scales, or without.
+/// `exact` models of E2M1 with E8M0 scales or without scales.
 class exact_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
@@ -113,13 +115,13 @@ class exact_blocks {
     return pack_.pack_panel<float>(first, valid, to);
   }
 
-  /// The product of two scales and 1/4 must be a number of FP32; then so is a block's sum before the addition, sums
-  /// that are not zero do not round to it, and a NaN scale does by itself what it should.
+  /// The product of two scales and 1/4 must be an FP32 number. Then a block's sum is exact before the addition, and a
+  /// nonzero sum does not round to zero. A NaN scale propagates without help.
   bool admits(const operand_range& row, const operand_range& panel) const {
     return shared_ &&
            (row.empty() || panel.empty() || (row.least + panel.least - 2 >= -149 && row.most + panel.most - 2 <= 127));
   }
-  /// -0 survives a group of zeros of its sign in the model, but not here.
+  /// A -0 survives a group of -0 products in the model, but not in this kernel.
   static bool admits_start(const operand_range&, const operand_range&, float c) {
     return fp32_bits(c) != fp32_sign_mask;
   }
@@ -169,12 +171,14 @@ class exact_blocks {
   bool shared_;
 };
 
-/// `scaled_groups` models of E2M1 with scales of at most 4 significand bits, whose sums are truncated to FP32.
-/// Write e for a run's exponent, that of its scales, F for fraction_bits, and low for the fraction bits of a run's
-/// scaled sum: 2 and those of the scales. Nothing is cut off a run while E - e <= F - low, and nothing off an
-/// accumulator of 24 bits while its exponent is at least E - (F - 23). `tile` demands both of the exponents' ranges and
-/// of each accumulator. Then a step's sum is below 2^(E + 18) and a multiple of 2^(E - F): FP64 is exact as long as F
-/// <= 35.
+/// `scaled_groups` models of E2M1 with scales of at most 4 significand bits and sums truncated to FP32.
+///
+/// Let e be a run's exponent, which is that of its scales, and F = fraction_bits. Let low be the fraction bits of a
+/// run's scaled sum: 2 plus those of the scales.
+/// - A run loses no bits if E - e <= F - low.
+/// - A 24-bit accumulator loses no bits if its exponent is at least E - (F - 23).
+/// - A step's sum is then below 2^(E + 18) and a multiple of 2^(E - F), hence exact in FP64 if F <= 35.
+/// `tile` checks the first two for the exponents' ranges and for each accumulator.
 class scaled_blocks {
  public:
   static constexpr index_t columns = block_packing::columns;
@@ -209,14 +213,14 @@ class scaled_blocks {
     return pack_.pack_panel<double>(first, valid, to);
   }
 
-  /// A NaN scale does by itself what it should. Besides what the class says: results must stay among FP32's normal
-  /// numbers, or be multiples of 2^-149, and least_exponent must not matter.
+  /// A NaN scale propagates without help. In addition to the class's conditions, results must be normal FP32 numbers or
+  /// multiples of 2^-149, and least_exponent must not matter.
   bool admits(const operand_range& row, const operand_range& panel) const {
     const int least = least_exponent(row, panel), most = greatest_exponent(row, panel), f = model_.fraction_bits;
     return shared_ && most - least <= f - low_ && least - f >= -149 && most <= 80 &&
            least - (f - 23) >= model_.least_exponent;
   }
-  /// As there: a negative sum times a scale of zero is -0 here.
+  /// As in exact_blocks; also, a negative sum times a zero scale is -0 here.
   static bool admits_start(const operand_range&, const operand_range&, float c) {
     return fp32_bits(c) != fp32_sign_mask;
   }
@@ -233,11 +237,11 @@ class scaled_blocks {
   static bool share_scales(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run) {
     return runs_share_scales(plan, run, a.block) && runs_share_scales(plan, run, b.block);
   }
-  /// Groups with the same scales can be summed in integers, since nothing is cut off them.
+  /// Groups with equal scales are summed in integers together, since they lose no bits.
   static int run_length(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, const mma_model& m) {
     return m.group % longest_run == 0 && share_scales(a, b, plan, longest_run) ? longest_run : m.subgroup;
   }
-  /// Without a scale above zero sums are zero, whatever the exponent.
+  /// Least exponent of the runs. Without a nonzero scale all sums are zero, and any exponent will do.
   static int least_exponent(const operand_range& row, const operand_range& panel) {
     return row.empty() || panel.empty() ? 0 : row.least + panel.least;
   }
@@ -253,7 +257,7 @@ class scaled_blocks {
     lanes_f64 sum[Rows][2][2];
     double least[Rows], most[Rows];
     for (int i = 0; i < Rows; ++i) {
-      // An accumulator of these magnitudes neither loses bits nor makes a run lose any.
+      // Accumulators of these magnitudes lose no bits and make no run lose any.
       least[i] = power(greatest_exponent(ranges[i], panel_range) - (model_.fraction_bits - 23));
       most[i] = power(least_exponent(ranges[i], panel_range) + model_.fraction_bits - low_ + 1);
       for (int j = 0; j < 2; ++j) {
@@ -288,7 +292,7 @@ class scaled_blocks {
           const auto scale = load_lanes<lanes_f64>(b_scales + j * w / 2);
           for (int i = 0; i < Rows; ++i) {
             const lanes_f64 x = j % 2 == 0 ? to_fp64<0>(sums[i][j / 2]) : to_fp64<1>(sums[i][j / 2]);
-            sum[i][j / 2][j % 2] += x * scales[i] * scale;  // every operation is exact
+            sum[i][j / 2][j % 2] += x * scales[i] * scale;  // exact
           }
         }
       }
@@ -302,7 +306,7 @@ class scaled_blocks {
     }
   }
 
-  /// Redoes by the definition what began outside the range, but for zeros: nothing can be cut off them.
+  /// Recomputes by the definition the lanes that started out of range. Zeros are fine: they have no bits to lose.
   template <int Rows>
   void repair(const lanes_f64 (&before)[Rows][2][2], lanes_f64 (&after)[Rows][2][2], const double (&least)[Rows],
               const double (&most)[Rows], index_t row, index_t column, index_t step) const {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMM under fp32_fma_chain: rows of A and panels of B as FP32, one fused multiply-add a product.
+// GEMM kernel for fp32_fma_chain: rows of A and panels of B as FP32, one fused multiply-add per product.
 #pragma once
 
 #include "rotoscale/detail/gemm_decode.hpp"
@@ -9,7 +9,7 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// fp32_fma_chain: any operands, as FP32 with their block scales multiplied in.
+/// fp32_fma_chain for all operands, which are decoded to FP32 with their block scales.
 class fp32_chain {
  public:
   static constexpr index_t columns = gemm_cols;
@@ -29,7 +29,7 @@ class fp32_chain {
     decode_row(a_, table_a_, r, reinterpret_cast<float*>(to));
     return {};
   }
-  /// An operand that lies transposed is packed from where it is.
+  /// Is a transposed operand packed directly, without a copy?
   static bool reads_in_place(const gemm_operand& x) { return has_column_strips(x); }
   void pack_transposed_rows(index_t first, index_t last, std::byte* to) const {
     decode_transposed_rows(a_, table_a_, first, last, reinterpret_cast<float*>(to));
@@ -55,7 +55,7 @@ class fp32_chain {
   void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
            const operand_range&, const std::byte* panel, float* acc) const {
     if (span.first == span.last) return;
-    // Operands stay in the order of k, which ascends within a span; parts may follow each other otherwise.
+    // Operands stay in ascending k, which is the order within a span; spans and parts may come in another order.
     const index_t k = plan_.k_of(span.first);
     multiply_panels(count, columns, span.last - span.first, reinterpret_cast<const float*>(rows) + k, a_.k,
                     reinterpret_cast<const float*>(panel) + k * columns, a_.k, acc, columns);

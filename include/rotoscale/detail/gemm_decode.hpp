@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rows of an operand as FP32, for the kernels that multiply or pack floats; what packing found out about a row or
+// Decodes rows of an operand to FP32 for kernels that multiply or pack floats. operand_range describes a packed row or
 // panel.
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Row r of an operand as k floats.
+/// Decodes row r of an operand to k floats.
 inline void decode_row(const gemm_operand& a, const decode_table& table, index_t r, float* out) {
-  if (a.k == 0) return;  // there may be no codes
+  if (a.k == 0) return;  // codes may be null
   const std::uint8_t* row = a.codes + r * a.code_stride;
   if (a.element == formats::fp32 && a.block == 0) {
     __builtin_memcpy(out, row, static_cast<std::size_t>(a.k) * sizeof(float));
@@ -38,7 +38,7 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
     const index_t length = a.block == 0 ? a.k : a.block;
     for (index_t first = 0; first < a.k; first += length) {
       const index_t count = a.k - first < length ? a.k - first : length;
-      // A product with a power of two: exact, or rounded once as operand_value rounds it.
+      // Times a power of two: exact, or rounded once, like operand_value.
       const float scale = a.block == 0 ? 1.0f : scale_value(a.scale, operand_scale(a, r, first));
       if (a.element.bits() == 4) {
         decode_nibbles(row + first / 2, count, table, scale, out + first);
@@ -51,7 +51,7 @@ inline void decode_row(const gemm_operand& a, const decode_table& table, index_t
   }
 }
 
-/// Rows [first, last) as floats k apart: in place when they already are, else in `rows`.
+/// Rows [first, last) as floats, k apart: in place if they are stored so, else decoded into `rows`.
 inline const float* decode_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last,
                                 float* rows) {
   if (a.element == formats::fp32 && a.block == 0 && a.code_stride == a.k * static_cast<index_t>(sizeof(float)) &&
@@ -62,13 +62,13 @@ inline const float* decode_rows(const gemm_operand& a, const decode_table& table
   return rows;
 }
 
-/// May an operand that lies transposed be read as it is, by decode_column_strip?
+/// Can decode_column_strip read this transposed operand in place?
 inline bool has_column_strips(const gemm_operand& a) {
   return a.transposed && a.block == 0 &&
          (a.element == formats::fp32 || a.element == formats::bf16 || storage_bits(a.element) == 8);
 }
 
-/// Elements k of rows [first, first + count) of a transposed operand: neighbours in memory.
+/// Decodes element k of rows [first, first + count) of a transposed operand, which are contiguous in memory.
 inline void decode_column_strip(const gemm_operand& a, const decode_table& table, index_t k, index_t first,
                                 index_t count, float* out) {
   const std::uint8_t* codes = a.codes + k * a.code_stride + first * (storage_bits(a.element) / 8);
@@ -85,7 +85,7 @@ inline void decode_column_strip(const gemm_operand& a, const decode_table& table
   }
 }
 
-/// At most 64 rows [first, last) of a transposed operand as floats k apart, in tiles of registers.
+/// Decodes at most 64 rows [first, last) of a transposed operand, k floats apart, in tiles of registers.
 inline void decode_transposed_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last,
                                    float* out) {
   const index_t count = last - first;
@@ -106,14 +106,14 @@ inline void decode_transposed_rows(const gemm_operand& a, const decode_table& ta
   }
 }
 
-/// What a kernel must know of a row of A, or of a panel of B, before it can promise bits.
+/// Properties of a row of A or a panel of B, from which a kernel decides whether it can compute its bits.
 struct operand_range {
-  bool special = false;  ///< NaN, Inf, or what else a kernel leaves to the definition
-  int least = 1 << 20;   ///< exponents of what is not zero: of elements, or of scales
+  bool special = false;  ///< NaN, Inf, or other values that the kernel does not handle
+  int least = 1 << 20;   ///< least exponent of nonzero values: of elements, or of scales
   int most = -(1 << 20);
-  int min_scale = 1 << 20;  ///< exponents of block scales, where they are packed apart from elements
+  int min_scale = 1 << 20;  ///< exponents of block scales, if packed separately from elements
   int max_scale = -(1 << 20);
-  int offset = 0;  ///< packed exponents are relative to this
+  int offset = 0;  ///< subtracted from packed exponents
 
   void include(int exponent) {
     least = exponent < least ? exponent : least;

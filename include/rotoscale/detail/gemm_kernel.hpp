@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP32 microkernel: C = A · B over panels of B, one fused multiply-add a product. An accumulator is one chain along
-// ascending K; blocking K or splitting M and N changes no bit of it.
+// The FP32 microkernel: C += A · B over panels of B, one fused multiply-add per product. Each accumulator is one chain
+// along ascending K, so blocking of K, M and N changes no bit.
 #pragma once
 
 #include "rotoscale/detail/simd.hpp"
@@ -10,10 +10,10 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Rows of a microkernel's tile, two registers wide: as many accumulators as leave room for two registers of B and one
-/// of A, of 32, 16 and 16.
+/// Rows of a microkernel tile, which is two registers wide. The accumulators leave room for two registers of B and one
+/// of A, out of 32 (AVX-512), 16 and 16.
 #if defined(__AVX512F__)
-inline constexpr int gemm_rows = 8;  // the products of a block need no second set
+inline constexpr int gemm_rows = 8;  // no second set of registers for a block's products
 #elif defined(__AVX2__) && defined(__FMA__)
 inline constexpr int gemm_rows = 6;
 #else
@@ -21,11 +21,11 @@ inline constexpr int gemm_rows = 4;
 #endif
 inline constexpr int gemm_cols = 2 * lane_count;
 
-/// Panels of B: for each gemm_cols columns, k-major rows of gemm_cols floats, the last panel padded with zeros.
+/// Panels of B: gemm_cols columns each, k-major rows of gemm_cols floats. The last panel is zero-padded.
 inline index_t panel_count(index_t n) { return (n + gemm_cols - 1) / gemm_cols; }
 inline index_t panel_floats(index_t n, index_t k) { return panel_count(n) * gemm_cols * k; }
 
-/// Rows × 2 registers of C += A · panel; A's rows are `lda` apart with k contiguous.
+/// C += A · panel for Rows × 2 registers. Rows of A are `lda` apart, with k contiguous.
 template <int Rows>
 inline void multiply_tile(index_t k, const float* a, index_t lda, const float* panel, float* c, index_t ldc) {
   constexpr int w = lane_count;
@@ -47,7 +47,7 @@ inline void multiply_tile(index_t k, const float* a, index_t lda, const float* p
   }
 }
 
-/// The last rows of a matrix, fewer than gemm_rows.
+/// multiply_tile for the last rows of a matrix, fewer than gemm_rows.
 template <int Rows>
 inline void multiply_tail(int rows, index_t k, const float* a, index_t lda, const float* panel, float* c, index_t ldc) {
   if constexpr (Rows > 0) {
@@ -56,8 +56,8 @@ inline void multiply_tail(int rows, index_t k, const float* a, index_t lda, cons
   }
 }
 
-/// C[m × panels] += A[m × k] · B. C must have room for whole panels (ldc >= panel_count(n) * gemm_cols). Panels are
-/// `panel_k` deep, of which rows [0, k) are used. K goes in steps that keep a panel slice in the first-level cache.
+/// C[m × panels] += A[m × k] · B. C must hold whole panels (ldc >= panel_count(n) * gemm_cols). Panels are `panel_k`
+/// deep; rows [0, k) are used. Steps along K keep a panel slice in L1.
 inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, index_t lda, const float* panels,
                             index_t panel_k, float* c, index_t ldc) {
   constexpr index_t k_step = 256;  // × gemm_cols floats = 32 KiB
@@ -75,7 +75,7 @@ inline void multiply_panels(index_t m, index_t n, index_t k, const float* a, ind
   }
 }
 
-/// Packs one panel from rows that have k contiguous: row j of the panel's columns is rows + j * stride.
+/// Packs one panel from rows with contiguous k: column j of the panel is the row at rows + j * stride.
 template <int Columns = gemm_cols>
 inline void pack_panel_from_rows(const float* rows, index_t stride, index_t valid, index_t k, float* panel) {
   index_t p = 0;
@@ -98,7 +98,7 @@ inline void pack_panel_from_rows(const float* rows, index_t stride, index_t vali
   }
 }
 
-/// Packs all panels of a k × n matrix of FP32 with any strides.
+/// Packs all panels of a k × n FP32 matrix with any strides.
 inline void pack_panels(matrix<const float> b, float* panels) {
   const index_t k = b.extent(0);
   const index_t n = b.extent(1);

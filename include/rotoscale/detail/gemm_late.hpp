@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMM under `late_c` and `late_c_split` models, AMD's units from CDNA3 on, for operands without block scales, packed
-// as for `aligned` models. A step's products are cut to integers at their own largest exponent (split: even and odd
-// ones each at theirs); then they join the accumulator in FP64, which holds every number of the definition exactly.
+// GEMM kernel for `late_c` and `late_c_split` models, AMD's units from CDNA3 on. Operands have no block scales and are
+// packed as for `aligned` models. A step truncates its products to integers at their largest exponent (split: even and
+// odd products each at theirs). It then adds the accumulator in FP64, which is exact.
 #pragma once
 
 #include "rotoscale/detail/gemm_aligned.hpp"
@@ -29,7 +29,7 @@ class late_steps : private aligned_steps {
   late_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
       : aligned_steps(a, b, o, plan) {}
 
-  /// As for aligned_steps; sums have more bits below their largest product.
+  /// As for aligned_steps, but sums have more bits below their largest product.
   bool admits(const operand_range& row, const operand_range& panel) const {
     if (row.special || panel.special) return false;
     const int offset = row.offset + panel.offset;
@@ -51,18 +51,17 @@ class late_steps : private aligned_steps {
 
  private:
   static constexpr int fraction_bits = 24, late_bits = 31;
-  /// Bits of the products' sum below those of the accumulator's.
+  /// Bits that the products' sum has below the accumulator's last bit.
   static constexpr int guard_bits = late_bits + 1 - fraction_bits;
-  // Products of numbers below 2 in their exponent.
+  // Products of numbers below 2.
   static_assert(std::int64_t{products_of_partial} << (fraction_bits + 2) < std::int64_t{1} << 31);
-  static_assert(32 * (15 * 15) << (fraction_bits - 6) < std::int64_t{1} << 31);  // of four bits each
-  // Of step sums, relative: the exponent of a zero is less than that of any product, and no sum that is not zero lies
-  // below min_c.
+  static_assert(32 * (15 * 15) << (fraction_bits - 6) < std::int64_t{1} << 31);  // factors of four bits
+  // Relative exponents: a zero's is below that of any product, and no nonzero sum is below min_c.
   static constexpr int no_product = -96;
   static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < no_product &&
                 -2 * aligned_packing::top_exponent - late_bits - 1 >= min_c - 1);
 
-  /// Sums of a step's products, cut at 2^(exponent - fraction_bits), of all (one part) or of even and odd ones.
+  /// Sums of a step's products, truncated at 2^(exponent - fraction_bits): one sum of all, or one each of even and odd.
   template <int Rows, int Parts>
   struct step_sums {
     lanes_i32 sum[Parts][Rows][4], exponent[Parts][Rows][4];
@@ -87,14 +86,14 @@ class late_steps : private aligned_steps {
     }
   }
 
-  /// The largest exponents of every Parts-th product of [first, last), or what is below no_product, and the factors
-  /// that cut them.
+  /// Largest exponent of every Parts-th product of [first, last), or less than no_product if all are zero, and the
+  /// factors that truncate the products.
   template <int Rows, int Parts>
   void align(index_t first, index_t last, const place& at, const packed& x, lanes_i32 (&exponent)[Rows][4],
              lanes_f32 (&up)[Rows][4]) const {
     for (int i = 0; i < Rows; ++i) {
       const std::int32_t* const row = pack_.row_exponents(at.rows + i * row_bytes());
-      lanes_i8 top{};  // nvcc's front end crashes on a sum in a declaration, and on vectors in a conditional expression
+      lanes_i8 top{};  // nvcc's front end crashes on a sum in a declaration and on vectors in a conditional expression
       top = top + static_cast<std::int8_t>(aligned_packing::zero_exponent);
       for (index_t p = first; p < last; p += Parts) {
         top = largest_sum(top, __builtin_bit_cast(lanes_i8, broadcast(row[p])),
@@ -109,16 +108,16 @@ class late_steps : private aligned_steps {
     }
   }
 
-  /// The accumulators plus a step's sums.
+  /// Adds a step's sums to the accumulators.
   template <int Rows, int Parts>
   void join(const step_sums<Rows, Parts>& s, int i, int v, float* acc) const {
     const auto c = load_lanes<lanes_f32>(acc);
     const lanes_i32 of_c = ((__builtin_bit_cast(lanes_i32, c) >> 23) & 0xFF) - 127;
     lanes_i32 of_products = s.exponent[0][i][v];
     if constexpr (Parts == 2) of_products = larger(of_products, s.exponent[1][i][v]);
-    // Zeros have lesser exponents.
+    // Zeros have smaller exponents than this.
     const lanes_i32 e = larger(larger(of_products, of_c), broadcast(std::int32_t{no_product}));
-    // Far below, any shift leaves 0 or -1.
+    // For far smaller terms any larger shift gives the same 0 or -1.
     constexpr std::int32_t far = -64;
     const lanes_f32 down = power_of_two(larger(of_products - e + guard_bits, broadcast(far)));
     lanes_f32 part_down[Parts];
@@ -141,19 +140,19 @@ class late_steps : private aligned_steps {
       }
       const lanes_f64 sum = round_down(products * to_fp64<Half>(down)) +
                             round_down(to_fp64<Half>(kept_c) * to_fp64<Half>(up)) * double(1 << guard_bits);
-      // -0 is no result.
+      // + 0.0 turns -0 into +0.
       return leading_bits_down(sum) * to_fp64<Half>(unit) * (1.0 / (1 << guard_bits)) + 0.0;
     };
     store_lanes(acc, to_fp32(half.template operator()<0>(), half.template operator()<1>()));
   }
 
-  /// Numbers below 2^51 to integers, toward minus infinity.
+  /// Rounds numbers below 2^51 down to integers.
   static lanes_f64 round_down(lanes_f64 x) {
     constexpr double magic = 0x1.8p52;
     const lanes_f64 nearest = (x + magic) - magic;
     return nearest > x ? nearest - 1.0 : nearest;
   }
-  /// The leading late_bits + 1 bits, toward minus infinity.
+  /// Keeps the leading late_bits + 1 bits, rounding down.
   static lanes_f64 leading_bits_down(lanes_f64 x) {
     constexpr std::int64_t below = (std::int64_t{1} << (52 - late_bits)) - 1;
     const lanes_i64 bits = __builtin_bit_cast(lanes_i64, x);

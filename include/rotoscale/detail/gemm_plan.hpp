@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// walk_k's order along K as a list for all outputs, so that operands can be packed in that order and kernels see
-// nothing but steps.
+// walk_k's order along K as a list, made once for all outputs. Operands are packed in that order, so kernels see only
+// steps.
 #pragma once
 
 #include <span>
@@ -12,18 +12,18 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Consecutive steps of one chain, and what happens to the accumulator around them.
+/// Consecutive steps of one chain, and the accumulator's additions around them.
 struct gemm_span {
   index_t first = 0, last = 0;  ///< steps
-  bool restart = false;         ///< the accumulator starts from +0, or from C
+  bool restart = false;         ///< start from +0, or from C (from_c)
   bool from_c = false;
-  bool instruction_ends = false;  ///< c_last: the accumulator is added to the chain
-  bool interval_ends = false;     ///< the chain is added to the part
-  bool part_ends = false;         ///< the part is added to the sum
+  bool instruction_ends = false;  ///< c_last: add the accumulator to the chain
+  bool interval_ends = false;     ///< add the chain to the part
+  bool part_ends = false;         ///< add the part to the sum
   bool first_interval = false, first_part = false;
 };
 
-/// Writes the list as walk_k leads it along K; without memory for it, counts what there is to write.
+/// Visitor of walk_k that writes the list. Without memory it only counts the entries.
 class gemm_planner : public k_visitor {
  public:
   gemm_planner(const mma_model& m, index_t slice, index_t* order = nullptr, gemm_span* spans = nullptr)
@@ -85,8 +85,8 @@ class gemm_planner : public k_visitor {
   bool is_first_chain_ = true, is_first_part_ = true;
 };
 
-/// How long gemm_planner's list is, without the walk: all whole instructions of a chain are alike, all whole chains of
-/// a part, and all parts but the last.
+/// Length of gemm_planner's list, computed without the walk. Whole instructions of a chain have equal counts, and so do
+/// whole chains of a part and all parts except the last.
 struct gemm_plan_size {
   index_t positions = 0, spans = 0;
 
@@ -123,25 +123,24 @@ struct gemm_plan_size {
   }
 };
 
-/// The list, in scratch memory. Spans are cut so that they hold about `slice` positions: a panel's part that stays in
-/// the first-level cache.
+/// The list, in scratch memory. Spans hold about `slice` positions, so that a panel's slice stays in L1.
 class gemm_plan {
  public:
-  /// `counts_only`: its size and nothing else.
+  /// `counts_only`: computes only the size.
   gemm_plan(index_t k, const gemm_options& o, index_t slice, bool counts_only = false)
       : gemm_plan(k, o, slice, counts_only, gemm_plan_size::of(k, o, slice)) {}
 
-  const int group;  ///< positions of a step
+  const int group;  ///< positions per step
 
   std::span<const gemm_span> spans() const { return {spans_.data(), static_cast<std::size_t>(span_count_)}; }
   index_t positions() const { return positions_; }
   index_t steps() const { return positions_ / group; }
-  /// k of a position, -1 for padding: a product of zeros.
+  /// k of a position; -1 for padding, which multiplies zeros.
   index_t k_of(index_t position) const { return order_[position]; }
-  /// Position i is k = i, then padding.
+  /// Is position i always k = i, with all padding at the end?
   bool ascending() const { return ascending_; }
   bool counts_only() const { return counts_only_; }
-  /// Of scratch memory.
+  /// Scratch bytes of the list.
   std::size_t bytes() const {
     return scratch_array<index_t>::bytes(positions_) + scratch_array<gemm_span>::bytes(span_count_);
   }
@@ -170,11 +169,11 @@ class gemm_plan {
   bool ascending_ = true;
 };
 
-/// Puts a row's elements, k in all, where the plan wants them; padding is zero. `to` has plan.positions() elements.
+/// Copies a row of k elements into the plan's order, with zeros as padding. `to` has plan.positions() elements.
 template <class T>
 inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
   const index_t positions = plan.positions();
-  if (positions == 0) return;  // memcpy takes no null, whatever the size
+  if (positions == 0) return;  // memcpy must not get null, even for size 0
   if (plan.ascending()) {
     __builtin_memcpy(to, row, static_cast<std::size_t>(k) * sizeof(T));
     for (index_t i = k; i < positions; ++i) to[i] = T{0};
@@ -183,8 +182,7 @@ inline void arrange(const gemm_plan& plan, const T* row, index_t k, T* to) {
   for (index_t i = 0; i < positions; ++i) to[i] = plan.k_of(i) < 0 ? T{0} : row[plan.k_of(i)];
 }
 
-/// Do the products of each run of `run` positions share their scales, where scales are for `block` elements? Not known
-/// of a plan that counts only.
+/// Do the products of each run of `run` positions share scales of `block` elements? Unknown if the plan only counts.
 inline bool runs_share_scales(const gemm_plan& plan, int run, int block) {
   if (block == 0) return true;
   if (plan.counts_only()) return false;
@@ -196,7 +194,7 @@ inline bool runs_share_scales(const gemm_plan& plan, int run, int block) {
   return true;
 }
 
-/// One step of one output by the definition.
+/// One step of one output, by the definition.
 inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j,
                       const gemm_plan& plan, index_t step, float c) {
   mma_product products[max_mma_group];
@@ -207,7 +205,7 @@ inline float step_ref(const mma_model& m, const gemm_operand& a, index_t i, cons
   return fp32_value(mma_step(m, products, count, unpack(formats::fp32, fp32_bits(c))));
 }
 
-/// Runs f.template operator()<R>(i) over `count` rows, Rows at a time and the rest one by one.
+/// Calls f.template operator()<R>(i) for all rows: R = Rows while possible, then R = 1.
 template <int Rows, class Function>
 inline void for_row_tiles(index_t count, const Function& f) {
   index_t i = 0;

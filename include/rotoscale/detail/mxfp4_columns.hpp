@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Column-wise MXFP4 for AVX-512 with byte instructions: a cache line of the source at a time, which is one tile of FP32
-// columns or two of BF16 ones, the even and the odd columns. A line's codes are computed after the next line's scales
-// are begun, so that processors need not wait for them.
+// Column-wise MXFP4 for AVX-512 with byte instructions. It takes a cache line of the source at a time: one tile of FP32
+// columns, or two tiles (even and odd columns) of BF16. A line's codes are computed after the next line's scales are
+// begun, which hides the latency of the scales.
 #pragma once
 
 #include "rotoscale/detail/mxfp4_rows.hpp"
@@ -12,15 +12,15 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Columns of a line, as tiles of one block a lane.
+/// Columns of a line, as tiles with one block per lane.
 template <class T>
 struct line_tiles {
   static constexpr int count = static_cast<int>(sizeof(float) / sizeof(T));
-  lanes_u32 x[count][32];  ///< rotated
+  lanes_u32 x[count][32];  ///< rotated elements
   tile_scales scales[count];
   bool ordinary = false;
 
-  /// Lanes of tile t are columns `count` apart, from column t on.
+  /// Loads tile t: its lanes are columns `count` apart, from column t on.
   [[gnu::always_inline]] static void load(const float* from, lanes_u32 (&to)[count][16], int i) {
     load_as_fp32(from, to[0][i]);
   }
@@ -31,10 +31,10 @@ struct line_tiles {
   }
 };
 
-/// Joins the magnitudes of sixteen rotated elements to `amax`, above the bits of Inf if one is NaN. The last
-/// butterflies were between elements i and i + 8: if one of such a pair is NaN, so is the other one, or it is infinite.
+/// amax of `amax` and sixteen rotated elements; above the bits of Inf if one is NaN. The last butterflies paired
+/// elements i and i + 8: if one of a pair is NaN, the other is NaN or infinite.
 [[gnu::always_inline]] inline void join_rotated_amax(const lanes_u32 (&x)[16], lanes_u32& amax) {
-  constexpr int larger_magnitude = 0b1011;  // of two numbers, positive; a number rather than NaN
+  constexpr int larger_magnitude = 0b1011;  // the larger magnitude, positive; a number before NaN
   unrolled<8>([&](auto i) __attribute__((always_inline)) {
     const auto larger =
         __builtin_bit_cast(lanes_u32, _mm512_maskz_range_ps(0xFFFF, __builtin_bit_cast(__m512, x[i]),
@@ -43,7 +43,7 @@ struct line_tiles {
   });
 }
 
-/// Goes down a column of lines, a row of the source at a time.
+/// Walks down a column of lines, one source row at a time.
 template <class T>
 class line_walk {
  public:
@@ -52,7 +52,7 @@ class line_walk {
     const T* at = at_;
     at_ = reinterpret_cast<const T*>(address_ahead(at_, stride_ * static_cast<index_t>(sizeof(T))));
 #if defined(__GNUC__)
-    __asm__("" : "+r"(at_));  // one pointer: compilers would rather keep one for each row, in memory
+    __asm__("" : "+r"(at_));  // keeps one pointer; compilers would keep one per row in memory
 #endif
     return at;
   }
@@ -62,9 +62,9 @@ class line_walk {
   index_t stride_;
 };
 
-/// Blocks of a line's columns as far as their scales; `from` is their first element, `stride` lies between elements.
-/// Half of the rows of `fetched` are fetched here, the others in end_line: spread, they keep no load of this line
-/// waiting.
+/// Loads, rotates and scales the blocks of a line's columns. `from` is their first element; elements are `stride`
+/// apart. Half of the rows of `fetched` are prefetched here, the others in end_line, so that no load of this line
+/// waits.
 template <bool Round, chunk_rotation Rotation, class T>
 [[gnu::always_inline]] inline void begin_line(const tile_plan& p, const std::uint32_t (&signs)[32], const T* from,
                                               index_t stride, line_walk<T>& fetched, line_tiles<T>& line) {
@@ -100,14 +100,14 @@ template <bool Round, chunk_rotation Rotation, class T>
   for (int t = 0; t < tiles; ++t) line.ordinary &= quick_scales(p, amax[t], wrapped[t], line.scales[t]);
 }
 
-/// Lanes of two tiles of even and odd columns to the order of the columns.
+/// Interleaves the lanes of two tiles of even and odd columns into column order.
 [[gnu::always_inline]] inline void interleave_lanes(lanes_u32& even, lanes_u32& odd) {
   const lanes_u32 a = even, b = odd;
   even = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   odd = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
-/// Codes and scales of a line as block number `block` of staged rows.
+/// Writes codes and scales of a line as block `block` of staged rows.
 template <class T>
 [[gnu::always_inline]] inline void end_line(const line_tiles<T>& line, line_walk<T>& fetched, int block,
                                             staged_rows* staged) {
@@ -128,9 +128,11 @@ template <class T>
   }
 }
 
-/// Block `block` of the panels of whole lines of columns from v on. Returns the first column that is left: less than a
-/// line of them. Lines with other than ordinary blocks go the exact way; lines `early` ahead are fetched; between() is
-/// called once a line.
+/// Quantizes block `block` of the panels for whole lines of columns from v on. Returns the first remaining column;
+/// fewer than a line remain.
+/// - Lines with blocks that are not ordinary take the exact path.
+/// - Lines are prefetched `early` lines ahead.
+/// - between() is called once per line.
 template <bool Round, chunk_rotation Rotation, class T, class Between>
 inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_t k, index_t v, index_t end, index_t e,
                               int block, index_t early, staged_rows* staged, const Between& between) {
@@ -139,7 +141,7 @@ inline index_t quantize_lines(const tile_plan& p, matrix<const T> source, index_
   for (int i = 0; i < 32; ++i) signs[i] = (p.o.rotation.signs[0] >> i & 1u) << 31;
   const T* from = source.data + e * source.stride(0) + v;
   const index_t stride = source.stride(0);
-  // What is not left of this band is the next one's beginning.
+  // Beyond the end of this band, prefetch the start of the next one.
   const index_t width = (end - v) / columns * columns, last_line = v + width - columns,
                 ahead = width < early * columns ? width : early * columns, next_band = 32 * stride - width;
   line_tiles<T> lines[2];

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// MXFP4 blocks to FP32 or BF16 by a table of the codes' values under the block's scale, in registers.
+// Decodes MXFP4 blocks to FP32 or BF16 with an in-register table: the values of all codes under the block's scale.
 #pragma once
 
 #include "rotoscale/detail/decode.hpp"
@@ -10,15 +10,15 @@ namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
 #if defined(__AVX512BW__)
-// Zero-masked intrinsics: g++ 12 warns of an uninitialised value inside its own header for the plain ones.
+// Zero-masked intrinsics, since g++ 12 warns of an uninitialised value in its own header for the plain ones.
 
-/// The values of the sixteen codes of E2M1, times a scale. NaN of all of them is the canonical one.
+/// Values of the sixteen E2M1 codes times a scale. A NaN scale makes all of them the canonical NaN.
 class e2m1_values {
  public:
   explicit e2m1_values(const decode_table& table) : v_(_mm512_loadu_ps(table.value)) {}
   e2m1_values times(float scale) const { return e2m1_values(_mm512_mul_ps(v_, _mm512_set1_ps(scale))); }
 
-  /// A block: 16 bytes to 32 elements, past the caches if `stream`.
+  /// Decodes a block: 16 bytes to 32 elements, with streaming stores if `stream`.
   void decode(const std::uint8_t* codes, float* to, bool stream) const {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
     const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
@@ -30,7 +30,7 @@ class e2m1_values {
       stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 16 * h), v) : _mm512_storeu_si512(to + 16 * h, v);
     }
   }
-  /// To BF16: an E2M1 number times a power of two needs no more than the leading half of FP32.
+  /// Decodes to BF16. An E2M1 number times a power of two fits in the leading half of FP32.
   void decode(const std::uint8_t* codes, bf16* to, bool stream) const {
     const __m512i leading = _mm512_maskz_srli_epi32(0xFFFF, _mm512_castps_si512(v_), 16);
     const __m512i table = _mm512_maskz_broadcast_i64x4(0xFF, _mm512_maskz_cvtepi32_epi16(0xFFFF, leading));
@@ -48,13 +48,13 @@ class e2m1_values {
 
 #elif defined(__AVX2__)
 
-/// The values of the codes 0 to 7 of E2M1, times a scale; codes 8 to 15 are these with a sign, but for NaN.
+/// Values of the E2M1 codes 0 to 7 times a scale. Codes 8 to 15 are the same with a sign, except NaN.
 class e2m1_values {
  public:
   explicit e2m1_values(const decode_table& table) : v_(_mm256_loadu_ps(table.value)) {}
   e2m1_values times(float scale) const { return e2m1_values(_mm256_mul_ps(v_, _mm256_set1_ps(scale))); }
 
-  /// A block: 16 bytes to 32 elements, past the caches if `stream`.
+  /// Decodes a block: 16 bytes to 32 elements, with streaming stores if `stream`.
   void decode(const std::uint8_t* codes, float* to, bool stream) const {
     const __m256i nibble_places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
     for (int i = 0; i < 4; ++i) {
@@ -62,12 +62,12 @@ class e2m1_values {
       __builtin_memcpy(&word, codes + 4 * i, sizeof word);
       const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(word), nibble_places);
       const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(code, 28), sign_of_numbers());
-      const __m256 magnitude = _mm256_permutevar8x32_ps(v_, code);  // by the low three bits
+      const __m256 magnitude = _mm256_permutevar8x32_ps(v_, code);  // indexed by the low three bits
       store(_mm256_xor_si256(_mm256_castps_si256(magnitude), sign), to + 8 * i, stream);
     }
   }
-  /// To BF16: an E2M1 number times a power of two needs no more than the leading half of FP32. The halves' bytes come
-  /// from two tables of bytes.
+  /// Decodes to BF16. An E2M1 number times a power of two fits in the leading half of FP32, whose two bytes come from
+  /// two byte tables.
   void decode(const std::uint8_t* codes, bf16* to, bool stream) const {
     const __m256i bytes_apart =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 6, 10, 14, 3, 7, 11, 15, -1, -1, -1, -1, -1, -1, -1, -1));
@@ -93,7 +93,7 @@ class e2m1_values {
   __m256i sign_of_numbers() const {
     return _mm256_slli_epi32(_mm256_castps_si256(_mm256_cmp_ps(v_, v_, _CMP_ORD_Q)), 31);
   }
-  __m256i sign_of_bytes() const {  // all lanes are NaN, or none is
+  __m256i sign_of_bytes() const {  // either all lanes are NaN or none
     return _mm256_and_si256(_mm256_castps_si256(_mm256_cmp_ps(v_, v_, _CMP_ORD_Q)), _mm256_set1_epi8(-128));
   }
   static void store(__m256i x, void* to, bool stream) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise MXFP4 without a transpose, for AVX-512 with byte instructions: a block is a register of its even elements
-// and one of its odd ones, read and written as a stream. Sixteen blocks at a time share the search for their scales.
+// Row-wise MXFP4 without a transpose, for AVX-512 with byte instructions. A block is one register of even elements and
+// one of odd elements, read and written as a stream. Sixteen blocks compute their scales together.
 #pragma once
 
 #include "rotoscale/detail/quantize_panel.hpp"
@@ -13,14 +13,14 @@ inline namespace ROTOSCALE_ISA {
 
 inline constexpr int chunk_blocks = lane_count;
 
-/// Is this the way for these? Rotations of more points or other roundings have tiles.
+/// Can this path quantize `p`? Other rotations and roundings use tiles.
 inline bool is_chunked(const tile_plan& p) {
   constexpr block_format covered = mxfp4;
   return p.f == covered && p.o.rounding == rounding::nearest_even && p.o.rotation.points <= 16;
 }
 
-/// How a source type's block lies in two registers: byte b of its codes comes from lane lane_of_byte(b), and
-/// butterflies of 2, 4 and 8 elements are between lanes that differ in steps[0], [1] and [2].
+/// Position of a block in two registers, by source type. Byte b of its codes comes from lane lane_of_byte(b).
+/// Butterflies of 2, 4 and 8 elements pair lanes that differ in steps[0], [1] and [2].
 template <class T>
 struct block_lanes;
 template <>
@@ -44,7 +44,7 @@ struct block_lanes<bf16> {
   }
 };
 
-/// Lane i of the result: x[i ^ Step].
+/// Lane i of the result is x[i ^ Step].
 template <int Step>
 [[gnu::always_inline]] inline __m512 other_lanes(__m512 x) {
   if constexpr (Step == 1) return _mm512_maskz_permute_ps(0xFFFF, x, 0xB1);
@@ -53,16 +53,16 @@ template <int Step>
   if constexpr (Step == 8) return _mm512_maskz_shuffle_f32x4(0xFFFF, x, x, 0x4E);
 }
 
-/// Keeps a constant in a register: compilers would rather compute it again for each use.
+/// Keeps a constant in a register; compilers would recompute it for each use.
 inline void keep_in_register(__m512& x) {
 #if defined(__GNUC__)
   __asm__("" : "+v"(x));
 #endif
 }
 
-/// Butterflies of H16 over both halves of a block, without the factor, in hadamard's order. The first are between even
-/// and odd elements, the others between lanes: a + b in the lower one, a - b in the upper one. (Times ±1 is exact, so a
-/// fused operation rounds alike.)
+/// Butterflies of H16 on both halves of a block, without the factor, in hadamard's order. The first pass pairs even and
+/// odd elements, the others pair lanes: a + b in the lower lane, a - b in the upper one. Multiplying by ±1 is exact, so
+/// the fused form rounds equally.
 template <class T>
 class block_butterflies {
  public:
@@ -72,7 +72,7 @@ class block_butterflies {
       keep_in_register(sign_[i]);
     });
   }
-  /// Of four blocks, pass by pass: the next instructions then never wait for the last ones.
+  /// Four blocks, pass by pass, so that independent instructions hide the latency.
   [[gnu::always_inline]] void operator()(lanes_u32 (&blocks)[4][2]) const {
     __m512 x[4][2];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
@@ -95,7 +95,7 @@ class block_butterflies {
   __m512 sign_[3];
 };
 
-/// Largest lanes of four registers, in lane order 4 i + b within each group i of four lanes of all of them.
+/// Maximum within groups of four lanes, for four registers: lane 4 i + b is group i of register b.
 [[gnu::always_inline]] inline __m512i largest_of_quads(const __m512i (&m)[4]) {
   const auto join = [](__m512i a, __m512i b) __attribute__((always_inline)) {
     return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_unpacklo_epi32(0xFFFF, a, b),
@@ -105,7 +105,7 @@ class block_butterflies {
   return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_unpacklo_epi64(0xFF, low, high),
                                 _mm512_maskz_unpackhi_epi64(0xFF, low, high));
 }
-/// The same across groups: lane 4 i + b of the result belongs to register i and block b.
+/// Maximum across groups: lane 4 i + b of the result belongs to register i and block b.
 [[gnu::always_inline]] inline __m512i largest_of_lanes(const __m512i (&q)[4]) {
   const auto join = [](__m512i a, __m512i b) __attribute__((always_inline)) {
     return _mm512_maskz_max_epu32(0xFFFF, _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, 0x88),
@@ -114,7 +114,7 @@ class block_butterflies {
   return join(join(q[0], q[1]), join(q[2], q[3]));
 }
 
-/// Lanes of bytes of four blocks to the blocks' bytes: byte b of block j is byte j of lane_of_byte(b).
+/// Converts lane order to byte order for four blocks: byte b of block j is byte j of lane_of_byte(b).
 template <class T>
 struct block_order {
   alignas(64) std::uint8_t index[64] = {};
@@ -125,18 +125,18 @@ struct block_order {
   }
 };
 
-/// The rotation's signs in the even and odd lanes of a block.
+/// Signs of the rotation in the even and odd lanes of a block.
 template <class T>
 inline void signs_of_lanes(const rotation& r, lanes_u32 (&signs)[2]) {
   for (int i = 0; i < 32; ++i) signs[i % 2][block_lanes<T>::lane_of_byte(i / 2)] = (r.signs[0] >> i & 1u) << 31;
 }
 
-/// Blocks of a chunk on their way.
+/// Blocks of a chunk in flight.
 struct chunk {
   lanes_u32 x[chunk_blocks][2];  ///< even and odd elements, rotated
-  lanes_u32 amax, wrapped;       ///< of each block; `wrapped` as in load_tile
+  lanes_u32 amax, wrapped;       ///< per block; `wrapped` as in load_tile
   tile_scales scales;
-  int count = 0;  ///< blocks to encode, at most 16; others were invented
+  int count = 0;  ///< blocks to encode, at most 16; the others are padding
   std::uint8_t *to, *to_scales;
 };
 
@@ -146,7 +146,7 @@ template <bool Round, chunk_rotation Rotation, class T>
 inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], index_t ahead, chunk& c) {
   const block_butterflies<T> butterflies;
   __m512i quads[4];
-  __mmask16 numbers[4] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};  // lanes without NaN; four chains are shorter than one
+  __mmask16 numbers[4] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};  // lanes that are not NaN, in four dependency chains
   c.wrapped = lanes_u32{};
   for (int g = 0; g < 4; ++g) {
     lanes_u32 x[4][2];
@@ -168,7 +168,7 @@ inline void load_chunk(const T* from, const lanes_u32 (&signs)[2], index_t ahead
     __m512i largest[4];
     unrolled<4>([&](auto i) __attribute__((always_inline)) {
       const auto even = __builtin_bit_cast(__m512, x[i][0]), odd = __builtin_bit_cast(__m512, x[i][1]);
-      constexpr int larger_magnitude = 0b1011;  // of two numbers, positive; a number rather than NaN
+      constexpr int larger_magnitude = 0b1011;  // the larger magnitude, positive; a number before NaN
       largest[i] = __builtin_bit_cast(__m512i, _mm512_maskz_range_ps(0xFFFF, even, odd, larger_magnitude));
       numbers[i] = _mm512_mask_cmp_ps_mask(numbers[i], even, odd, _CMP_ORD_Q);
       c.x[4 * g + i][0] = x[i][0];
@@ -188,7 +188,7 @@ inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines
   e2m1_words::factor_of(s, factors);
   const auto* factor_of_block = reinterpret_cast<const char*>(&factors);
 #if defined(__GNUC__)
-  __asm__("" : "+r"(factor_of_block) : : "memory");  // lanes by loads: g++ would rather permute the register
+  __asm__("" : "+r"(factor_of_block) : : "memory");  // reloads lanes from memory; g++ would permute the register
 #endif
   unrolled<4>([&](auto g) __attribute__((always_inline)) {
     lanes_u32 factor[4], word;
@@ -204,7 +204,7 @@ inline void encode_chunk(const chunk& c, const tile_scales& s, lanes_u32 (&lines
   });
 }
 
-/// Blocks from `from` on as far as their scales. False if one of them is not ordinary (quick_scales).
+/// Loads, rotates and scales the blocks from `from` on. Returns false if one is not ordinary (quick_scales).
 template <class T>
 inline bool begin_chunk(const tile_plan& p, const lanes_u32 (&signs)[2], const T* from, index_t ahead, chunk& c) {
   const auto load = [&]<bool Round>(std::bool_constant<Round>) {
@@ -217,7 +217,7 @@ inline bool begin_chunk(const tile_plan& p, const lanes_u32 (&signs)[2], const T
   return quick_scales(p, c.amax, c.wrapped, c.scales);
 }
 
-/// The codes and scales of a chunk.
+/// Writes the codes and scales of a chunk.
 template <class T>
 inline void end_chunk(const chunk& c, bool stream) {
   lanes_u32 lines[4];
@@ -236,12 +236,12 @@ inline void end_chunk(const chunk& c, bool stream) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(c.to_scales), scales);
 }
 
-/// Rows on their way. A chunk is ended after the next one is begun, be it of the next row, so that processors need not
-/// wait for its scales. Chunks with other than ordinary blocks go the exact way, as rows of one block.
+/// Rows in flight. A chunk is ended after the next one is begun, possibly of the next row, which hides the latency of
+/// its scales. Chunks with blocks that are not ordinary take the exact path, as rows of one block.
 template <class T>
 class chunked_rows {
  public:
-  /// The source is fetched `ahead` bytes before its use.
+  /// Prefetches the source `ahead` bytes before its use.
   chunked_rows(const tile_plan& p, bool stream, index_t ahead) : p_(p), stream_(stream), ahead_(ahead) {
     signs_of_lanes<T>(p.o.rotation, signs_);
   }
@@ -251,7 +251,7 @@ class chunked_rows {
   chunked_rows(const chunked_rows&) = delete;
   chunked_rows& operator=(const chunked_rows&) = delete;
 
-  /// A part of one output row: `blocks` blocks from `from` on, whose codes and scales lie back to back.
+  /// Quantizes a part of one output row: `blocks` blocks from `from` on, with contiguous codes and scales.
   void quantize(const T* from, index_t blocks, std::uint8_t* codes, std::uint8_t* scales) {
     for (index_t b = 0; b < blocks; b += chunk_blocks) {
       if (blocks - b >= chunk_blocks) {
@@ -263,7 +263,7 @@ class chunked_rows {
   }
 
  private:
-  /// Fewer blocks than a chunk has: zeros take the places of the others.
+  /// Takes fewer blocks than a chunk holds, and pads with zeros.
   void add_some(const T* from, int count, std::uint8_t* codes, std::uint8_t* scales) {
     T padded[32 * chunk_blocks];
     for (int i = 0; i < 32 * chunk_blocks; ++i) padded[i] = i < 32 * count ? from[i] : T();

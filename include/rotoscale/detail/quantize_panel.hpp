@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a quantized matrix out of tiles. So many blocks of a tile's output rows are quantized before any is stored
-// that each row gets whole cache lines: for column-wise results, which lie transposed, that is what counts.
+// Parts of a quantized matrix from tiles. A panel quantizes several blocks of a tile's output rows before it stores
+// any, so that each row gets whole cache lines. This decides the speed of column-wise results, which are stored
+// transposed.
 #pragma once
 
 #include "rotoscale/detail/encode_tile.hpp"
@@ -9,21 +10,21 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Output rows [v0, v1) and elements [e0, e1) of each: whole groups of rows but at the end of the matrix, whole blocks.
+/// Output rows [v0, v1) and elements [e0, e1) of each: whole blocks, and whole groups of rows except at the matrix end.
 struct output_part {
   index_t v0, v1, e0, e1;
 };
 
-/// Blocks whose codes fill sixteen words a row, or a multiple of that; at most 8.
+/// Blocks whose codes fill sixteen words per row, or a multiple of that; at most 8.
 constexpr int panel_blocks(int words) { return words == 8 ? 2 : words == 4 ? 4 : 8; }
 inline constexpr int max_panel_words = 48;  // eight blocks of 32 six-bit codes
 inline constexpr index_t line_bytes = 64;
 
-/// Where panels begin, and whether their lines go past the caches. Lines that a cache must first read are what costs
-/// most in a transposed result; but a small result is best left in the caches.
+/// Start of panels in a row, and whether lines bypass the caches. Reading a line before writing it is the largest cost
+/// of a transposed result, but a small result should stay in the caches.
 struct panel_layout {
   bool stream = false;
-  int first_blocks = 0;  ///< blocks of a row's first panel: the next one begins with a line
+  int first_blocks = 0;  ///< blocks of a row's first panel, after which panels are line-aligned
 };
 
 inline panel_layout lay_out_panels(const tile_plan& p, block_matrix<std::uint8_t> out) {
@@ -36,7 +37,7 @@ inline panel_layout lay_out_panels(const tile_plan& p, block_matrix<std::uint8_t
   return {false, most};
 }
 
-/// Codes and scale bytes of a tile's rows of a panel, a row in each lane, the first blocks in the lowest bytes.
+/// Codes and scale bytes of a tile's rows of a panel: one row per lane, the first block in the lowest bytes.
 struct staged_rows {
   lanes_u32 words[max_panel_words];
   lanes_u32 scales[2];
@@ -47,8 +48,8 @@ inline void stage_scales(const lanes_u32& codes, int block, staged_rows& staged)
   scales = (block % 4 == 0 ? lanes_u32{} : scales) | codes << (block % 4 * 8);
 }
 
-/// What lies `ahead` bytes behind `at`. By its number, since no pointer may point beyond an array; fetching from there
-/// does nothing.
+/// Address `ahead` bytes after `at`, for prefetching. Computed as an integer, since a pointer must not leave its array.
+/// Prefetching from an invalid address does nothing.
 inline const void* address_ahead(const void* at, index_t ahead) {
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>(ahead));
 }
@@ -59,7 +60,7 @@ inline const void* address_ahead(const void* at, index_t ahead) {
   __builtin_prefetch(address_ahead(at, ahead), 0, 2);
 }
 
-/// Quantizes block `e / length` of the rows from v on: one tile, or as many as share a scale.
+/// Quantizes block `e / length` of the rows from v on: one tile, or all tiles that share a scale.
 template <bool Exact, int Length, class T>
 inline bool quantize_tile(const tile_plan& p, matrix<const T> source, block_axis axis, index_t k, index_t v, index_t e,
                           int block, staged_rows* staged) {
@@ -102,8 +103,8 @@ inline void quantize_tile(const tile_plan& p, matrix<const T> source, block_axis
   }
 }
 
-/// Stores `blocks` staged blocks, from number `from` on (a multiple of 4), of a tile's rows (fewer at the end of the
-/// matrix) as those of the rows from v on, from element e on.
+/// Stores staged blocks [from, from + blocks) of a tile's rows as elements from e on of the rows from v on. `from` is a
+/// multiple of 4; at the end of the matrix a tile has fewer rows.
 inline void store_rows(const tile_plan& p, const staged_rows& staged, int from, int blocks, bool stream,
                        block_matrix<std::uint8_t> out, index_t v, index_t e) {
   const int rows = static_cast<int>(out.rows - v < lane_count ? out.rows - v : lane_count);
@@ -128,7 +129,7 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int from, 
   std::uint8_t* scales = out.scales + v / p.f.rows * out.scale_stride + block;
   std::uint32_t bytes[2][lane_count];
   __builtin_memcpy(bytes, staged.scales, sizeof bytes);
-  for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {  // rows that share scales all have them
+  for (int l = 0; l < (p.f.rows == 1 ? rows : 1); ++l) {  // rows that share a scale all hold it
     std::uint8_t* to = scales + l * out.scale_stride;
     if (blocks == 4) {
       __builtin_memcpy(to, &bytes[from / 4][l], 4);
@@ -138,8 +139,7 @@ inline void store_rows(const tile_plan& p, const staged_rows& staged, int from, 
   }
 }
 
-/// A part of a result along rows of the source. Parts begin a multiple of all panel lengths (256 elements) into the
-/// rows.
+/// Quantizes a part along rows of the source. Parts begin at multiples of all panel lengths (256 elements).
 template <class T>
 inline void quantize_row_panels(const tile_plan& p, matrix<const T> source, block_matrix<std::uint8_t> out,
                                 const panel_layout& layout, const output_part& part) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A part of a matrix, quantized by one thread along rows, along columns or both: here kernels for particular formats
-// branch off from tiles. Columns are taken downwards in bands of one block; what follows is fetched meanwhile.
+// Quantizes a part of a matrix in one thread, along rows, columns or both, and dispatches to kernels for particular
+// formats. Columns are taken in bands of one block from top to bottom; the next data is prefetched.
 #pragma once
 
 #include "rotoscale/detail/mxfp4_columns.hpp"
@@ -9,13 +9,13 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Lanes round a source to BF16, or not at all.
+/// Can lanes round a source of T to this format? BF16, or no rounding.
 template <class T>
 constexpr bool lanes_round_source(format source) {
   return source == formats::bf16 && !std::is_same_v<T, bf16>;
 }
 
-/// Everything about one result that does not change from part to part.
+/// The constants of one result, equal for all its parts.
 struct output_plan {
   tile_plan tiles;
   panel_layout layout;
@@ -29,35 +29,35 @@ output_plan plan_output(block_format f, const block_options& o, block_axis axis,
   return {tiles, lay_out_panels(tiles, out), axis, out};
 }
 
-/// Sources of the kernels for MXFP4.
+/// Does T have MXFP4 kernels?
 template <class T>
 inline constexpr bool has_chunks = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-/// How many bytes ahead long rows are fetched: what was fastest where it was measured.
+/// Prefetch distance in bytes along long rows: the fastest of those measured.
 inline constexpr index_t fetch_along_rows = 3072;
 
-/// How many lines early those of a band are fetched, in each of its 32 rows: what was fastest where it was measured.
-/// From the band above, the rows of two bands would share few sets of the second-level cache.
+/// Prefetch distance in lines within a band, for each of its 32 rows: the fastest of those measured. With a distance of
+/// a whole band, the rows of two bands would compete for few sets of L2.
 inline constexpr index_t lines_ahead = 4;
-/// A whole band early: where its rows have been quantized just before, it is in the cache, and the next one is not.
+/// Prefetch a whole band ahead: this band is in the cache, since its rows were just quantized, and the next one is not.
 inline constexpr index_t whole_band = 1 << 20;
 
-/// How many rows below in a part of both orientations, whose rows are short: one is too late for FP32, and of rows a
-/// power of two apart, which share sets of the first-level cache, 8 drive each other out.
+/// Prefetch distance in rows for a part in both orientations, whose rows are short. 1 is too late for FP32. With 8,
+/// rows a power of two apart, which share L1 sets, evict each other.
 inline constexpr index_t fetch_rows_below = 4;
 
-/// Most columns of a part: runs of each source row are so long (2 KiB; shorter ones come more slowly), and what is
-/// staged of them still stays in a cache. Narrow registers do not keep up with memory.
+/// Limit on the columns of a part. Source rows come in runs of 2 KiB (shorter runs are slower), and the staged output
+/// still fits in a cache. Narrow registers do not keep up with memory.
 template <class T>
 inline constexpr index_t strip_rows = lane_count < 16 ? 256 : 2048 / static_cast<index_t>(sizeof(T));
 
-/// Rows of a source of so many elements in a part whose columns are quantized: many, since each band fetches the next
-/// one below, but not so many that threads have none.
+/// Source rows of a part that is quantized along columns. Many, since each band prefetches the next one; but few enough
+/// to leave parts for all threads.
 constexpr index_t part_height(index_t elements) { return elements < index_t{1} << 22 ? 256 : 2048; }
 
-/// Columns of a part on their way down: blocks are staged until a panel of them is whole. Where a kernel keeps up with
-/// memory (`spread`) the panel then waits and is stored a tile at a time between the lines of the next one, whose
-/// blocks are staged beside it: stores and fetches take turns.
+/// Quantizes the columns of a part from top to bottom. Blocks are staged until a panel of them is complete. If the
+/// kernel keeps up with memory (`spread`), a complete panel is stored a tile at a time between the lines of the next
+/// panel, so that stores and prefetches alternate.
 template <class T>
 class column_strip {
  public:
@@ -68,7 +68,7 @@ class column_strip {
     spread_ = has_chunks<T> && is_chunked(plan.tiles);
 #endif
   }
-  /// The blocks of elements [e, end), in order from the part's first element to its last.
+  /// Takes the blocks of elements [e, end), in order from the part's first element to its last.
   void take(index_t e, index_t end) {
     const int length = plan_.tiles.f.length;
     for (; e < end; e += length) {
@@ -85,7 +85,7 @@ class column_strip {
   }
 
  private:
-  /// A whole panel: where its rows from v on go, and where its blocks are staged.
+  /// A complete panel: its rows start at v, and its blocks are staged from `first` on.
   struct staged_panel {
     index_t v, e;
     int first, blocks;
@@ -98,7 +98,7 @@ class column_strip {
     index_t v = part_.v0;
 #if defined(ROTOSCALE_BYTE_LANES)
     if constexpr (has_chunks<T>) {
-      // All tiles of a strip in the lines of a panel's bands.
+      // Spread all tiles of a strip over the lines of a panel's bands.
       constexpr index_t lines_a_tile = panel_blocks(4) * lane_count / line;
       if (spread_) {
         index_t since = 0;
@@ -120,7 +120,7 @@ class column_strip {
     }
   }
 
-  /// The waiting panel's tiles as far as row `end`.
+  /// Stores the tiles of the waiting panel up to row `end`.
   void store_waiting(index_t end) {
     for (; waiting_.v < end && waiting_.v < part_.v1; waiting_.v += lane_count) {
       store_rows(plan_.tiles, staged_[(waiting_.v - part_.v0) / lane_count], waiting_.first, waiting_.blocks,
@@ -133,12 +133,12 @@ class column_strip {
   output_part part_;
   [[maybe_unused]] index_t early_;
   bool spread_ = false;
-  int first_ = 0, blocks_ = 0, max_blocks_;  ///< where a panel's blocks are staged, how many there are and will be
+  int first_ = 0, blocks_ = 0, max_blocks_;  ///< staging position, number and capacity of the panel's blocks
   staged_panel waiting_{part_.v1, 0, 0, 0};
   staged_rows staged_[strip_rows<T> / lane_count];
 };
 
-/// Rows of a part; the source is fetched `ahead` bytes early where there is a way to.
+/// Quantizes rows of a part. Kernels that prefetch do so `ahead` bytes early.
 template <class T>
 void quantize_rows(const output_plan& plan, matrix<const T> source, const output_part& part,
                    [[maybe_unused]] index_t ahead) {
@@ -146,7 +146,7 @@ void quantize_rows(const output_plan& plan, matrix<const T> source, const output
 #if defined(ROTOSCALE_BYTE_LANES)
   if constexpr (has_chunks<T>) {
     if (is_chunked(plan.tiles)) {
-      // Rows without gaps are one long row.
+      // Rows without gaps are quantized as one long row.
       const bool gapless = part.e0 == 0 && part.e1 == out.k && source.stride(0) == out.k &&
                            out.code_stride == out.k / 2 && out.scale_stride == out.k / 32;
       const index_t rows = gapless ? 1 : part.v1 - part.v0,
@@ -164,7 +164,7 @@ void quantize_rows(const output_plan& plan, matrix<const T> source, const output
   quantize_row_panels<T>(plan.tiles, source, out, plan.layout, part);
 }
 
-/// A part of one result.
+/// Quantizes a part of one result.
 template <class T>
 void quantize_part(const output_plan& plan, matrix<const T> source, const output_part& part) {
   if (plan.axis == block_axis::row) {
@@ -175,7 +175,7 @@ void quantize_part(const output_plan& plan, matrix<const T> source, const output
   if (plan.layout.stream) finish_streaming();
 }
 
-/// A part of the source to both results: bands of 32 rows, which wait in a cache for their second reader.
+/// Quantizes a part of the source to both results, in bands of 32 rows that stay in a cache for the second pass.
 template <class T>
 void quantize_part_both(const output_plan& rows, const output_plan& columns, matrix<const T> source,
                         const output_part& part) {

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tile of the fast quantizer: as many blocks as a register has lanes, one in each, so that the Hadamard, the maximum
-// and the rounding are straight vertical code. Columns of a source already are lanes; rows are transposed into lanes
-// first.
+// A tile of the fast quantizer: one block per lane of a register, so that Hadamard transform, maximum and rounding need
+// no shuffles. Columns of a source are lanes already; rows are transposed first.
 //
-// A tile goes one of two ways, with the same bytes. The quick one serves tiles whose scales are ordinary numbers: it
-// leaves out NaN, folds the Hadamard's factor into the scale and has shared_scale as one addition. The exact one
-// follows quantize_ref step by step.
+// There are two paths with the same bytes. The quick path serves tiles whose scales are ordinary numbers: it ignores
+// NaN, folds the Hadamard factor into the scale and computes shared_scale with one addition. The exact path follows
+// quantize_ref step by step.
 #pragma once
 
 #include "rotoscale/detail/fast_round.hpp"
@@ -15,24 +14,24 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// What every tile of a call needs to know.
+/// Constants shared by all tiles of a call.
 struct tile_plan {
   block_format f;
   block_options o;
   bool round_to_bf16 = false;
-  int words = 0;  ///< of codes a block
-  /// Quick tiles only. shared_scale of a number is its FP32 bits plus `bump`, shifted down to the exponent, minus
-  /// `offset`; below `lower` and from `lower + range` on, tiles are exact ones.
+  int words = 0;  ///< words of codes per block
+  /// Quick path: shared_scale is (FP32 bits + `bump`), shifted down to the exponent, minus `offset`. Tiles outside
+  /// [lower, lower + range) take the exact path.
   std::uint32_t bump = 0, lower = 0, range = 0;
   int offset = 0;
-  int fold = 0;  ///< the Hadamard's factor 2^-fold is left out of the elements
+  int fold = 0;  ///< the Hadamard factor 2^-fold is left out of the elements
 };
 
-/// Sees shared_scale as an addition: all rules move to the next byte from some mantissa on.
+/// Expresses shared_scale as an addition: every rule moves to the next byte at some mantissa.
 inline void plan_quick_scales(tile_plan& p) {
   constexpr std::uint32_t one = fp32_bits(1.0f);
   const auto byte = [&](std::uint32_t amax) { return shared_scale(amax, p.f.element, p.o.rule, policies::ocp); };
-  std::uint32_t first = 0, last = 1u << 23;  // the least mantissa with the next byte lies in (first, last]
+  std::uint32_t first = 0, last = 1u << 23;  // the least mantissa with the next byte is in (first, last]
   while (last - first > 1) {
     const std::uint32_t middle = (first + last) / 2;
     if (byte(one + middle) == byte(one)) {
@@ -44,10 +43,12 @@ inline void plan_quick_scales(tile_plan& p) {
   p.bump = (1u << 23) - last;
   p.fold = p.o.rotation.points == 16 ? 2 : 0;
   p.offset = 127 - byte(one) + p.fold;
-  // From amax = 2^-60 on, what a Hadamard's factor rounds away as subnormal (below 2^-149) lies further below any
-  // format's last place than the 32 bits of a stochastic rounding's fraction. Up to 2^124, 2^4 / scale is a normal
-  // number.
-  constexpr format e5m2 = formats::e5m2;  // the widest: its last place is the smallest beside its largest number
+  // Range of amax:
+  // - At least 2^-60: bits that a Hadamard factor rounds away (below 2^-149) are then below the last place of any
+  //   format
+  //   and the 32 bits of a stochastic rounding's fraction.
+  // - Below 2^124: 2^4 / scale is then a normal number.
+  constexpr format e5m2 = formats::e5m2;  // the widest format: smallest last place relative to its largest number
   static_assert(-60 - e5m2.max_exponent() + e5m2.min_exponent() - e5m2.mantissa_bits - 32 > -149);
   const int least = p.o.policy.least_byte + p.offset, usual = 127 - 60 + 1 + p.fold, end = 252;
   p.lower = static_cast<std::uint32_t>(least > usual ? least : usual) << 23;
@@ -60,7 +61,7 @@ inline tile_plan plan_tiles(block_format f, const block_options& o, bool round_t
   return p;
 }
 
-/// As many contiguous elements as lanes, as FP32 bits. NaN need not be canonical: only its sign is ever seen.
+/// Loads one element per lane as FP32 bits. NaN need not be canonical, since only its sign is used.
 inline void load_as_fp32(const float* from, lanes_u32& to) { to = load_lanes<lanes_u32>(from); }
 template <format F>
 inline void load_as_fp32(const small_float<F>* from, lanes_u32& to) {
@@ -74,8 +75,8 @@ inline void load_as_fp32(const small_float<F>* from, lanes_u32& to) {
   }
 }
 
-/// Sixteen elements of a tile's blocks: lanes are output rows v.. (rows beyond the matrix repeat its last one, columns
-/// are zero), x[i] their elements e + i.
+/// Loads sixteen elements of a tile's blocks: lane l is output row v + l, x[i] element e + i. Rows beyond the matrix
+/// repeat its last row; columns beyond it are zero.
 template <class T>
 [[gnu::always_inline]] inline void load_half(matrix<const T> source, block_axis axis, index_t v, index_t e,
                                              lanes_u32 (&x)[16]) {
@@ -106,7 +107,7 @@ template <class T>
   }
 }
 
-/// hadamard's butterflies of 16 points, without the factor.
+/// The butterflies of a 16-point Hadamard transform, without the factor.
 [[gnu::always_inline]] inline void butterflies(lanes_u32 (&x)[16]) {
   unrolled<4>([&](auto pass) __attribute__((always_inline)) {
     unrolled<8>([&](auto pair) __attribute__((always_inline)) {
@@ -118,8 +119,8 @@ template <class T>
   });
 }
 
-/// Source rounding, signs and butterflies of a tile as it is loaded. Quick tiles do not look for NaN: where rounding
-/// wraps one around to a number, `wrapped` gets its sign bit set.
+/// Loads a tile and applies source rounding, signs and butterflies. Quick tiles do not test for NaN. If rounding wraps
+/// a NaN around to a number, the sign bit of `wrapped` is set.
 template <bool Exact, int Length, class T>
 inline void load_tile(const tile_plan& p, matrix<const T> source, block_axis axis, index_t v, index_t e,
                       lanes_u32 (&x)[Length], lanes_u32& wrapped) {
@@ -148,7 +149,7 @@ inline void load_tile(const tile_plan& p, matrix<const T> source, block_axis axi
   }
 }
 
-/// What load_tile leaves of a rotation: the last butterflies of 32 points, the factor, canonical NaN.
+/// Completes load_tile's rotation: the last butterflies of 32 points, the factor, canonical NaN.
 template <bool Exact, int Length>
 inline void finish_rotation(const tile_plan& p, lanes_u32 (&x)[Length]) {
   const int points = p.o.rotation.points;
@@ -167,7 +168,7 @@ inline void finish_rotation(const tile_plan& p, lanes_u32 (&x)[Length]) {
   }
 }
 
-/// Largest magnitudes of a tile's blocks. Where NaN is ignored, `numbers` gets bits set in lanes that have a number.
+/// amax of a tile's blocks. If NaN is ignored, lanes of `numbers` that have a number get bits set.
 template <bool Exact, int Length>
 inline void join_amax(const lanes_u32 (&x)[Length], bool ignore_nan, lanes_u32& amax,
                       [[maybe_unused]] lanes_u32& numbers) {
@@ -182,14 +183,14 @@ inline void join_amax(const lanes_u32 (&x)[Length], bool ignore_nan, lanes_u32& 
   }
 }
 
-/// For scales that several rows share: the largest lane in all lanes.
+/// Copies the largest lane to all lanes, for scales that several rows share.
 inline void spread_largest(lanes_u32& u) {
   std::uint32_t largest = 0;
   for (int l = 0; l < lane_count; ++l) largest = u[l] > largest ? u[l] : largest;
   u = broadcast(largest);
 }
 
-/// The scales of a tile: codes, what elements are multiplied by, and all bits set where codes are kept (not under a NaN
+/// Scales of a tile: their codes, the factor of the elements, and a mask of lanes whose codes are kept (not under a NaN
 /// scale).
 struct tile_scales {
   lanes_u32 codes;
@@ -197,10 +198,10 @@ struct tile_scales {
   lanes_u32 keep;
 };
 
-/// shared_scale of ordinary numbers. False if there are others.
+/// shared_scale for ordinary numbers. Returns false if there are others.
 inline bool quick_scales(const tile_plan& p, const lanes_u32& amax, const lanes_u32& wrapped, tile_scales& s) {
   lanes_u32 zero = __builtin_bit_cast(lanes_u32, amax == 0u);
-  if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};  // then zeros lose their signs
+  if (p.o.policy.zero_byte == nan_scale_byte) zero = lanes_u32{};  // under a NaN scale zeros lose their signs
   const lanes_u32 bumped = amax + p.bump;
   const auto outside = __builtin_bit_cast(lanes_u32, bumped - p.lower >= p.range);
   if (any_bit((outside & ~zero) | wrapped >> 31)) return false;
@@ -217,7 +218,7 @@ inline void exact_e8m0_scales(const tile_plan& p, const lanes_u32& amax, tile_sc
     const std::uint8_t byte = shared_scale(amax[l], p.f.element, p.o.rule, p.o.policy);
     const bool nan = byte == nan_scale_byte;
     s.codes[l] = byte;
-    // The product with an element is exact, or so small that no rounding sees it.
+    // The product with an element is exact, or too small to affect rounding.
     s.inverse[l] = nan ? 0.0f : pow2_fp32(-scale_exponent(byte));
     s.keep[l] = nan ? 0u : ~0u;
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A register's lanes as GCC vectors, for quantizers and GEMM kernels alike, and the operations on them that no operator
-// gives. The instruction set is the one the compiler was told of; each operation gives the same bits on all of them.
-// Every type fills one register: lane_count lanes of 32 bits, half as many of 64, four times as many of 8.
+// Registers as GCC vectors, for quantizers and GEMM kernels, and the lane operations that have no operator. The
+// instruction set comes from compiler flags; every operation gives the same bits on all of them. Every type fills one
+// register: lane_count lanes of 32 bits, half as many of 64 bits, four times as many of 8.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,8 @@
 #include <immintrin.h>
 #endif
 
-// Are there byte permutations and what the code around them uses? Processors with AVX512_VBMI and without AVX512_VBMI2
-// exist (Cannon Lake). Whoever asks includes this header.
+// ROTOSCALE_BYTE_LANES: byte permutations and the instructions used around them. Cannon Lake has AVX512_VBMI but not
+// AVX512_VBMI2, so both are tested. Users of the macro must include this header.
 #if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define ROTOSCALE_BYTE_LANES
 #endif
@@ -22,7 +22,7 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Lanes of 32 bits in a register. (g++ takes vectors wider than that apart, lane by lane.)
+/// 32-bit lanes per register. g++ compiles wider vectors lane by lane.
 #if defined(__AVX512F__)
 inline constexpr int lane_count = 16;
 #elif defined(__AVX2__)
@@ -39,7 +39,7 @@ using lanes_f64 = double __attribute__((vector_size(register_bytes)));
 using lanes_i64 = std::int64_t __attribute__((vector_size(register_bytes)));
 using lanes_i8 = std::int8_t __attribute__((vector_size(register_bytes)));
 
-/// Memory as a register and back, aligned or not; `Lanes` is one of the types above.
+/// Loads and stores of a register, aligned or not. `Lanes` is one of the types above.
 template <class Lanes>
 inline Lanes load_lanes(const void* from) {
   Lanes r;
@@ -51,16 +51,16 @@ inline void store_lanes(void* to, Lanes x) {
   __builtin_memcpy(to, &x, sizeof x);
 }
 
-/// One number in every lane. Floats by a difference: x - 0 is x, and x + 0 is not where x is -0.
+/// One number in every lane. Floats use a difference: x - 0 is x, while x + 0 is +0 for x = -0.
 inline lanes_f32 broadcast(float x) { return x - lanes_f32{}; }
 inline lanes_u32 broadcast(std::uint32_t x) { return lanes_u32{} + x; }
 inline lanes_i32 broadcast(std::int32_t x) { return lanes_i32{} + x; }
 inline lanes_f64 broadcast(double x) { return x - lanes_f64{}; }
 
-// Intrinsics below are the zero-masked forms: g++ 12 warns of an uninitialised value inside its own header for others.
+// Zero-masked intrinsics below, since g++ 12 warns of an uninitialised value in its own header for the plain ones.
 
-/// a · b + c, rounded once. Without FMA instructions this calls the C library's correctly rounded fmaf: slow, same
-/// bits.
+/// a · b + c, rounded once. Without FMA instructions it calls the C library's correctly rounded fmaf, with the same
+/// bits but slowly.
 inline lanes_f32 fma(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 #if defined(__AVX512F__)
   return __builtin_bit_cast(lanes_f32, _mm512_fmadd_ps(__builtin_bit_cast(__m512, a), __builtin_bit_cast(__m512, b),
@@ -75,14 +75,14 @@ inline lanes_f32 fma(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 }
 
 #if defined(__AVX512BW__) || (defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__))
-inline constexpr bool has_fused_cut = true;  ///< fma_toward_zero and add_half_products are an instruction or two
+inline constexpr bool has_fused_cut = true;  ///< fma_toward_zero and add_half_products take one or two instructions
 #else
 inline constexpr bool has_fused_cut = false;
 #endif
 
-/// The thread's rounding mode while it lives: what fma_toward_zero needs where no instruction has a rounding of its
-/// own. Everything else computed meanwhile must be exact, and in a function that is not inlined: compilers move
-/// arithmetic across it.
+/// Sets the thread's rounding mode for its lifetime, where fma_toward_zero has no instruction with its own rounding.
+/// All other arithmetic meanwhile must be exact. It must be in a function that is not inlined, because compilers move
+/// arithmetic across the mode change.
 class toward_zero_mode {
 #if defined(__AVX2__) && !defined(__AVX512F__)
  public:
@@ -90,18 +90,18 @@ class toward_zero_mode {
   ~toward_zero_mode() { _mm_setcsr(before_); }
   toward_zero_mode(const toward_zero_mode&) = delete;
   toward_zero_mode& operator=(const toward_zero_mode&) = delete;
-  static constexpr bool is_global = true;  ///< other operations round toward zero as well
+  static constexpr bool is_global = true;  ///< the mode affects all operations
 
  private:
   unsigned before_;
 #else
  public:
-  toward_zero_mode() {}  // a variable of it is used
+  toward_zero_mode() {}  // a user-provided constructor avoids the unused-variable warning
   static constexpr bool is_global = false;
 #endif
 };
 
-/// a · b + c, rounded once, toward zero; in toward_zero_mode.
+/// a · b + c, rounded once, toward zero. Requires toward_zero_mode.
 inline lanes_f32 fma_toward_zero(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 #if defined(__AVX512F__)
   return __builtin_bit_cast(
@@ -112,7 +112,7 @@ inline lanes_f32 fma_toward_zero(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 #endif
 }
 
-/// s + the products of x's and y's low 16 bits and of their high ones, with sign.
+/// s plus two signed products: of the low 16 bits of x and y, and of their high 16 bits.
 inline lanes_i32 add_half_products(lanes_i32 s, lanes_i32 x, lanes_i32 y) {
 #if defined(__AVX512VNNI__)
   return __builtin_bit_cast(lanes_i32,
@@ -142,8 +142,8 @@ inline bool any_bit(const lanes_u32& u) {
 #endif
 }
 
-/// a = min(a, b) for floats with the sign clear. (g++ takes vectors wider than the machine's apart where floats are
-/// compared, but not where integers are.)
+/// a = min(a, b) for nonnegative floats. g++ splits vectors wider than the machine's for float comparisons, but not for
+/// integer ones.
 inline void take_least(lanes_f32& a, const lanes_f32& b) {
 #if defined(__AVX512F__)
   a = reinterpret_cast<lanes_f32>(
@@ -154,7 +154,7 @@ inline void take_least(lanes_f32& a, const lanes_f32& b) {
 #endif
 }
 
-/// Both halves of the 64-bit products of a's lanes and m.
+/// High and low halves of the 64-bit products of a's lanes and m.
 inline void multiply_wide(const lanes_u32& a, std::uint32_t m, lanes_u32& high, lanes_u32& low) {
 #if defined(__AVX512F__)
   const __m512i x = reinterpret_cast<__m512i>(a), factor = _mm512_set1_epi32(static_cast<int>(m));
@@ -171,8 +171,8 @@ inline void multiply_wide(const lanes_u32& a, std::uint32_t m, lanes_u32& high, 
 #endif
 }
 
-/// Stores past the caches; `to` is aligned to the register's size, and whole lines should follow each other. Call
-/// finish_streaming before another thread may read it.
+/// Stores that bypass the caches. `to` is aligned to the register size, and consecutive calls should fill whole lines.
+/// Call finish_streaming before another thread may read the data.
 inline void stream_lanes(void* to, const lanes_u32& u) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(static_cast<__m512i*>(to), reinterpret_cast<__m512i>(u));
@@ -190,7 +190,7 @@ inline void finish_streaming() {
 #endif
 }
 
-/// Calls body with std::integral_constant 0 .. N - 1: for arrays of lanes that should stay in registers.
+/// Calls body with std::integral_constant 0 .. N - 1, so that arrays of lanes stay in registers.
 template <int N, class Body>
 [[gnu::always_inline]] inline void unrolled(const Body& body) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
@@ -209,7 +209,7 @@ template <int N, class Body>
     t[2 * i] = __builtin_bit_cast(lanes_u32, _mm256_unpacklo_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
     t[2 * i + 1] = __builtin_bit_cast(lanes_u32, _mm256_unpackhi_ps(as_float(r[2 * i]), as_float(r[2 * i + 1])));
   });
-  unrolled<half>([&](auto i) __attribute__((always_inline)) {  // fours of rows
+  unrolled<half>([&](auto i) __attribute__((always_inline)) {  // groups of four rows
     constexpr int pair = i / 2 * 4 + i % 2;
     const __m256 a = as_float(t[pair]), b = as_float(t[pair + 2]);
     r[i / 2 * 4 + i % 2 * 2] = __builtin_bit_cast(lanes_u32, _mm256_shuffle_ps(a, b, 0x44));
@@ -222,7 +222,7 @@ template <int N, class Body>
   });
   for (int i = 0; i < lane_count; ++i) r[i] = t[i];
 #else
-  // Rows i and i + half interleaved: as many such passes as lane_count has bits transpose.
+  // Interleaving rows i and i + half transposes after log2(lane_count) passes.
 #if defined(__AVX512F__)
 #define ROTOSCALE_LOWER_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define ROTOSCALE_UPPER_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -245,7 +245,7 @@ template <int N, class Body>
 #endif
 }
 
-/// The first (0) or second (1) half of the lanes as FP64; compilers take a __builtin_convertvector apart lane by lane.
+/// Half 0 or 1 of the lanes as FP64. Compilers split __builtin_convertvector lane by lane.
 template <int Half>
 inline lanes_f64 to_fp64(lanes_i32 x) {
 #if defined(__AVX512F__)
@@ -270,7 +270,7 @@ inline lanes_f64 to_fp64(lanes_f32 x) {
 #endif
 }
 
-/// Two halves as FP32, nearest even.
+/// Two halves to FP32, nearest even.
 inline lanes_f32 to_fp32(lanes_f64 low, lanes_f64 high) {
 #if defined(__AVX512F__)
   const __m256 x = _mm512_maskz_cvtpd_ps(0xFF, __builtin_bit_cast(__m512d, low));
@@ -286,15 +286,15 @@ inline lanes_f32 to_fp32(lanes_f64 low, lanes_f64 high) {
 #endif
 }
 
-/// The 24 leading bits of FP64 numbers: what FP32 keeps toward zero, above its subnormal numbers.
+/// The leading 24 bits of FP64 numbers: truncation to FP32 above its subnormals.
 inline lanes_f64 leading_24_bits(lanes_f64 x) {
   return __builtin_bit_cast(lanes_f64, __builtin_bit_cast(lanes_i64, x) & ~((std::int64_t{1} << 29) - 1));
 }
 
-/// Integers to FP32, toward zero.
+/// Integers to FP32, truncated.
 inline lanes_f32 truncate_to_fp32(lanes_i32 x) {
 #if defined(__AVX512F__)
-  __mmask16 all = 0xFFFF;  // without optimisation this is a macro, in which g++ 12 warns of the constant
+  __mmask16 all = 0xFFFF;  // a variable: g++ 12 -O0 warns of a constant, as the intrinsic is a macro
   return __builtin_bit_cast(lanes_f32, _mm512_maskz_cvt_roundepi32_ps(all, __builtin_bit_cast(__m512i, x),
                                                                       _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
 #else
@@ -314,7 +314,7 @@ inline lanes_i32 larger(lanes_i32 x, lanes_i32 y) {
 #endif
 }
 
-/// max(m, x + y) of bytes, where sums below -128 count as -128.
+/// max(m, x + y) of bytes; sums saturate at -128.
 inline lanes_i8 largest_sum(lanes_i8 m, lanes_i8 x, lanes_i8 y) {
 #if defined(__AVX512BW__)
   return __builtin_bit_cast(
@@ -333,7 +333,7 @@ inline lanes_i8 largest_sum(lanes_i8 m, lanes_i8 x, lanes_i8 y) {
 #endif
 }
 
-/// Bytes part * lane_count to (part + 1) * lane_count of a register as words.
+/// Bytes [part * lane_count, (part + 1) * lane_count) of a register as 32-bit lanes.
 template <int Part>
 inline lanes_i32 widen_bytes(lanes_i8 x) {
 #if defined(__AVX512F__)
@@ -343,7 +343,7 @@ inline lanes_i32 widen_bytes(lanes_i8 x) {
   const __m128i bytes = _mm256_extracti128_si256(__builtin_bit_cast(__m256i, x), Part / 2);
   return __builtin_bit_cast(lanes_i32, _mm256_cvtepi8_epi32(Part % 2 == 0 ? bytes : _mm_srli_si128(bytes, 8)));
 #else
-  lanes_i32 r{};  // all of it is set below; compilers that follow lanes say otherwise
+  lanes_i32 r{};  // silences a false warning: all lanes are set below
   for (int i = 0; i < lane_count; ++i) r[i] = x[Part * lane_count + i];
   return r;
 #endif
@@ -352,7 +352,7 @@ inline lanes_i32 widen_bytes(lanes_i8 x) {
 /// 2^e as FP32, -126 <= e <= 127.
 inline lanes_f32 power_of_two(lanes_i32 e) { return __builtin_bit_cast(lanes_f32, (e + 127) << 23); }
 
-/// A bit for each lane that is not zero.
+/// A bit mask of the nonzero lanes.
 inline std::uint32_t nonzero_lanes(lanes_i32 x) {
 #if defined(__AVX512F__)
   return _mm512_test_epi32_mask(__builtin_bit_cast(__m512i, x), __builtin_bit_cast(__m512i, x));
@@ -363,7 +363,7 @@ inline std::uint32_t nonzero_lanes(lanes_i32 x) {
 #endif
 }
 
-/// A bit for each lane whose magnitude is not in [least, most); NaN is not.
+/// A bit mask of the lanes whose magnitude is not in [least, most); NaN is not in it.
 inline std::uint32_t lanes_outside(lanes_f64 x, double least, double most) {
 #if defined(__AVX512F__)
   const __m512d magnitude =
