@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A file that grows. POSIX.
+// append_file: a file to which records are appended. POSIX. atomic_file.hpp has files that are written as a whole.
 #pragma once
 
 #include <fcntl.h>
@@ -14,21 +14,21 @@
 
 namespace rotoscale::io {
 
-/// Each write is with the operating system when it returns.
+/// A file open for appending. write() returns after the operating system has the bytes; it does not flush to disk.
 class append_file {
  public:
-  /// What is there already, and whether that may be.
+  /// Treatment of an existing file: append to it, truncate it, or refuse it (create).
   enum class mode { append, truncate, create };
 
   append_file() = default;
-  /// Throws io::error; with mode::create also for a file that exists.
+  /// Opens `path`. Throws io::error; with mode::create also if the file exists.
   append_file(std::filesystem::path path, mode how) : path_(std::move(path)) {
     const int flag = how == mode::truncate ? O_TRUNC : how == mode::create ? O_EXCL : 0;
     file_ = detail::descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flag, 0666));
     if (!file_.is_open()) detail::fail(path_, "cannot write", errno);
   }
 
-  /// Appends.
+  /// Appends `bytes`.
   void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
 
  private:

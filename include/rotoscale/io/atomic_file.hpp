@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Files and directories that appear whole or not at all, and survive a loss of power once they have appeared: data is
-// written under a temporary name beside the final one, flushed, and renamed, and then the directory is flushed. POSIX.
+// Files and directories that appear whole or not at all, and then survive a power loss. POSIX.
+//
+// 1. Write the data under a hidden name in the same directory, and flush it.
+// 2. Rename it to the final name.
+// 3. Flush the directory.
 #pragma once
 
 #include <fcntl.h>
@@ -28,11 +31,11 @@ namespace detail {
 
 inline void sync_path(const std::filesystem::path& path) {
   const descriptor file = open_to_read(path);
-  // Some file systems cannot flush a directory and say EINVAL; there is nothing to be done about it then.
+  // Some file systems cannot flush a directory and return EINVAL, which is ignored.
   if (::fsync(file.get()) != 0 && errno != EINVAL) fail(path, "cannot flush", errno);
 }
 
-/// "a/b" for "a/b", "a/b/" and "a/./b"; an error for a path that names no entry of its parent.
+/// Normal form of a path: "a/b" for "a/b", "a/b/" and "a/./b". Fails for a path that names no entry of its parent.
 inline std::filesystem::path entry_path(const std::filesystem::path& path) {
   std::filesystem::path entry = path.lexically_normal();
   if (!entry.has_filename()) entry = entry.parent_path();
@@ -45,7 +48,7 @@ inline std::filesystem::path parent_directory(const std::filesystem::path& path)
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// ".name.<kind>-<pid>" beside `path`: hidden, so that nobody globs it, and on the same file system.
+/// ".name.<kind>-<pid>" in the directory of `path`: on the same file system, and hidden from globs.
 inline std::filesystem::path sibling(const std::filesystem::path& path, const char* kind) {
   std::filesystem::path name = ".";
   name += path.filename();
@@ -53,8 +56,8 @@ inline std::filesystem::path sibling(const std::filesystem::path& path, const ch
   return path.parent_path() / name;
 }
 
-/// Makes `from` be `to` where a directory `to` exists, without exchanging them in one step: `to` is absent for an
-/// instant, never half written. Returns where the old directory is now.
+/// Renames `from` over an existing directory `to` in two steps. In between, `to` is absent for an instant, but never
+/// incomplete. Returns the new path of the old directory.
 inline std::filesystem::path displace_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
   const std::filesystem::path old = sibling(to, "old");
   std::filesystem::remove_all(old);
@@ -67,7 +70,7 @@ inline std::filesystem::path displace_directory(const std::filesystem::path& fro
   return old;
 }
 
-/// The same in one step where the kernel and the file system can exchange two names.
+/// displace_directory in one step, if the kernel and the file system can exchange two names.
 inline std::filesystem::path exchange_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
 #if defined(RENAME_EXCHANGE)
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return from;
@@ -75,7 +78,7 @@ inline std::filesystem::path exchange_directory(const std::filesystem::path& fro
   return displace_directory(from, to);
 }
 
-/// The final name that a hidden name of sibling() stands beside; empty for any other name.
+/// The final name that belongs to a hidden name of sibling(); empty for any other name.
 inline std::string name_beside(const std::string& hidden, const std::string& kind) {
   const std::size_t mark = hidden.rfind("." + kind + "-");
   if (!hidden.starts_with('.') || mark == hidden.npos || mark < 2) return {};
@@ -86,11 +89,11 @@ inline std::string name_beside(const std::string& hidden, const std::string& kin
 
 }  // namespace detail
 
-/// A directory, with those above it, of which the ones that were missing go again unless keep() is called, but for
-/// those that are not empty.
+/// Creates a directory and its missing parents. Without keep() the destructor removes the new ones again, if they are
+/// empty.
 class new_directories {
  public:
-  /// Makes what is missing, each on disk when this returns. Throws io::error, and leaves nothing then.
+  /// Creates the missing directories and flushes each. Throws io::error, after removing those it made.
   explicit new_directories(const std::filesystem::path& path) {
     try {
       make(path);
@@ -103,7 +106,7 @@ class new_directories {
   new_directories& operator=(const new_directories&) = delete;
   ~new_directories() { remove(); }
 
-  /// Everything stays.
+  /// Keeps all new directories.
   void keep() { made_.clear(); }
 
  private:
@@ -130,11 +133,11 @@ class new_directories {
   std::vector<std::filesystem::path> made_;
 };
 
-/// Makes a directory and those above it that are missing, each on disk when this returns. Throws io::error.
+/// Creates a directory and its missing parents, each flushed to disk. Throws io::error.
 inline void make_directories(const std::filesystem::path& path) { new_directories(path).keep(); }
 
-/// Removes what killed writers have left in a directory. A directory that one had moved away and not yet replaced gets
-/// its name back. There must be no living writer.
+/// Removes leftovers of killed writers from a directory. A directory that was moved away but not yet replaced gets its
+/// name back. No writer may be running.
 inline void remove_leftovers(const std::filesystem::path& directory) {
   std::error_code failed;
   std::vector<std::filesystem::path> entries;
@@ -157,16 +160,15 @@ inline void remove_leftovers(const std::filesystem::path& directory) {
 
 namespace detail {
 
-/// Locks the hidden file or directory of a living writer. False where somebody has removed it, or is about to, in
-/// between.
+/// Locks a writer's hidden file or directory. Returns false if another process has removed it or is about to.
 inline bool claim(const descriptor& file) {
-  // A file system without locks says something else than EWOULDBLOCK; nothing is removed there either.
+  // File systems without locks return another error than EWOULDBLOCK; there nothing is removed either.
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   struct stat status {};
   return ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
 }
 
-/// Removes the hidden files and directories that killed writers of `path` have left: those whose lock nobody has.
+/// Removes hidden files and directories of killed writers of `path`: those that nobody has locked.
 inline void remove_unclaimed(const std::filesystem::path& path) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(parent_directory(path), failed)) {
@@ -181,25 +183,25 @@ inline void remove_unclaimed(const std::filesystem::path& path) {
 
 }  // namespace detail
 
-/// A file that appears under its name on commit() and not before; without commit() nothing is left behind, but by a
-/// writer that is killed, whose hidden file the next one removes.
+/// A file that appears under its name on commit(). Without commit() it is removed. If the writer is killed, the next
+/// writer of the same name removes its hidden file.
 class atomic_file {
  public:
-  /// Opens a hidden file beside `path`. Throws io::error where that cannot be written or is no regular file.
+  /// Opens a hidden file next to `path`. Throws io::error if `path` cannot be written or is not a regular file.
   explicit atomic_file(const std::filesystem::path& path) : path_(detail::entry_path(path)) {
     std::error_code ignored;
     const auto status = std::filesystem::status(path_, ignored);
-    // What ends in a slash names a directory, even one that there is not.
+    // A path with a trailing slash names a directory, even if none exists.
     if (std::filesystem::is_directory(status) || !path.has_filename())
       throw error(path.string(), "cannot write: is a directory");
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
       throw error(path.string(), "cannot write: not a regular file");
     }
-    // Writing through a symbolic link replaces the file that it points to, as a plain write would.
+    // A symbolic link: replace its target, as a plain write would.
     if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_);
     static std::atomic<unsigned> count{0};
     detail::remove_unclaimed(path_);
-    // A killed process may have left the name of an equal process number, where its lock could not be had.
+    // A killed process with the same process number may have left this name on a file system without locks.
     for (int attempt = 0; attempt < 1000 && !file_.is_open(); ++attempt) {
       temporary_ = detail::sibling(path_, "tmp");
       temporary_ += "-" + std::to_string(count++);
@@ -215,10 +217,10 @@ class atomic_file {
     if (!committed_) ::unlink(temporary_.c_str());
   }
 
-  /// Appends.
+  /// Appends `bytes`.
   void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
 
-  /// Overwrites bytes that were written before, such as a header that counts what follows.
+  /// Overwrites bytes written before, for example a header that counts the records.
   void write_at(std::uint64_t offset, std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -229,10 +231,10 @@ class atomic_file {
     }
   }
 
-  /// Flushes to the disk and renames.
+  /// Flushes to disk and renames to the final name.
   void commit() {
     if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
-    const detail::descriptor lock(::dup(file_.get()));  // until the hidden name is gone
+    const detail::descriptor lock(::dup(file_.get()));  // held until the hidden name is gone
     if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) detail::fail(path_, "cannot rename to it", errno);
     committed_ = true;
@@ -246,24 +248,24 @@ class atomic_file {
   bool committed_ = false;
 };
 
-/// The whole content at once; the file appears whole or not at all.
+/// Writes a whole file; it appears whole or not at all.
 inline void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
   atomic_file file(path);
   file.write(bytes);
   file.commit();
 }
 
-/// A directory that appears under its name on commit(), replacing a directory of that name, and not before; without
-/// commit() nothing is left behind, but by a writer that is killed, whose hidden directory the next one removes. Fill
-/// path(), a hidden sibling. One writer of a name at a time.
+/// A directory that appears under its name on commit(), replacing a directory of that name. The caller fills path(), a
+/// hidden sibling. Without commit() it is removed. If the writer is killed, the next writer of the same name removes
+/// its hidden directory. A name has one writer at a time.
 class atomic_directory {
  public:
-  /// Makes a hidden directory beside `path`. Throws io::error where that is something else than a directory.
+  /// Makes a hidden directory next to `path`. Throws io::error if `path` exists and is not a directory.
   explicit atomic_directory(const std::filesystem::path& path)
       : final_(detail::entry_path(path)), temporary_(detail::sibling(final_, "tmp")) {
     check_target();
     detail::remove_unclaimed(final_);
-    // Directories have no locks on NFS: a killed process of an equal process number may still have left one.
+    // NFS does not lock directories, so one of a killed process with the same process number may remain.
     std::error_code code;
     std::filesystem::remove_all(temporary_, code);
     if (::mkdir(temporary_.c_str(), 0777) != 0) detail::fail(final_, "cannot create the directory", errno);
@@ -279,10 +281,10 @@ class atomic_directory {
 
   /// The hidden directory, to be filled.
   const std::filesystem::path& path() const { return temporary_; }
-  /// What it will be called.
+  /// The name after commit().
   const std::filesystem::path& final_path() const { return final_; }
 
-  /// Flushes all files to the disk and renames, in exchange for an older directory of that name.
+  /// Flushes all files to disk and renames the directory, exchanging it with an older one of that name.
   void commit() try {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary_)) {
       if (entry.is_symlink()) continue;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The one exception of everything that reads or writes files.
+// io::error, the one exception of file readers and writers, and printable() for text in its messages.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace rotoscale::io {
 
-/// Bytes of the UTF-8 character that `text` begins with: 1 for ASCII; 0 for what is none, surrogates among that.
+/// Bytes of the UTF-8 character at the start of `text`: 1 for ASCII, 0 for invalid bytes, surrogates among them.
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -30,21 +30,21 @@ inline std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
   }
-  // The second byte's range after leads that could spell too much: overlong forms, surrogates, the end.
+  // Valid second bytes after leads that allow overlong forms, surrogates or values beyond Unicode.
   const unsigned second = byte(1);
   const bool bad = (lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
                    (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F);
   return bad ? 0 : length;
 }
 
-/// Does `text`, which begins with a UTF-8 character, begin with a control character (C0, DEL, C1)?
+/// Does `text` begin with a control character (C0, DEL, C1)? It must begin with a UTF-8 character.
 inline bool begins_with_control(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   return lead < 0x20 || lead == 0x7F || (lead == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
 }
 
-/// Text from a file, made fit for a message: what is no UTF-8 and control characters are escaped and the middle of a
-/// long text is left out, so that hostile input cannot break the promise of one readable line.
+/// `text` for a one-line message: invalid UTF-8 and control characters are escaped, and the middle of a long text is
+/// left out. Hostile input therefore cannot break a message.
 inline std::string printable(std::string_view text, std::size_t limit = 120) {
   constexpr char hex[] = "0123456789abcdef";
   std::string out;
@@ -71,11 +71,11 @@ inline std::string printable(std::string_view text, std::size_t limit = 120) {
   return out;
 }
 
-/// Bad input or a failed file operation, in one line: "file: what is wrong".
+/// Bad input or a failed file operation, in one line: "file: problem".
 struct error : std::runtime_error {
-  /// The message as it is, made printable.
+  /// Takes the whole message and makes it printable.
   explicit error(const std::string& message) : std::runtime_error(printable(message, message.size())) {}
-  /// "where: what".
+  /// The message "where: what".
   error(const std::string& where, const std::string& what) : error(where + ": " + what) {}
 };
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Whole-file reading (plain or gzip), and what readers and writers of files have in common. POSIX.
+// Reads whole files, plain or gzip, with helpers that readers and writers share. POSIX.
 #pragma once
 
 #include <fcntl.h>
@@ -46,7 +46,7 @@ class descriptor {
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
 
-  /// Returns close(2)'s result: some file systems report a failed write only here.
+  /// Closes the file and returns the result of close(2): some file systems report a failed write only here.
   int close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
@@ -63,10 +63,10 @@ inline const char* kind_of_file(mode_t mode) {
   return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-/// What is no regular file is refused before a byte is read: a pipe or device may never end. `size`, if given, becomes
-/// the file's.
+/// Opens a regular file, and sets `size` to its size. Throws io::error for other kinds of files, since a pipe or device
+/// may never end.
 inline descriptor open_regular(const std::filesystem::path& path, std::uint64_t* size = nullptr) {
-  // Without O_NONBLOCK, opening a pipe waits for a writer; on regular files it does nothing.
+  // O_NONBLOCK: opening a pipe would otherwise wait for a writer. It has no effect on regular files.
   descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) fail(path, "cannot open", errno);
   struct stat status {};
@@ -78,7 +78,7 @@ inline descriptor open_regular(const std::filesystem::path& path, std::uint64_t*
   return file;
 }
 
-/// Appends up to `count` bytes to `out`; less than `count` means end of file.
+/// Appends up to `count` bytes to `out` and returns their number; less than `count` means end of file.
 inline std::size_t read_some(const descriptor& file, std::string& out, std::size_t count,
                              const std::filesystem::path& path) {
   const std::size_t start = out.size();
@@ -95,23 +95,23 @@ inline std::size_t read_some(const descriptor& file, std::string& out, std::size
   return got;
 }
 
-/// Refuses a file of `size` bytes, before memory for it is asked for.
+/// Throws io::error if `size` bytes are more than half of the memory, before any is allocated.
 inline void check_size(std::uint64_t size, const std::filesystem::path& path) {
   if (size <= half_of_memory()) return;
   throw error(path.string(), "cannot read: " + std::to_string(size) + " bytes are more than " +
                                  std::to_string(half_of_memory()) + ", half of this machine's memory");
 }
 
-/// What files of the kernel, /proc and the like, may have: they state a size of zero, and some do not end.
+/// Limit for kernel files such as /proc: they state a size of zero, and some never end.
 inline constexpr std::uint64_t max_unstated_bytes = std::uint64_t{64} << 20;
 
-/// Appends what is left of a file, at most `limit` bytes: a file may have more than it stated when it was opened.
+/// Appends the rest of a file, which may be longer than its size at opening. Throws io::error above `limit` bytes.
 inline void read_rest(const descriptor& file, std::string& out, const std::filesystem::path& path,
                       std::uint64_t limit = std::numeric_limits<std::uint64_t>::max()) {
   struct stat status {};
   std::size_t chunk = std::size_t{1} << 16;
   limit = std::min<std::uint64_t>(limit, half_of_memory());
-  // One byte more than the stated size, so that a regular file is read in one call and its end is seen by it.
+  // One byte more than the stated size: a regular file is then read, and its end seen, in one call.
   if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
     check_size(static_cast<std::uint64_t>(status.st_size), path);
     chunk = std::max(chunk, static_cast<std::size_t>(status.st_size) + 1);
@@ -136,7 +136,7 @@ inline void write_all(const descriptor& file, std::string_view bytes, const std:
 
 }  // namespace detail
 
-/// All bytes of a regular file, as they are. More than `limit` of them are refused before memory is asked for.
+/// All bytes of a regular file. Throws io::error above `limit` bytes, before memory is allocated.
 inline std::string read_raw_file(const std::filesystem::path& path,
                                  std::uint64_t limit = std::numeric_limits<std::uint64_t>::max()) {
   std::uint64_t size = 0;
@@ -150,7 +150,7 @@ inline std::string read_raw_file(const std::filesystem::path& path,
   return bytes;
 }
 
-/// The first `count` bytes of a regular file, or fewer where it ends.
+/// The first `count` bytes of a regular file, fewer if it is shorter.
 inline std::string read_beginning(const std::filesystem::path& path, std::size_t count) {
   const detail::descriptor file = detail::open_regular(path);
   std::string bytes;
@@ -158,8 +158,8 @@ inline std::string read_beginning(const std::filesystem::path& path, std::size_t
   return bytes;
 }
 
-/// Have two regular files the same bytes? A few MiB of each are in memory at a time; after each part that is equal
-/// comes compared(its bytes), which may throw.
+/// Are two regular files equal by bytes? Holds a few MiB of each in memory. After each equal part it calls
+/// compared(bytes), which may throw.
 template <class Compared>
 bool have_equal_bytes(const std::filesystem::path& a, const std::filesystem::path& b, const Compared& compared) {
   const detail::descriptor first = detail::open_regular(a), second = detail::open_regular(b);
@@ -176,7 +176,7 @@ bool have_equal_bytes(const std::filesystem::path& a, const std::filesystem::pat
   return true;
 }
 
-/// All bytes of a regular file, decompressed when it begins as gzip does (this includes dictd's .dz).
+/// All bytes of a regular file, decompressed if it begins as gzip (which includes dictd's .dz).
 inline std::string read_file(const std::filesystem::path& path) {
   const detail::descriptor file = detail::open_regular(path);
   constexpr std::size_t chunk = std::size_t{1} << 18;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Decompression of gzip files, chunk by chunk.
+// Decompresses gzip files chunk by chunk.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@
 
 namespace rotoscale::io::detail {
 
-/// Bytes: no file that is held in memory may be larger, packed or unpacked.
+/// Half of the physical memory, in bytes: the limit for a file in memory, compressed or decompressed.
 inline std::size_t half_of_memory() {
   return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
@@ -32,8 +32,8 @@ class inflater {
   inflater& operator=(const inflater&) = delete;
   ~inflater() { inflateEnd(&stream_); }
 
-  /// Decodes one chunk of the file. A file may hold several gzip members, decoded as their concatenation, and zero
-  /// bytes after the last one, as tapes leave them.
+  /// Decodes one chunk of the file and appends to `out`. Several gzip members are concatenated; trailing zero bytes, as
+  /// on tapes, are ignored.
   void feed(std::string_view input, std::string& out) {
     while (!input.empty()) {
       if (between_members_) {
@@ -72,7 +72,7 @@ class inflater {
       stream_.avail_out = sizeof buffer;
       result = inflate(&stream_, Z_NO_FLUSH);
       out.append(buffer, sizeof buffer - stream_.avail_out);
-      // A buffer error only says that this chunk of input is used up.
+      // Z_BUF_ERROR only means that this chunk is used up.
     } while (result == Z_OK && (stream_.avail_in > 0 || stream_.avail_out == 0));
     if (result == Z_STREAM_END) {
       between_members_ = true;

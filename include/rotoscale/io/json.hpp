@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON for "described" structs: a struct states its fields once, in a function `describe(visitor, object)` found by
-// argument-dependent lookup that calls visitor("key", object.member, "help text with unit") for each, and is read and
-// written by visitors of that list. The only header that includes nlohmann's.
+// JSON for "described" structs. A struct lists its fields once, in a function `describe(visitor, object)` found by ADL.
+// It calls visitor("key", object.member, "help text with unit") for each field; visitors read and write the struct. No
+// other header includes nlohmann's.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ concept described = requires(T& object, any_visitor visitor) {
   describe(visitor, object);
 };
 
-/// Values by name, as enumerations: to_string, from_string and names (called with any value, for the list) found by
+/// A type with named values, as enumerations have: to_string, from_string and names (called with any value), found by
 /// ADL.
 template <class E>
 concept named_enum = (std::is_enum_v<E> || std::is_class_v<E>)&&requires(E value, E& out, std::string_view text) {
@@ -64,14 +64,13 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 template <class T>
 inline constexpr bool always_false = false;
 
-/// The double whose decimal form is the shortest one that reads back as `value`: 0.1f is written 0.1, not
-/// 0.10000000149011612.
+/// The double with the shortest decimal form that reads back as `value`: 0.1f is written 0.1, not 0.10000000149011612.
 inline double shortest_double(float value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
   double shortest = 0;
   std::from_chars(text, end, shortest);
-  // Rounding twice, to double and to float, could differ from rounding once; NaN and Inf have no decimal form.
+  // Rounding to double and then to float may differ from rounding once. NaN and Inf have no decimal form.
   return std::isfinite(value) && static_cast<float>(shortest) == value ? shortest : static_cast<double>(value);
 }
 
@@ -92,7 +91,7 @@ json write_value(const T& value) {
     return array;
   } else if constexpr (described<T>) {
     json object = json::object();
-    // One description serves reading and writing, so it takes a mutable object; this visitor does not write to it.
+    // describe takes a mutable object because it also serves reading; this visitor does not write.
     describe([&object](std::string_view key, auto& member,
                        const auto&...) { object[std::string(key)] = write_value(std::as_const(member)); },
              const_cast<T&>(value));
@@ -102,7 +101,7 @@ json write_value(const T& value) {
   }
 }
 
-/// Where a value stands: the file and the path of keys, for messages.
+/// Position of a value for messages: file and path of keys.
 struct place {
   std::string where;
   std::string path;
@@ -151,7 +150,7 @@ void read_float(const json& value, T& out, const place& at) {
   if (!value.is_number()) fail_type("a number", value, at);
   const double number = value.get<double>();
   if (!std::isfinite(number)) at.fail("expected a finite number");
-  // From here on a double rounds to an infinite float: the midpoint of the greatest float and 2^128.
+  // From here on a double rounds to Inf as float: the midpoint of the greatest float and 2^128.
   if (std::same_as<T, float> && std::abs(number) >= 0x1.ffffffp+127) {
     at.fail(value.dump() + " is out of range of 32-bit floating point");
   }
@@ -222,7 +221,7 @@ void read_value(const json& value, T& out, const place& at) {
   }
 }
 
-/// nlohmann's message without its own prefix and position: "syntax error while parsing value - invalid literal; ...".
+/// nlohmann's message without prefix and position: "syntax error while parsing value - invalid literal; ...".
 inline std::string parse_message(std::string_view what) {
   if (const auto column = what.find(", column "); column != what.npos) {
     what.remove_prefix(column);
@@ -233,7 +232,7 @@ inline std::string parse_message(std::string_view what) {
   return printable(what, 200);
 }
 
-/// Keeps all of a document.
+/// Parser callback that keeps every value.
 struct keep_all {
   template <class Event, class Json>
   bool operator()(int, Event, Json&) {
@@ -241,8 +240,8 @@ struct keep_all {
   }
 };
 
-/// Refuses what nlohmann's parser lets through: keys given twice (it keeps one of them) and bottomless nesting. `next`
-/// sees every event afterwards and says whether to keep the value, as nlohmann's parser callbacks do.
+/// Parser callback that rejects duplicate keys, of which nlohmann keeps one, and excessive nesting. Each event then
+/// goes to `next`, which returns whether to keep the value, as nlohmann's callbacks do.
 template <class Json, class Next>
 class parse_guard {
  public:
@@ -268,7 +267,7 @@ class parse_guard {
   std::vector<std::unordered_set<std::string>> open_;
 };
 
-/// `line` is the number of the line that the text is, 0 when it is a whole document. `next`: see parse_guard.
+/// Parses one document. `line` is its line number in the file, or 0 if it is the whole file. `next`: see parse_guard.
 template <class Json, class Next = keep_all>
 Json parse_as(std::string_view text, const std::string& file, std::size_t line = 0, Next next = {}) {
   const std::string where = line == 0 ? file : file + ": line " + std::to_string(line);
@@ -278,7 +277,7 @@ Json parse_as(std::string_view text, const std::string& file, std::size_t line =
     const auto column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
     throw error(file, "line " + std::to_string(row) + ", column " + std::to_string(column) + ": " + what);
   };
-  // nlohmann's parser takes a zero byte for the end of the text and would accept anything after it.
+  // nlohmann's parser stops at a zero byte and would accept anything after it.
   if (const auto zero = text.find('\0'); zero != text.npos) fail_at(zero, "a zero byte");
   parse_guard<Json, Next> guard(where, next);
   Json parsed;
@@ -292,7 +291,7 @@ Json parse_as(std::string_view text, const std::string& file, std::size_t line =
   return parsed;
 }
 
-/// One line unless an indentation is given.
+/// JSON text, on one line if `indent` is negative.
 template <class Json>
 std::string text_as(const Json& value, const std::string& where, int indent) {
   try {
@@ -309,26 +308,25 @@ extern template std::string text_as<json>(const json&, const std::string&, int);
 
 }  // namespace detail
 
-/// Parses one JSON document. `file` names it in messages; `line` is its line in that file, from 1, where it is one line
-/// of several documents, else 0.
+/// Parses one JSON document. Messages name `file` and, if the file has a document per line, `line` (from 1; else 0).
 inline nlohmann::ordered_json parse_json(std::string_view text, const std::string& file, std::size_t line = 0) {
   return detail::parse_as<nlohmann::ordered_json>(text, file, line);
 }
 
-/// The longest document that read_json takes: parsed, it needs many times as much memory.
+/// Limit on the bytes of a document for read_json: parsed, it takes many times its size.
 inline constexpr std::uint64_t json_max_bytes = std::uint64_t{64} << 20;
 
-/// A whole JSON file, as it is: gzip is not unpacked. Throws io::error with file and position for what is no JSON.
+/// Reads a JSON file, without decompression. Throws io::error with file and position for invalid JSON.
 inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
   return parse_json(read_raw_file(path, json_max_bytes), path.string());
 }
 
-/// JSON as text, on one line unless an indentation is given. NaN and Inf, which JSON lacks, become null.
+/// JSON as text, on one line if `indent` is negative. NaN and Inf become null, since JSON has neither.
 inline std::string json_text(const nlohmann::ordered_json& value, const std::string& where, int indent = -1) {
   return detail::text_as(value, where, indent);
 }
 
-/// Indented, with a newline at the end; the file appears whole or not at all.
+/// Writes an indented file with a final newline; it appears whole or not at all.
 inline void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value) {
   write_file_atomically(path, json_text(value, path.string(), 2) + "\n");
 }
@@ -339,7 +337,7 @@ nlohmann::ordered_json to_json(const T& object) {
   return detail::write_value(object);
 }
 
-/// Reads a described struct; keys that are missing keep the member's value. On error `object` is as it was.
+/// Reads a described struct. Members without a key keep their values. On error `object` is unchanged.
 template <class T>
 void from_json(const nlohmann::ordered_json& value, T& object, const std::string& where) {
   T read = object;

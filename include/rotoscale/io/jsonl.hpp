@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON lines: one record a line, each on disk's side of a write before the next begins, so that a killed run loses at
-// most the line that it was writing. A log has one writer at a time.
+// JSON lines: one record per line, written by one process at a time. Each record is with the operating system before
+// the next is written, so a killed run loses at most its last line.
 #pragma once
 
 #include <fcntl.h>
@@ -24,14 +24,14 @@ namespace rotoscale::io {
 
 namespace detail {
 
-/// Whether a last line without its newline is a whole record. Only an object or an array shows its own end: "12" may
-/// be what is left of "123".
+/// Is a last line without newline a whole record? Only an object or array shows its end: "12" may be the start of
+/// "123".
 inline bool is_whole_record(std::string_view line) {
   const auto parsed = json::parse(line.begin(), line.end(), nullptr, false);
   return parsed.is_object() || parsed.is_array();
 }
 
-/// Is this the file that has the name now?
+/// Is `file` the one that `path` names now?
 inline bool has_name(const descriptor& file, const std::filesystem::path& path) {
   struct stat own {
   }, named{};
@@ -39,16 +39,16 @@ inline bool has_name(const descriptor& file, const std::filesystem::path& path) 
   return ::stat(path.c_str(), &named) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
-/// What `open` returns, a descriptor of `path` or none, locked: LOCK_EX, or LOCK_SH. The writer before, whose run has
-/// failed, may remove the file while it is opened here: what is written to it then has no name, and the lock keeps
-/// nobody out, so that it is opened again.
+/// Returns the descriptor from `open`, locked with LOCK_EX or LOCK_SH, or none if `open` returns none. If the file was
+/// removed while it was opened (by a writer whose run failed), it has no name and its lock protects nothing; then it is
+/// opened again.
 template <class Open>
 descriptor open_locked(const std::filesystem::path& path, int how, const Open& open) {
-  constexpr int attempts = 16;  // a file system may have no lasting numbers of files
+  constexpr int attempts = 16;  // a limit, since a file system may have no stable inode numbers
   for (int i = 1;; ++i) {
     descriptor file = open();
     if (!file.is_open()) return file;
-    // File systems without locks say something else than EWOULDBLOCK; there is no lock to be had then.
+    // File systems without locks return another error than EWOULDBLOCK; the file is then used without a lock.
     if (::flock(file.get(), how | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw error(path.string(), "cannot write: another process is writing it");
     }
@@ -58,8 +58,8 @@ descriptor open_locked(const std::filesystem::path& path, int how, const Open& o
 
 }  // namespace detail
 
-/// Throws io::error while another process writes the log at `path`, which need not exist, and for what is no regular
-/// file: to open a pipe is to wait for its other end.
+/// Throws io::error if another process is writing the log at `path`, or if `path` is not a regular file (opening a pipe
+/// would wait). The log need not exist.
 inline void require_no_writer(const std::filesystem::path& path) {
   detail::open_locked(path, LOCK_SH, [&] {
     std::error_code failed;
@@ -67,14 +67,14 @@ inline void require_no_writer(const std::filesystem::path& path) {
   });
 }
 
-/// A log of one JSON record a line.
+/// Writer of a log with one JSON record per line.
 class jsonl_writer {
  public:
-  /// A new file, or the end of an old one.
+  /// write: a new file; append: continue an existing one.
   enum class mode { write, append };
 
-  /// Appending to the log of a killed run first removes the line that it left unfinished. Throws io::error, also while
-  /// another writer has the log open, and for a pipe, which nobody may read.
+  /// Opens the log. With append, an unfinished last line of a killed run is removed first. Throws io::error, also while
+  /// another writer has the log open, and for a pipe.
   explicit jsonl_writer(const std::filesystem::path& path, mode how = mode::write) : path_(path) {
     file_ = detail::open_locked(path, LOCK_EX, [&] {
       detail::descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
@@ -97,17 +97,17 @@ class jsonl_writer {
     if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) detail::fail(path_, "cannot write", errno);
   }
 
-  /// The record is with the operating system when this returns.
+  /// Writes a record, which is with the operating system when this returns.
   void write(const nlohmann::ordered_json& record) {
     detail::write_all(file_, json_text(record, path_.string()) + "\n", path_);
   }
 
-  /// All records so far are on disk when this returns.
+  /// Flushes all records to disk.
   void flush() {
     if (::fsync(file_.get()) != 0 && errno != EINVAL) detail::fail(path_, "cannot flush", errno);
   }
 
-  /// Of the log.
+  /// Path of the log.
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -127,8 +127,8 @@ class jsonl_writer {
   detail::descriptor file_;
 };
 
-/// Calls use(record, number of its line) for all records of a file (plain or gzip). Blank lines are skipped, and so is
-/// an unfinished last line, which a killed run leaves: its number is returned, 0 where there is none.
+/// Calls use(record, line number) for all records of a file, plain or gzip. Skips blank lines and an unfinished last
+/// line, as a killed run leaves it. Returns the number of that unfinished line, or 0.
 template <class Use>
 std::size_t for_each_record(const std::filesystem::path& path, const Use& use) {
   const std::string text = read_file(path);
@@ -144,7 +144,7 @@ std::size_t for_each_record(const std::filesystem::path& path, const Use& use) {
   return 0;
 }
 
-/// All records of a file, as for_each_record has them.
+/// All records of a file, as for_each_record passes them.
 inline std::vector<nlohmann::ordered_json> read_jsonl(const std::filesystem::path& path) {
   std::vector<nlohmann::ordered_json> records;
   for_each_record(path, [&](nlohmann::ordered_json record, std::size_t) { records.push_back(std::move(record)); });

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A regular file as memory. POSIX.
+// mapped_file: a regular file mapped into memory. POSIX.
 #pragma once
 
 #include <sys/mman.h>
@@ -20,15 +20,15 @@
 
 namespace rotoscale::io {
 
-/// Read-only. A file that is replaced stays mapped as it was; of one that somebody cuts short while it is mapped,
-/// reading the lost part ends the program (SIGBUS), as with every mapping: see require_whole.
+/// A read-only mapping. If the file is replaced, the mapping keeps the old content. If it is truncated, reading the
+/// lost part ends the program (SIGBUS), as with every mapping: see require_whole.
 class mapped_file {
  public:
-  /// Throws io::error for what is missing, unreadable or no regular file. Reads nothing yet.
+  /// Maps `path` without reading it. Throws io::error if it is missing, unreadable or not a regular file.
   explicit mapped_file(const std::filesystem::path& path) : path_(path) {
     std::uint64_t size = 0;
     file_ = detail::open_regular(path, &size);
-    if (size == 0) return;  // mmap refuses a length of zero
+    if (size == 0) return;  // mmap rejects length 0
     void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file_.get(), 0);
     if (at == MAP_FAILED) detail::fail(path, "cannot map", errno);
     data_ = static_cast<const std::byte*>(at);
@@ -40,7 +40,7 @@ class mapped_file {
     if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
   }
 
-  /// Throws io::error where the file has been cut short since. (That it is cut in the next moment nobody can exclude.)
+  /// Throws io::error if the file has been truncated since it was mapped. A later truncation cannot be excluded.
   void require_whole() const {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) >= size_) return;
@@ -51,8 +51,8 @@ class mapped_file {
   /// The whole file.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  /// Says that `part` of bytes() will not be read again soon: its whole pages leave this process's memory. They may be
-  /// read all the same.
+  /// Hint that `part` of bytes() is not needed soon: its whole pages leave this process's memory. Reading them again is
+  /// allowed.
   void release(std::span<const std::byte> part) const {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = static_cast<std::size_t>(part.data() - data_), end = begin + part.size();

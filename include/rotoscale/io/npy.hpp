@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npy files, versions 1.0 to 3.0: the elements of one array, in C or Fortran order, little-endian. Arrays of
-// ml_dtypes (bfloat16, float8_*, ...) are stored by NumPy as raw bytes of type V1 or V2; which format they are, the
-// caller says.
+// NumPy's .npy files, versions 1.0 to 3.0: one array, C or Fortran order, little-endian. NumPy stores arrays of
+// ml_dtypes (bfloat16, float8_*, ...) as raw bytes of type V1 or V2, so the caller must name their format.
+// npy_header.hpp parses the header.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace rotoscale::io {
 
 namespace detail {
 
-/// The type that an array of T is written as; T may view it, and codes may view raw bytes or integers of their size.
+/// dtype for an array of T. as_view also accepts T for raw bytes and integers of the same size.
 template <class T>
 struct npy_name;
 template <>
@@ -69,13 +69,13 @@ bool npy_may_view(const npy_type& type) {
 
 }  // namespace detail
 
-/// A checked file, held in memory. Views of it are valid while it lives and is not moved.
+/// A checked file in memory. Views of it are valid until it is moved or destroyed.
 class npy_file {
  public:
-  /// Throws io::error for what is no whole .npy file of the types of npy_header.
+  /// Reads and checks a file. Throws io::error if it is incomplete or has another type than npy_header allows.
   static npy_file open(const std::filesystem::path& path) { return from_bytes(path.string(), read_raw_file(path)); }
 
-  /// `name` stands for the file in messages.
+  /// The same for bytes in memory. Messages call them `name`.
   static npy_file from_bytes(std::string name, std::string bytes) {
     npy_file file;
     file.name_ = std::move(name);
@@ -90,16 +90,16 @@ class npy_file {
   const std::vector<std::int64_t>& shape() const { return header_.shape; }
   /// Number of elements.
   std::size_t count() const { return detail::npy_count(header_.shape); }
-  /// For messages: the path.
+  /// The path, for messages.
   const std::string& name() const { return name_; }
 
-  /// All elements in the order of the file, aligned for every type they may have.
+  /// All elements in file order, aligned for every element type.
   std::span<const std::byte> bytes() const {
     return {reinterpret_cast<const std::byte*>(content_.data()) + start_, content_.size() - start_};
   }
 
-  /// An array of `Rank` axes as it lies in the file, in C or Fortran order. T is the type of the elements, or one for
-  /// codes of their size (V1, V2, u1, u2, u4): small_float or an unsigned integer. io::error if they are not so.
+  /// The array with `Rank` axes as stored, in C or Fortran order. T is the element type, or a small_float or unsigned
+  /// integer of the size of raw codes (V1, V2, u1, u2, u4). Throws io::error if type or rank differ.
   template <class T, int Rank>
   view<const T, Rank> as_view() const {
     const detail::npy_type& type = *detail::find_npy_type(header_.dtype);
@@ -117,14 +117,17 @@ class npy_file {
     return v;
   }
 
-  /// as_view of two axes.
+  /// as_view with two axes.
   template <class T>
   matrix<const T> as_matrix() const {
     return as_view<T, 2>();
   }
 
-  /// All elements in C order: f4 with all its bits, f2, u1, u2 and i1 exact, u4 and f8 rounded to nearest even (Inf
-  /// beyond FP32); a NaN of f2 or f8 becomes the canonical one of its sign. io::error for raw codes.
+  /// All elements as FP32 in C order. Throws io::error for raw codes.
+  /// - f4: all bits kept
+  /// - f2, u1, u2, i1: exact
+  /// - u4, f8: nearest even, Inf beyond FP32
+  /// - NaN of f2 and f8: the canonical NaN of its sign
   std::vector<float> to_fp32() const {
     switch (header_.dtype[0]) {
       case 'f':
@@ -141,7 +144,7 @@ class npy_file {
     }
   }
 
-  /// The same for codes of format `f` (V1, V2, u1, u2, or f2), each in the least number of bytes that holds it.
+  /// The same for codes of format `f` (V1, V2, u1, u2, or f2), each in the smallest number of bytes that holds it.
   std::vector<float> to_fp32(format f) const {
     const detail::npy_type& type = *detail::find_npy_type(header_.dtype);
     const bool codes = type.dtype[0] == 'V' || type.dtype[0] == 'u' || header_.dtype == "f2";
@@ -204,7 +207,7 @@ class npy_file {
       fail("descr and shape take " + std::to_string(count() * element) + " bytes, the data has " +
            std::to_string(size));
     }
-    // NumPy aligns the data; where another writer did not, views must not suffer.
+    // NumPy aligns the data; if another writer did not, padding keeps views aligned.
     const std::size_t pad = (alignof(double) - start % alignof(double)) % alignof(double);
     if (pad != 0) content_.insert(0, pad, '\0');
     start_ = start + pad;
@@ -216,7 +219,7 @@ class npy_file {
   npy_header header_;
 };
 
-/// A whole file, bytes as NumPy writes them. `version` is the major one, 1 to 3: each can hold every header of these.
+/// The bytes of a whole file, as NumPy writes them. `version` is the major version, 1 to 3; each can hold all headers.
 inline std::string npy_bytes(const npy_header& h, std::span<const std::byte> data, int version = 1) {
   const auto fail = [](const std::string& what) { throw error("npy", what); };
   const detail::npy_type* type = detail::find_npy_type(h.dtype);
@@ -234,14 +237,14 @@ inline std::string npy_bytes(const npy_header& h, std::span<const std::byte> dat
   return out;
 }
 
-/// The file appears whole or not at all. io::error names the path when it cannot be written.
+/// Writes a file, which appears whole or not at all. Throws io::error with the path.
 inline void write_npy(const std::filesystem::path& path, const npy_header& h, std::span<const std::byte> data,
                       int version = 1) {
   write_file_atomically(path, npy_bytes(h, data, version));
 }
 
-/// The elements of a view of any strides: float, double, uint8_t, uint16_t, uint32_t, int8_t, or a small_float of at
-/// most 16 bits, which becomes f2 (FP16) or raw codes.
+/// Writes the elements of a view with any strides. T is float, double, uint8_t, uint16_t, uint32_t, int8_t, or a
+/// small_float of at most 16 bits, which becomes f2 (FP16) or raw codes.
 template <class T, int Rank>
 void write_npy(const std::filesystem::path& path, view<T, Rank> v, bool fortran_order = false) {
   using element = std::remove_const_t<T>;

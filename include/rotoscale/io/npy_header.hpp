@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The header of NumPy's .npy files (numpy.lib.format): what it may say, a parser that trusts nothing and knows no more
-// Python than one dictionary of a string, a bool and a tuple of integers needs, and the bytes that NumPy would write.
+// The header of NumPy's .npy files (numpy.lib.format): its values, a parser for untrusted input, and a writer with
+// NumPy's bytes. The parser accepts one Python dictionary of a string, a bool and a tuple of integers, and nothing
+// else.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +19,17 @@
 
 namespace rotoscale::io {
 
-/// What an .npy header says.
+/// Content of an .npy header.
 struct npy_header {
   std::string dtype;                ///< f2, f4, f8, u1, u2, u4, i1, or V1, V2 for raw codes; little-endian
   std::vector<std::int64_t> shape;  ///< extents; empty for a scalar
-  bool fortran_order = false;       ///< is the first axis contiguous, instead of the last?
+  bool fortran_order = false;       ///< the first axis is contiguous instead of the last
 };
 
 namespace detail {
 
 inline constexpr std::string_view npy_magic = "\x93NUMPY";
-/// What NumPy reads without being told to trust the file (max_header_size).
+/// NumPy's limit for untrusted files (max_header_size).
 inline constexpr std::size_t npy_max_header = 10'000;
 inline constexpr std::size_t npy_max_rank = 64;  // NPY_MAXDIMS of NumPy 2
 inline constexpr std::size_t npy_alignment = 64;
@@ -43,7 +44,7 @@ inline constexpr npy_type npy_types[] = {{"f2", "<f2", 2}, {"f4", "<f4", 4}, {"f
                                          {"u1", "|u1", 1}, {"u2", "<u2", 2}, {"u4", "<u4", 4},
                                          {"i1", "|i1", 1}, {"V1", "|V1", 1}, {"V2", "|V2", 2}};
 
-/// Null when there is none of that name.
+/// The type of that name, or null.
 inline const npy_type* find_npy_type(std::string_view dtype) {
   const auto* type =
       std::find_if(std::begin(npy_types), std::end(npy_types), [&](const npy_type& t) { return dtype == t.dtype; });
@@ -56,7 +57,7 @@ inline std::string unknown_npy_type(std::string_view given, std::string_view dty
   return "unknown type '" + printable(given) + "'; did you mean '" + nearest_name(dtype, valid) + "'?";
 }
 
-/// Why an array cannot have this shape, or an empty string. An axis of extent 0 counts as 1, so that strides fit too.
+/// The reason why an array cannot have this shape, or an empty string. Extent 0 counts as 1, so that strides fit too.
 inline std::string npy_shape_problem(const std::vector<std::int64_t>& shape, std::size_t element_bytes) {
   if (shape.size() > npy_max_rank) return "more than " + std::to_string(npy_max_rank) + " axes";
   auto bytes = static_cast<std::int64_t>(element_bytes);
@@ -68,7 +69,7 @@ inline std::string npy_shape_problem(const std::vector<std::int64_t>& shape, std
   return "";
 }
 
-/// Only for shapes without a problem.
+/// Number of elements. Requires a shape without a problem.
 inline std::size_t npy_count(const std::vector<std::int64_t>& shape) {
   std::size_t count = 1;
   for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
@@ -87,7 +88,7 @@ inline std::vector<std::int64_t> npy_strides(const npy_header& h) {
   return strides;
 }
 
-/// Calls body(offset) for each element, the last axis fastest; offsets follow `strides`.
+/// Calls body(offset) for each element, the last axis fastest. Offsets follow `strides`.
 template <class Body>
 void for_each_offset(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides,
                      const Body& body) {
@@ -104,10 +105,10 @@ void for_each_offset(const std::vector<std::int64_t>& shape, const std::vector<s
   }
 }
 
-/// The dictionary, read without recursion: strings, True and False, and one tuple of integers are all it may hold.
+/// Parser of the dictionary, without recursion. Values are strings, True, False, and one tuple of integers.
 class npy_header_parser {
  public:
-  /// `start` is the offset of `text` in the file, `where` stands for the file in messages.
+  /// `start` is the offset of `text` in the file; messages call the file `where`.
   npy_header_parser(std::string_view text, std::size_t start, const std::string& where)
       : text_(text), start_(start), where_(where) {}
 
@@ -179,11 +180,12 @@ class npy_header_parser {
     const char order = descr.empty() ? '\0' : descr.front();
     if (order == '>') fail("descr: '" + std::string(descr) + "' is big-endian, which is not supported");
     if (order != '<' && order != '|') fail("descr: '" + std::string(descr) + "' does not begin with '<' or '|'");
-    // ml_dtypes calls its float8_e5m2 a float of one byte, which NumPy writes and does not read: codes like the others.
+    // ml_dtypes calls float8_e5m2 a float of one byte ("<f1"), which NumPy writes but cannot read: treat it as raw
+    // codes.
     const std::string_view dtype = descr == "<f1" ? "V1" : descr.substr(1);
     const npy_type* type = find_npy_type(dtype);
     if (type == nullptr) fail("descr: " + unknown_npy_type(descr, dtype));
-    // A number of several bytes has an order; NumPy gives raw bytes either.
+    // Types of several bytes need a byte order. For raw bytes NumPy writes either form.
     if (order == '|' && type->bytes > 1 && dtype[0] != 'V')
       fail("descr: '" + std::string(descr) + "' has no byte order");
     header_.dtype = dtype;
@@ -226,7 +228,7 @@ class npy_header_parser {
     }
     if (at_ == first) fail("shape: a non-negative integer expected");
     if (text_[first] == '0' && at_ - first > 1) fail("shape: an integer with leading zeros");
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote long integers so
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // suffix of Python 2's long integers
     return value;
   }
 
@@ -238,14 +240,14 @@ class npy_header_parser {
   npy_header header_;
 };
 
-/// What stands before the data: magic string, version, length, header, in the bytes that NumPy writes. `h` is valid.
+/// The bytes before the data, as NumPy writes them: magic string, version, length, header. `h` must be valid.
 inline std::string npy_header_bytes(const npy_header& h, int version) {
   std::string shape;
   for (const std::int64_t extent : h.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
   if (h.shape.size() == 1) shape += ',';
   std::string text = std::string("{'descr': '") + find_npy_type(h.dtype)->descr +
                      "', 'fortran_order': " + (h.fortran_order ? "True" : "False") + ", 'shape': (" + shape + "), }";
-  // NumPy leaves room for the axis that grows when data is appended, 21 digits, and then aligns.
+  // NumPy leaves room for 21 digits of the axis that grows when data is appended, and then aligns.
   if (!h.shape.empty()) {
     text.append(21 - std::to_string(h.fortran_order ? h.shape.back() : h.shape.front()).size(), ' ');
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors format: 8 bytes of header length, a JSON header of names, dtypes, shapes and byte ranges, then the
-// tensors without gaps. Files are mapped and written chunk by chunk, so that neither way a file's size is needed in
-// memory. The reader trusts nothing in the file. Several files of one model: safetensors_shards.hpp.
+// The safetensors format: 8 bytes of header length, a JSON header with names, dtypes, shapes and byte ranges, then the
+// tensors without gaps. The reader maps files and trusts nothing in them; the writer streams. Neither holds a whole
+// file in memory. Models of several files: safetensors_shards.hpp.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ namespace rotoscale::io {
 
 namespace detail {
 
-/// FP32 numbers from `to.size()` elements of `type`, which has a number format of 8, 16, 32 or 64 bits. FP64 is rounded
-/// to nearest, ties to even; all else is exact.
+/// Decodes `to.size()` elements of `type`, a floating-point type of 8, 16, 32 or 64 bits, to FP32. FP64 is rounded to
+/// nearest even; all others are exact.
 inline void decode_elements(const safetensors_dtype& type, const std::byte* from, std::span<float> to) {
   const auto each = [&](auto code, const auto& convert_one) {
     for (std::size_t i = 0; i < to.size(); ++i) {
@@ -58,10 +58,10 @@ inline void decode_elements(const safetensors_dtype& type, const std::byte* from
 
 }  // namespace detail
 
-/// A checked file. Of a mapped one only the header has been read. Copies share the content.
+/// A checked file, mapped or in memory. Opening reads only the header. Copies share the content.
 class safetensors_file {
  public:
-  /// Throws io::error for what is no regular file or not a whole safetensors file.
+  /// Opens and checks a file. Throws io::error if it is not a regular file or not a complete safetensors file.
   static safetensors_file open(const std::filesystem::path& path) {
     const auto mapped = std::make_shared<const mapped_file>(path);
     safetensors_file file;
@@ -71,7 +71,7 @@ class safetensors_file {
     return file;
   }
 
-  /// `name` stands for the file in messages.
+  /// The same for bytes in memory. Messages call them `name`.
   static safetensors_file from_bytes(std::string name, std::string bytes) {
     const auto held = std::make_shared<const std::string>(std::move(bytes));
     safetensors_file file;
@@ -81,16 +81,16 @@ class safetensors_file {
     return file;
   }
 
-  /// In the order of their data.
+  /// All tensors, in the order of their data.
   const std::vector<tensor_info>& tensors() const { return tensors_; }
 
-  /// Null when there is none of that name.
+  /// The tensor of that name, or null.
   const tensor_info* find(std::string_view name) const {
     const auto found = index_.find(std::string(name));
     return found == index_.end() ? nullptr : &tensors_[found->second];
   }
 
-  /// The bytes of one of this file's tensors. The format does not align them: copy, do not cast.
+  /// The bytes of a tensor of this file. The format does not align them: copy, do not cast.
   std::span<const std::byte> bytes(const tensor_info& info) const {
     const std::uint64_t size = content_.size() - data_start_;
     if (info.begin > info.end || info.end > size) fail_tensor(info, "not a tensor of this file");
@@ -98,9 +98,9 @@ class safetensors_file {
                             static_cast<std::size_t>(info.end - info.begin));
   }
 
-  /// Elements first, first + 1, ... of a tensor of floating-point numbers as FP32 (FP64 rounded to nearest, ties to
-  /// even). What has been read leaves memory again, so that a file of any size takes a few MiB. Throws io::error for
-  /// integers and for codes that share bytes.
+  /// Elements first, first + 1, ... of a floating-point tensor as FP32 (FP64 is rounded to nearest even). Pages that
+  /// were read leave memory again, so any file takes a few MiB. Throws io::error for integers and for codes that share
+  /// bytes.
   void read_floats(const tensor_info& info, std::uint64_t first, std::span<float> to) const {
     const detail::safetensors_dtype& type = *detail::find_dtype(info.dtype);
     if (!type.number) fail_tensor(info, "its type " + info.dtype + " holds no floating-point numbers");
@@ -119,14 +119,14 @@ class safetensors_file {
     }
   }
 
-  /// Lets a part of bytes() that has been read leave memory.
+  /// Lets a part of bytes() leave memory after use.
   void release(std::span<const std::byte> part) const {
     if (mapped_ != nullptr) mapped_->release(part);
   }
 
-  /// What the header's __metadata__ says.
+  /// The entries of the header's __metadata__.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// For messages: the path.
+  /// The path, for messages.
   const std::string& name() const { return name_; }
 
  private:
@@ -158,24 +158,24 @@ class safetensors_file {
   std::string name_;
   std::shared_ptr<const mapped_file> mapped_;
   std::shared_ptr<const std::string> held_;
-  std::span<const std::byte> content_;  ///< of one of the two
+  std::span<const std::byte> content_;  ///< content of one of the two
   std::size_t data_start_ = 0;
   std::vector<tensor_info> tensors_;
   std::unordered_map<std::string, std::size_t> index_;
   std::map<std::string, std::string> metadata_;
 };
 
-/// Takes a tensor's bytes in chunks of any length.
+/// Receives a tensor's bytes in chunks of any length.
 using byte_sink = std::function<void(std::span<const std::byte>)>;
-/// Gives a tensor's bytes to a sink, from the first to the last.
+/// Passes a tensor's bytes to a sink, in order.
 using byte_source = std::function<void(const byte_sink&)>;
 
-/// Writes tensors in the order of their adding. Equal calls give equal bytes.
+/// Writes tensors in the order in which they were added. Equal calls give equal bytes.
 class safetensors_writer {
  public:
-  std::map<std::string, std::string> metadata;  ///< becomes the header's __metadata__
+  std::map<std::string, std::string> metadata;  ///< the header's __metadata__
 
-  /// Copies the bytes, so that the caller's may be a temporary.
+  /// Adds a tensor and copies its bytes.
   void add(std::string name, std::string dtype, std::vector<std::int64_t> shape, std::span<const std::byte> bytes) {
     const std::string problem = detail::size_problem(dtype, shape, bytes.size());
     if (!problem.empty()) fail(name, problem);
@@ -183,19 +183,19 @@ class safetensors_writer {
     append(std::move(name), std::move(dtype), std::move(shape), [held](const byte_sink& sink) { sink(*held); });
   }
 
-  /// The bytes are asked for when the file is written, and only passed on: nothing of them is kept.
+  /// Adds a tensor whose bytes are requested from `source` during the write and not kept.
   void add_streamed(std::string name, std::string dtype, std::vector<std::int64_t> shape, byte_source source) {
     const std::string problem = detail::size_of_tensor(dtype, shape).problem;
     if (!problem.empty()) fail(name, problem);
     append(std::move(name), std::move(dtype), std::move(shape), std::move(source));
   }
 
-  /// Throws io::error naming the path when that cannot be written.
+  /// Writes one file. Throws io::error with the path.
   void write(const std::filesystem::path& path) const { write_file(path, 0, tensors_.size()); }
 
-  /// One file directory/stem.safetensors; or, where the tensors' bytes are more than `limit`, as many files
-  /// stem-00001-of-0000N.safetensors of at most that (or of one tensor) and stem.safetensors.index.json, as Hugging
-  /// Face has them.
+  /// Writes directory/stem.safetensors. If the tensors exceed `limit` bytes, writes shards instead, as Hugging Face
+  /// does: stem-00001-of-0000N.safetensors and stem.safetensors.index.json. A shard has at most `limit` bytes or one
+  /// tensor.
   void write_shards(const std::filesystem::path& directory, const std::string& stem, std::uint64_t limit) const {
     std::vector<std::size_t> starts{0};
     for (std::size_t i = 1; i < tensors_.size(); ++i) {
@@ -219,7 +219,7 @@ class safetensors_writer {
     write_json(directory / (stem + ".safetensors.index.json"), index);
   }
 
-  /// What write() writes. `where` names the destination in messages.
+  /// The bytes that write() would write. Messages call the destination `where`.
   std::string bytes(const std::string& where) const {
     std::string all;
     produce(where, 0, tensors_.size(), [&](std::string_view part) { all += part; });
@@ -247,7 +247,7 @@ class safetensors_writer {
     file.commit();
   }
 
-  /// Tensors first .. last - 1 as a file, chunk by chunk.
+  /// Passes tensors first .. last - 1 to `write_part` as a file, in chunks.
   void produce(const std::string& where, std::size_t first, std::size_t last,
                const std::function<void(std::string_view)>& write_part) const {
     const auto part = std::span(tensors_).subspan(first, last - first);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The header of safetensors files: its types, a parser that trusts nothing and needs memory in proportion to the
-// header's text, and the bytes that are written.
+// The header of safetensors files: dtypes, a parser for untrusted input, and the bytes of a written header. The
+// parser's memory is proportional to the header's length.
 #pragma once
 
 #include <algorithm>
@@ -23,26 +23,26 @@
 
 namespace rotoscale::io {
 
-/// Bytes [begin, end) of the data that follows the header; elements little-endian, row-major.
+/// A tensor in bytes [begin, end) of the data after the header. Elements are little-endian and row-major.
 struct tensor_info {
   std::string name;                 ///< unique in a file
-  std::string dtype;                ///< as the format spells it: F32, BF16, F8_E4M3, F4, U8, ...
+  std::string dtype;                ///< as the format writes it: F32, BF16, F8_E4M3, F4, U8, ...
   std::vector<std::int64_t> shape;  ///< in elements
   std::uint64_t begin = 0;          ///< first byte
-  std::uint64_t end = 0;            ///< behind the last byte
+  std::uint64_t end = 0;            ///< one past the last byte
 };
 
 namespace detail {
 
-inline constexpr std::uint64_t safetensors_max_header = 100'000'000;  // the Rust implementation's
-/// Values in one tensor's entry, extents among them, and entries of __metadata__: what bounds the parser's memory.
+inline constexpr std::uint64_t safetensors_max_header = 100'000'000;  // limit of the Rust implementation
+/// Limits on the values of a tensor's entry (extents included) and on entries of __metadata__; they bound memory.
 inline constexpr std::size_t safetensors_max_entry = 4096, safetensors_max_metadata = 65536;
 inline constexpr char safetensors_metadata_key[] = "__metadata__";
 
 struct safetensors_dtype {
   const char* name;
   std::uint64_t bits;
-  std::optional<format> number = std::nullopt;  ///< none: integers, truth values, complex numbers
+  std::optional<format> number = std::nullopt;  ///< none for integers, booleans and complex numbers
 };
 
 inline constexpr safetensors_dtype safetensors_dtypes[] = {{"BOOL", 8},
@@ -68,14 +68,14 @@ inline constexpr safetensors_dtype safetensors_dtypes[] = {{"BOOL", 8},
                                                            {"F8_E4M3FNUZ", 8, formats::e4m3fnuz},
                                                            {"F8_E5M2FNUZ", 8, formats::e5m2fnuz}};
 
-/// Null when there is none of that name.
+/// The type of that name, or null.
 inline const safetensors_dtype* find_dtype(std::string_view name) {
   const auto* type = std::find_if(std::begin(safetensors_dtypes), std::end(safetensors_dtypes),
                                   [&](const safetensors_dtype& d) { return name == d.name; });
   return type == std::end(safetensors_dtypes) ? nullptr : type;
 }
 
-/// The bytes that dtype and shape take, or why there is no such number.
+/// Number of bytes for a dtype and shape, or the reason why there is none.
 struct tensor_size {
   std::uint64_t bytes = 0;
   std::string problem;
@@ -103,20 +103,20 @@ inline tensor_size size_of_tensor(const std::string& dtype, const std::vector<st
   return {bits / 8, ""};
 }
 
-/// Why dtype and shape do not take exactly `size` bytes, or an empty string when they do.
+/// The reason why dtype and shape do not take exactly `size` bytes, or an empty string.
 inline std::string size_problem(const std::string& dtype, const std::vector<std::int64_t>& shape, std::uint64_t size) {
   const tensor_size expected = size_of_tensor(dtype, shape);
   if (!expected.problem.empty() || expected.bytes == size) return expected.problem;
   return "dtype and shape take " + std::to_string(expected.bytes) + " bytes, its data has " + std::to_string(size);
 }
 
-/// What a header says. Entries are taken as they are parsed and not kept as JSON.
+/// A parsed header. Entries are taken during parsing, so no JSON document is kept.
 class safetensors_header {
  public:
   std::vector<tensor_info> tensors;  ///< in the order of their data
   std::map<std::string, std::string> metadata;
 
-  /// `text` is followed by `data_bytes` of tensors. `file` names it in messages.
+  /// Parses `text`, which is followed by `data_bytes` of tensors. Messages call the file `file`.
   safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& file) : file_(file) {
     if (text.empty() || text.front() != '{') throw error(file, "offset 8: the header does not begin with '{'");
     const auto visit = [this](int depth, json::parse_event_t event, json& parsed) { return see(depth, event, parsed); };
@@ -125,7 +125,7 @@ class safetensors_header {
   }
 
  private:
-  using json = nlohmann::json;  // a std::map inside: an ordered_json looks keys up one by one
+  using json = nlohmann::json;  // uses std::map: an ordered_json searches keys linearly
 
   [[noreturn]] void fail_header(const std::string& what) const { throw error(file_, "header at offset 8: " + what); }
   [[noreturn]] void fail_entry(const std::string& what) const {
@@ -138,7 +138,7 @@ class safetensors_header {
 
   bool is_metadata() const { return key_ == safetensors_metadata_key; }
 
-  /// Every event of the parser; false drops a value.
+  /// Handles every event of the parser; returns false to drop a value.
   bool see(int depth, json::parse_event_t event, json& parsed) {
     using event_t = json::parse_event_t;
     if (depth == 0) return true;
@@ -217,15 +217,15 @@ class safetensors_header {
   }
 
   std::string file_;
-  std::string key_;         ///< of the root's value that is being parsed
-  std::size_t values_ = 0;  ///< in it
+  std::string key_;         ///< key of the root's value in progress
+  std::size_t values_ = 0;  ///< values in it so far
 };
 
-/// The length and the text of a header whose tensors' data begins at `base` of theirs.
+/// Length and text of a header. The tensors' data begins at offset `base` of their byte ranges.
 inline std::string safetensors_header_bytes(std::span<const tensor_info> tensors, std::uint64_t base,
                                             const std::map<std::string, std::string>& metadata,
                                             const std::string& where) {
-  // Put together by hand: inserting into an ordered_json takes time that is quadratic in the number of keys.
+  // Written by hand, since inserting n keys into an ordered_json takes O(n^2) time.
   std::string text = "{";
   const auto append = [&](const std::string& key, const nlohmann::ordered_json& value) {
     if (text.size() > 1) text += ',';
@@ -251,7 +251,7 @@ inline std::string safetensors_header_bytes(std::span<const tensor_info> tensors
 
 }  // namespace detail
 
-/// The safetensors type of a format's codes; U8 for formats that have none, whose codes are stored one a byte.
+/// safetensors dtype for codes of `f`; U8, with one code per byte, if there is none.
 inline std::string safetensors_dtype_of(const format& f) {
   for (const detail::safetensors_dtype& d : detail::safetensors_dtypes) {
     if (d.number == f) return d.name;

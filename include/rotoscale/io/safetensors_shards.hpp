@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of one model, in one safetensors file or in several that an index lists, as Hugging Face has them.
+// The tensors of one model in one safetensors file, or in several files with an index, as Hugging Face writes them.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@
 
 namespace rotoscale::io {
 
-/// A tensor of one of several files.
+/// A tensor and the file that holds it.
 struct located_tensor {
-  const safetensors_file* file = nullptr;  ///< where it is
-  const tensor_info* info = nullptr;       ///< what it is
+  const safetensors_file* file = nullptr;  ///< its file
+  const tensor_info* info = nullptr;       ///< its entry in the file's header
 };
 
-/// A model's tensors in one safetensors file, or in several under an index, as Hugging Face's libraries write them.
+/// A model's tensors in one file, or in several with an index.
 class safetensors_shards {
  public:
-  /// Opens directory/stem.safetensors, else what directory/stem.safetensors.index.json lists. Throws io::error where
-  /// neither is there, or the index and the files contradict each other.
+  /// Opens directory/stem.safetensors; if it does not exist, the files of directory/stem.safetensors.index.json. Throws
+  /// io::error if neither exists, or if the index and the files contradict each other.
   static safetensors_shards open(const std::filesystem::path& directory, const std::string& stem = "model") {
     safetensors_shards model;
     const std::filesystem::path single = directory / (stem + ".safetensors");
@@ -43,7 +43,7 @@ class safetensors_shards {
     return model;
   }
 
-  /// Those of one file that has been opened.
+  /// The tensors of one open file.
   static safetensors_shards of(safetensors_file file) {
     safetensors_shards model;
     model.name_ = file.name();
@@ -52,10 +52,10 @@ class safetensors_shards {
     return model;
   }
 
-  /// In order of the index. Tensors of each: files()[i].tensors().
+  /// All files, in the order of the index. Tensors of each: files()[i].tensors().
   const std::vector<safetensors_file>& files() const { return files_; }
 
-  /// {nullptr, nullptr} when there is none of that name. Valid as long as this object.
+  /// The tensor of that name, or {nullptr, nullptr}. Valid as long as this object.
   located_tensor find(std::string_view name) const {
     const auto found = index_.find(std::string(name));
     if (found == index_.end()) return {};
@@ -64,7 +64,7 @@ class safetensors_shards {
 
   /// Number of tensors.
   std::size_t size() const { return index_.size(); }
-  /// Of the file or the index, for messages.
+  /// Path of the file or the index, for messages.
   const std::string& name() const { return name_; }
 
  private:
@@ -78,7 +78,7 @@ class safetensors_shards {
       const std::string where = "weight_map: tensor '" + printable(tensor) + "'";
       if (!file.is_string()) throw error(name_, where + ": its file is not a string");
       const std::string shard = file.get<std::string>();
-      // A name, not a path: an index from elsewhere must not make us open files outside of its directory.
+      // Only a plain file name: an untrusted index must not open files outside its directory.
       if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != shard.npos) {
         throw error(name_, where + ": '" + printable(shard) + "' is not the name of a file in its directory");
       }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Text to train on: one file, plain or gzip, or every file below a directory; HTML pages and roff sources without their
+// Training text from a file (plain or gzip) or from all files below a directory. HTML pages and roff sources lose their
 // markup.
 #pragma once
 
@@ -19,19 +19,19 @@
 
 namespace rotoscale::io {
 
-/// What a file is taken for. Only bytes may hold a zero byte, which text of no encoding but UTF-16 and UTF-32 does.
-/// Automatic and plain text is UTF-8, as far as a beginning tells; old pages have other encodings.
+/// Kind of a text file. automatic and plain require UTF-8, checked at the beginning of the file. Only bytes allows zero
+/// bytes, which no encoding but UTF-16 and UTF-32 uses.
 enum class text_format {
-  automatic,  ///< HTML or roff if it begins as such, else plain
+  automatic,  ///< HTML or roff if it begins so, else plain
   plain,
   html,
   roff,
-  bytes  ///< anything, as it is
+  bytes  ///< any bytes, unchanged
 };
 
 namespace detail {
 
-/// Regular files below `root`, sorted by the bytes of their path below it: directory order differs between machines.
+/// Regular files below `root`, sorted by the bytes of their relative path: directory order differs between machines.
 inline std::vector<std::filesystem::path> files_below(const std::filesystem::path& root) {
   namespace fs = std::filesystem;
   std::vector<std::pair<std::string, fs::path>> found;
@@ -56,11 +56,10 @@ inline std::vector<std::filesystem::path> files_below(const std::filesystem::pat
   return paths;
 }
 
-/// How much of a file is looked at to see what it is.
+/// Bytes at the beginning of a file that decide what it is.
 inline constexpr std::size_t text_beginning = std::size_t{1} << 20;
 
-/// Refuses what does not begin as UTF-8 or has control characters that no text has: all of ASCII's but those that
-/// typewriters and terminals had.
+/// Throws io::error if the content does not begin as UTF-8 or has control characters that text does not use.
 inline void require_text(std::string_view content, const std::filesystem::path& path) {
   for (std::size_t at = 0; at < content.size() && at < text_beginning;) {
     const std::size_t length = utf8_length(content.substr(at));
@@ -78,7 +77,7 @@ inline void require_text(std::string_view content, const std::filesystem::path& 
   }
 }
 
-/// The text of one file's content. `path` names it in messages.
+/// The text of one file's content. Messages call the file `path`.
 inline std::string extract_text(std::string content, const std::filesystem::path& path, text_format format) {
   if (format == text_format::bytes) return content;
   if (const auto zero = content.find('\0'); zero != content.npos) {
@@ -94,9 +93,8 @@ inline std::string extract_text(std::string content, const std::filesystem::path
 
 }  // namespace detail
 
-/// The text of a file, or of all files below a directory: hidden ones skipped, sorted by path, a newline put between
-/// two where the first does not end with one. Never empty. Throws io::error naming the file that cannot be read or is
-/// no text.
+/// The text of a file, or of all files below a directory. Files are sorted by path; hidden files are skipped. A newline
+/// separates two files. Throws io::error for a file that is unreadable or not text, and if the result is empty.
 inline std::string read_text(const std::filesystem::path& path, text_format format = text_format::automatic) {
   std::error_code code;
   const auto status = std::filesystem::status(path, code);

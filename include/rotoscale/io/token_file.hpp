@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Token files of llm.c: 256 integers of 32 bits, the first three being magic number, version and number of tokens, then
-// the tokens, of 16 bits for GPT-2's vocabulary and of 32 for Llama 3's; little-endian. Source: karpathy/llm.c,
-// dev/data/data_common.py, write_datafile.
+// Token files of llm.c, little-endian: 256 integers of 32 bits, then the tokens. The first three integers are magic
+// number, version and number of tokens. Tokens have 16 bits for GPT-2's vocabulary, 32 bits for Llama 3's. Source:
+// karpathy/llm.c, dev/data/data_common.py, write_datafile.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 
 namespace rotoscale::io {
 
-/// What the header's magic number says.
+/// Vocabulary, as given by the magic number.
 enum class token_kind { gpt2, llama3 };
 
 namespace detail {
@@ -35,14 +35,14 @@ struct token_format {
   token_kind kind;
   const char* name;
   std::uint32_t magic, version;
-  std::size_t bytes;         ///< of a token
-  std::int32_t end_of_text;  ///< what llm.c's scripts put before each document: <|endoftext|>, <|begin_of_text|>
+  std::size_t bytes;         ///< bytes per token
+  std::int32_t end_of_text;  ///< token that llm.c's scripts put before each document: <|endoftext|>, <|begin_of_text|>
 };
 
 inline constexpr token_format token_formats[] = {{token_kind::gpt2, "GPT-2", 20240520, 1, 2, 50256},
                                                  {token_kind::llama3, "Llama 3", 20240801, 7, 4, 128000}};
 inline constexpr std::size_t token_header_bytes = 256 * 4;
-/// The header's count has 31 bits.
+/// Limit on the number of tokens: the header's count has 31 bits.
 inline constexpr std::uint64_t max_tokens = std::numeric_limits<std::int32_t>::max();
 
 inline const token_format& format_of(token_kind kind) { return token_formats[kind == token_kind::gpt2 ? 0 : 1]; }
@@ -53,7 +53,7 @@ inline std::uint32_t token_header_word(std::span<const std::byte> bytes, std::si
   return word;
 }
 
-/// Null where `bytes` do not begin with the magic number of a token file.
+/// The format that `bytes` begin with, or null if they lack the magic number of a token file.
 inline const token_format* find_token_format(std::span<const std::byte> bytes) {
   if (bytes.size() < 4) return nullptr;
   const std::uint32_t magic = token_header_word(bytes, 0);
@@ -64,15 +64,15 @@ inline const token_format* find_token_format(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// Whether a file that begins with these bytes is meant to be a token file: its magic number is all that is looked at.
+/// Does a file that begins with these bytes have the magic number of a token file?
 inline bool is_token_file(std::span<const std::byte> beginning) {
   return detail::find_token_format(beginning) != nullptr;
 }
 
-/// The tokens of a checked file, mapped: none of them is in memory before it is read. Copies share the mapping.
+/// A checked token file, mapped: tokens are read on demand. Copies share the mapping.
 class token_file {
  public:
-  /// Throws io::error for what is no regular file, no token file, or of another length than it says.
+  /// Opens a file. Throws io::error if it is not a regular file, not a token file, or differs from its stated length.
   static token_file open(const std::filesystem::path& path) {
     token_file file;
     file.mapped_ = std::make_shared<const mapped_file>(path);
@@ -80,22 +80,22 @@ class token_file {
     return file;
   }
 
-  /// The same of bytes, which must outlive it. `name` stands for the file in messages.
+  /// The same for bytes, which must outlive it. Messages call them `name`.
   static token_file from_bytes(const std::string& name, std::span<const std::byte> bytes) {
     token_file file;
     file.check(name, bytes);
     return file;
   }
 
-  /// Of the vocabulary.
+  /// The vocabulary.
   token_kind kind() const { return format_->kind; }
-  /// What begins each document, if the file follows llm.c's scripts.
+  /// The token at the start of each document, if the file follows llm.c's scripts.
   std::int32_t end_of_text() const { return format_->end_of_text; }
   /// Number of tokens.
   std::uint64_t size() const { return tokens_.size() / format_->bytes; }
 
-  /// Tokens first, first + 1, ...; all must be in the file. Throws io::error for one above 2^31 - 1, and where the file
-  /// has been cut short since it was opened.
+  /// Reads tokens first, first + 1, ..., which must all be in the file. Throws io::error for a token above 2^31 - 1,
+  /// and if the file has been truncated since it was opened.
   void read(std::uint64_t first, std::span<std::int32_t> to) const {
     if (mapped_ != nullptr) mapped_->require_whole();
     const std::byte* from = tokens_.data() + static_cast<std::size_t>(first) * format_->bytes;
@@ -116,7 +116,7 @@ class token_file {
     }
   }
 
-  /// Calls use(tokens) for all tokens in order, in chunks that leave memory again.
+  /// Calls use(tokens) for all tokens in order, in chunks that leave memory afterwards.
   template <class Use>
   void for_each_chunk(const Use& use) const {
     std::vector<std::int32_t> chunk;
@@ -132,7 +132,7 @@ class token_file {
     }
   }
 
-  /// For messages: the path.
+  /// The path, for messages.
   const std::string& name() const { return name_; }
 
  private:
@@ -162,16 +162,16 @@ class token_file {
   std::span<const std::byte> tokens_;
 };
 
-/// Writes a token file chunk by chunk; it appears under its name on commit().
+/// Writes a token file in chunks; it appears under its name on commit().
 class token_file_writer {
  public:
-  /// Opens a hidden file beside `path`. Throws io::error where that cannot be written.
+  /// Opens a hidden file next to `path`. Throws io::error if it cannot be written.
   token_file_writer(const std::filesystem::path& path, token_kind kind)
       : name_(path.string()), format_(detail::format_of(kind)), file_(path) {
-    file_.write(std::string(detail::token_header_bytes, '\0'));  // the count is known at the end
+    file_.write(std::string(detail::token_header_bytes, '\0'));  // placeholder: the count is not known yet
   }
 
-  /// Throws io::error for tokens that do not fit and for more than 2^31 - 1 of them.
+  /// Writes tokens. Throws io::error for tokens that do not fit, and for more than 2^31 - 1 in total.
   void write(std::span<const std::int32_t> tokens) {
     const std::int64_t most = format_.bytes == 2 ? 65535 : std::numeric_limits<std::int32_t>::max();
     std::string bytes;
@@ -191,7 +191,7 @@ class token_file_writer {
   /// Tokens written.
   std::uint64_t count() const { return count_; }
 
-  /// Completes the header, flushes to the disk and renames.
+  /// Completes the header, flushes to disk and renames.
   void commit() {
     std::string header;
     for (const std::uint64_t word : {std::uint64_t{format_.magic}, std::uint64_t{format_.version}, count_}) {
