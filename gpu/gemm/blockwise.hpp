@@ -113,6 +113,7 @@ struct blockwise_position {
   }
 };
 
+/// Computes the tile of outputs at (row, column). The next stage is prefetched to registers during the products.
 template <int R>
 __device__ inline void blockwise_tile(const definition_arguments& p, int row, int column) {
   auto& t = block_shared<blockwise_tiles<R>>();
@@ -159,6 +160,7 @@ __device__ inline void blockwise_tile(const definition_arguments& p, int row, in
   store_tile<R>(p, acc, row, column, row_part, column_part);
 }
 
+/// One thread block per tile.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     blockwise_kernel(const definition_arguments p) {

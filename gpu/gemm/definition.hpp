@@ -280,6 +280,7 @@ struct definition_share {
   }
 };
 
+/// Adds the R × R products of one k: outer product of the owned rows and columns.
 template <int R>
 __device__ inline void add_products(const definition_tiles<R>& t, int k, int row_part, int column_part,
                                     float (&acc)[R][R]) {
@@ -308,6 +309,7 @@ __device__ inline void store_tile(const definition_arguments& p, const float (&a
   }
 }
 
+/// One thread block per tile. The next stage is prefetched to registers during the products.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads, chain_blocks_per_processor<R>)
     chain_kernel(const definition_arguments p) {

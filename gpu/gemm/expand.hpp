@@ -149,6 +149,7 @@ __device__ void store_e5m2(const expand_arguments& p, const expand_position& at,
   }
 }
 
+/// Expands all rows to E5M2, and writes their bases and widths.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
   wait_for_kernel_before();
   const int lane = static_cast<int>(thread_index().x) % 32;

@@ -32,6 +32,7 @@ struct fast_rule {
   std::uint8_t zero_byte = 0;
 };
 
+/// The fast path's constants of `o`; `applies` is false if it has none.
 __host__ inline fast_rule make_fast_rule(format element, const block_options& o) {
   fast_rule p;
   p.rotates = o.rotation.points == 16;
@@ -69,6 +70,7 @@ __device__ inline fast_scale choose_fast_scale(const fast_rule& p, std::uint32_t
   return {byte, 254u - factor - byte, Path == quantize_path::fast};
 }
 
+/// One stage of a Hadamard butterfly, in place.
 template <int Step>
 __device__ inline void butterfly_stage(float (&y)[16]) {
   ROTOSCALE_UNROLL
@@ -88,6 +90,7 @@ __device__ inline void butterflies16(float (&y)[16]) {
   butterfly_stage<8>(y);
 }
 
+/// Negates y[i] where bit i of `signs` is set.
 __device__ inline void negate(float (&y)[16], std::uint32_t signs) {
   ROTOSCALE_UNROLL
   for (int i = 0; i < 16; ++i) y[i] = fp32_from_bits(fp32_bits(y[i]) ^ (signs >> i & 1u) << 31);
@@ -215,6 +218,7 @@ struct converted_e2m1_block : float_e2m1_block {
   }
 };
 
+/// A block of FP8 codes: multiply by the power of two, convert.
 template <format F>
 struct fp8_block : float_e2m1_block {
   __device__ std::uint32_t codes(int w, const fast_scale& s) const {

@@ -12,6 +12,7 @@ namespace {
 
 using namespace detail;
 
+/// Launches the tile kernel with as many blocks as are resident.
 template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
   if (status counted = count_tiles<T>(Element::format, a); !counted.ok()) return counted;
@@ -65,6 +66,7 @@ dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
   return {static_cast<unsigned>(blocks < 65535 ? blocks : 65535), 1, 1};
 }
 
+/// The definition kernel: specialized for common formats, else generic.
 template <class T>
 auto definition_kernel_for(block_format f) {
   f.rows = 1;
@@ -112,6 +114,7 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
                 dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 
+/// Checks both orientations before the first launch, so that a refusal launches nothing.
 template <class T>
 status quantize_source(block_format f, matrix<const T> source, const quantized_output& rows,
                        const quantized_output& columns, stream stream) {

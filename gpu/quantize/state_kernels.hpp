@@ -49,6 +49,7 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
   s.scale_inverse[t] = 1.0f / s.scale[t];
 }
 
+/// One thread: sets random words and signs from the step state.
 [[maybe_unused]] static __global__ void draw_kernel(const block_options options, const nn::form_draws draws,
                                                     const nn::step_state* state, block_options* to) {
   const nn::step_state none;
@@ -66,6 +67,7 @@ struct round_arguments {
   bool vectors;  ///< four elements at a time
 };
 
+/// Four elements per thread and step.
 [[maybe_unused]] static __global__ void __launch_bounds__(state_threads) round_bf16_kernel(const round_arguments a) {
   const index_t across = (a.columns + 3) / 4, groups = a.rows * across;
   for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < groups;

@@ -75,6 +75,7 @@ template <quantize_path Path, class Block>
 inline constexpr unsigned row_step = tile_threads / 4;
 static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
 
+/// Quantizes a tile along rows: load, rotate, amax, scale, codes, store. Four threads share a row, one block each.
 template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const tile_view<T>& tile,
                                           const tile_origin& at) {
@@ -136,6 +137,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
   }
 }
 
+/// Quantizes a tile along columns into the stage, one column per thread, and stores the scales.
 template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, const tile_view<T>& tile,
                                              const code_stage<T, F>& stage, const tile_origin& at) {
@@ -227,6 +229,7 @@ __device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, cons
   }
 }
 
+/// Quantizes one or both orientations of a tile, and pads the scales at the matrix's edges.
 template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_view<T>& tile,
                                      const code_stage<T, F>& stage, const tile_origin& at, bool columns, bool rows) {

@@ -58,6 +58,7 @@ struct box_tile {
   }
 };
 
+/// Copies a tile's boxes stage by stage, in the order of the products. Shift factors come with their box.
 template <class Tile>
 __device__ inline void produce_boxes(const gemm_arguments& p, const box_maps& maps, const tile_table& table,
                                      box_memory<Tile>& memory, const pipeline<Tile>& q, ring& r, std::uint32_t rank,
@@ -176,6 +177,7 @@ __device__ inline void multiply_boxes(const gemm_arguments& p, const box_tile& t
   multiply_promoting_32(p, t.boxes.count_of(box_kind::e5m2), q, r, group, lane, acc);
 }
 
+/// A block's work: a prologue that overlaps the preceding kernel, then the producer and consumer loops over tiles.
 template <class Tile, output_mode Mode>
 __device__ inline void run_boxes(const box_maps& maps, const tile_table& lying, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];

@@ -20,6 +20,7 @@ struct cleared : Tile {
   static constexpr bool clears = true;
 };
 
+/// A block's work: expand, then E5M2 tiles, then BF16 tiles.
 template <class Narrow, class Wide, output_mode Mode>
 __device__ inline void run_rest(const operand_maps& narrow, const operand_maps& wide, const expand_arguments& e,
                                 const gemm_arguments& p) {
