@@ -17,8 +17,9 @@ namespace rotoscale::gpu {
   template __global__ void dequantize_kernel<T, Element, transposed>(const dequantize_kernel_args);
 
 #if defined(ROTOSCALE_ALL_KERNELS)
-#define QUANTIZE_ALL(T, Element) \
-  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, fast) QUANTIZE(T, Element, fast_h16) QUANTIZE(T, Element, fast_unrotated)
+#define QUANTIZE_ALL(T, Element)                           \
+  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, fast) \
+  QUANTIZE(T, Element, fast_h16) QUANTIZE(T, Element, fast_unrotated)
 #define DEQUANTIZE_ALL(T, Element) DEQUANTIZE(T, Element, false) DEQUANTIZE(T, Element, true)
 #define FP8_ALL(T, Element) FP8(T, Element, false) FP8(T, Element, true)
 #define ALL(T)                                                                    \

@@ -22,7 +22,8 @@ FP4(160, 128) FP4(32, 640) FP4(128, 128) FP4(64, 256) FP4(32, 512) FP4(96, 128) 
 FP4(32, 256) FP4(32, 128)
 FP8(192, 256) FP8(128, 256) FP8(128, 128) FP8(64, 256) FP8(32, 128)
 #endif
-#define DENSE(rows, columns, a, b) template __global__ void amd::dense_kernel<rows, columns, a, b>(const dense_arguments);
+#define DENSE(rows, columns, a, b) \
+  template __global__ void amd::dense_kernel<rows, columns, a, b>(const dense_arguments);
 #define DENSE_TILE(rows, columns)                                        \
   DENSE(rows, columns, false, false) DENSE(rows, columns, false, true) \
   DENSE(rows, columns, true, false) DENSE(rows, columns, true, true)
