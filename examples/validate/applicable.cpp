@@ -12,7 +12,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// The verbs, by their letters, that an option has a meaning for.
+/// An option and the verbs, by their letters, for which it has a meaning.
 struct option_use {
   std::string_view name, gemms, dumps;
 };
@@ -87,24 +87,25 @@ bool has(const option_names& given, std::string_view name) {
   return std::find(given.begin(), given.end(), name) != given.end();
 }
 
-/// An option that means nothing, if it was given.
+/// An option, whether it would have no effect, and the reason.
 struct idle_option {
   const char* name;
   bool idle;
   std::string reason;
 };
 
-/// --identify tries other values of what the command line does not fix: all, beside a preset that it starts from.
+/// Does --identify try other values of this option? It tries all that the command line leaves open; with --quantizer it
+/// starts from the preset and tries all.
 bool tries(const option_names& given, verb v, std::string_view name) {
   return v == verb::identify && (has(given, "--quantizer") || !has(given, name));
 }
 
-/// Are words of stochastic rounding looked at, where there are some?
+/// Does the program read the words of stochastic rounding, if there are any?
 bool reads_words(const quantizer& q, const option_names& given, verb v) {
   return q.options.rounding == rounding::stochastic || (tries(given, v, "--rounding") && q.has_words);
 }
 
-/// What options of blocks meet in a format that has none, and so on.
+/// Options without effect, for example options of blocks for a format without blocks.
 std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump, const option_names& given, verb v) {
   std::vector<idle_option> all;
   for (const char* name :

@@ -88,7 +88,7 @@ class loader {
     return *t;
   }
 
-  /// Rows and columns of a tensor of rank 2 or 3; the batch goes into x.
+  /// Rows and columns of a tensor of rank 2 or 3; checks or sets x.batch.
   std::pair<index_t, index_t> extents(const std::string& name, const io::tensor_info& t, gemm_case& x) {
     if (t.shape.size() != 2 && t.shape.size() != 3) fail(name, "shape " + shape_text(t.shape) + " has not rank 2 or 3");
     const index_t batch = t.shape.size() == 3 ? t.shape[0] : 1;
@@ -127,7 +127,7 @@ class loader {
     out.codes = raw(t);
   }
 
-  /// Expands the kept elements of a sparse A, with their metadata, to rows × k.
+  /// Expands the kept elements and metadata of a sparse A to rows × k.
   void expand(gemm_case& x) {
     const format& f = x.a.element;
     const io::tensor_info& t = tensor("metadata_a");
@@ -169,7 +169,7 @@ class loader {
     fail(name, "type " + t.dtype + " is none of F64, F32, F16, BF16");
   }
 
-  /// c or d, whose shape must be [batch, m, n].
+  /// Loads c or d, which must have shape [batch, m, n].
   output_tensor load_outputs(const std::string& name, const io::tensor_info& t, gemm_case& x) {
     const auto [rows, columns] = extents(name, t, x);
     if (rows != x.a.rows || columns != x.b.rows) {

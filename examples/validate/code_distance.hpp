@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How far two codes of a format are from each other.
+// Distance between two codes of a format.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rotoscale::validate {
 
-/// Distance of two codes in the order of their values; -1 where one of them is NaN or Inf.
+/// Distance of two codes in the order of their values; -1 if either is NaN or Inf.
 inline std::int64_t code_distance(const format& f, std::uint64_t x, std::uint64_t y) {
   const auto special = [&](std::uint64_t c) { return f.is_nan(c) || f.is_infinity(c); };
   const auto ordered = [&](std::uint64_t c) {

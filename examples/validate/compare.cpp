@@ -16,7 +16,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// What is kept of the differences of some elements.
+/// Statistics of the differences of some elements.
 class difference_tally {
  public:
   void add(const difference& d) {
@@ -29,7 +29,7 @@ class difference_tally {
     if (worst_.size() > kept) worst_.pop_back();
   }
 
-  /// Those of later elements.
+  /// Adds the differences of later elements.
   void add(const difference_tally& later) {
     if (later.count_ == 0) return;
     if (count_ == 0) first_ = later.first_;
@@ -54,7 +54,7 @@ class difference_tally {
  private:
   static constexpr std::size_t kept = 10, not_finite = 65;
 
-  /// NaN and Inf, of distance -1, are the worst: compared as unsigned numbers they are the largest.
+  /// NaN and Inf have distance -1 and are the worst: as unsigned numbers they are the largest.
   static bool is_worse(const difference& p, const difference& q) {
     return static_cast<std::uint64_t>(p.ulps) > static_cast<std::uint64_t>(q.ulps);
   }
@@ -107,8 +107,8 @@ std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e) {
 
 namespace {
 
-/// Calls use(e, code) for the codes that all elements of D have under `u`, side by side, a row of D in one thread: by
-/// gemm(), but F64 by model_code.
+/// Calls use(e, code) with the model's code of every element of D under `u`, in parallel, one row per thread. Codes
+/// come from gemm(), and from model_code for F64.
 template <class Use>
 void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& pool, const Use& use) {
   if (x.is_fp64()) {
@@ -117,7 +117,7 @@ void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& p
     for (index_t e = 0; e < x.outputs(); ++e) use(e, codes.code(e));
     return;
   }
-  // The sums alone: one function finishes them, whatever stands between them and d.
+  // Compute only the sums; one function applies all kinds of epilogues.
   gemm_options sums = u.gemm;
   sums.output = formats::fp32;
   sums.accumulate = false;
@@ -157,7 +157,8 @@ bool same_result(const format& f, std::uint64_t want, std::uint64_t got, bool an
 comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread_pool& pool) {
   comparison result;
   result.elements = x.outputs();
-  std::vector<std::unique_ptr<difference_tally>> of_rows(static_cast<std::size_t>(x.batch * x.m));  // of few, as a rule
+  std::vector<std::unique_ptr<difference_tally>> of_rows(
+      static_cast<std::size_t>(x.batch * x.m));  // few differ, as a rule
   for_each_model_code(x, u, pool, [&](index_t e, std::uint64_t want) {
     const std::uint64_t got = x.d.code(e);
     if (same_result(x.output, want, got, any_nan)) return;

@@ -15,25 +15,25 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// One unknown factor: the numbers that every element allows.
+/// Interval of an unknown factor that is consistent with all elements.
 struct interval {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
   double middle() const { return (low + high) / 2; }
 };
 
-/// d = known + unknown * of, within the rounding of d.
+/// d = known + unknown * of, up to the rounding of d.
 struct equation {
   double d, known, of;
 };
 
-/// Where d's own rounding leaves the unknown, from the equations in which it counts most. Elements that contradict the
-/// median (beyond the range, cancelled) are left out.
+/// Interval of the unknown that d's rounding leaves open, from the equations in which it has the largest weight.
+/// Outliers from the median (overflow, cancellation) are left out.
 interval solve(std::vector<equation> all, int precision, bool truncated) {
   std::erase_if(all, [](const equation& e) {
     return !std::isfinite(e.d) || !std::isfinite(e.known) || !std::isfinite(e.of) || e.of == 0 || e.d == 0;
   });
   if (all.empty()) return {1, 1};
-  // By whole powers of two: finer, those whose d was rounded down would come first.
+  // Weights are whole powers of two. With finer weights, elements whose d was rounded down would come first.
   const auto weight = [](const equation& e) { return std::ilogb(e.of) - std::ilogb(e.d); };
   std::vector<int> weights;
   for (const equation& e : all) weights.push_back(weight(e));
@@ -48,7 +48,7 @@ interval solve(std::vector<equation> all, int precision, bool truncated) {
   interval found;
   for (const equation& e : all) {
     const double unit = std::copysign(std::ldexp(1.0, std::ilogb(e.d) + 1 - precision), e.d);
-    const double twice = precision < 24 ? std::abs(e.d) * 0x1p-24 : 0;  // what was rounded to FP32 first
+    const double twice = precision < 24 ? std::abs(e.d) * 0x1p-24 : 0;  // d was rounded to FP32 first
     const double below = (truncated ? 0 : unit / 2) + std::copysign(twice, unit),
                  above = (truncated ? unit : unit / 2) + std::copysign(twice, unit);
     const double a = (e.d - e.known - below) / e.of, b = (e.d - e.known + above) / e.of;
@@ -59,7 +59,7 @@ interval solve(std::vector<equation> all, int precision, bool truncated) {
   return found.low == -std::numeric_limits<double>::infinity() ? interval{*half, *half} : found;
 }
 
-/// What people write, as near as the interval says: few digits, 1 / n, 1 / sqrt(n); and its middle.
+/// Likely values within the interval: few digits, 1 / n, 1 / sqrt(n), and the middle.
 std::vector<float> likely_numbers(const interval& i) {
   const double v = i.middle();
   std::vector<float> all;
@@ -85,11 +85,11 @@ std::vector<float> likely_numbers(const interval& i) {
   return all;
 }
 
-/// alpha and beta of d = alpha * sum + beta * c + bias.
+/// Finds alpha and beta of d = alpha * sum + beta * c + bias.
 class factor_finder {
  public:
   factor_finder(const gemm_case& x, const kernel_use& u, const sampled_sums& s) : u_(u) {
-    constexpr std::size_t most = 4096;  // more elements narrow the intervals no further
+    constexpr std::size_t most = 4096;  // more elements do not narrow the intervals further
     for (std::size_t i = 0; i < std::min(most, s.elements.size()); ++i) {
       const index_t e = s.elements[i];
       const auto column = static_cast<std::size_t>(index_of(x, e).column);
@@ -156,7 +156,7 @@ class factor_finder {
   bool truncated_;
 };
 
-/// Types whose numbers all of d's are, d's own first.
+/// Formats that contain all of d's numbers, d's own format first.
 std::vector<format> possible_outputs(const gemm_case& x) {
   std::vector<format> all{x.output};
   if (x.output != formats::fp32) return all;
@@ -172,7 +172,7 @@ std::vector<format> possible_outputs(const gemm_case& x) {
   return all;
 }
 
-/// Nearest and truncated; FP32 sums are not rounded again.
+/// Rounding to nearest and truncation; FP32 results need no second rounding.
 std::vector<rounding> possible_roundings(const kernel_use& u) {
   std::vector<rounding> all{u.gemm.output_rounding};
   if (u.gemm.output == formats::fp32) return all;
@@ -182,7 +182,7 @@ std::vector<rounding> possible_roundings(const kernel_use& u) {
   return all;
 }
 
-/// With the factors that the elements suggest.
+/// Adds the use with the factors that the elements suggest.
 void add_with_factors(const gemm_case& x, kernel_use u, const sampled_sums& sums, std::vector<kernel_use>& all) {
   const bool adds = u.gemm.accumulate || u.gemm.bias != nullptr, first = u.adds_after_rounding;
   for (const auto& [alpha, beta] : factor_finder(x, u, sums).pairs()) {
@@ -195,7 +195,7 @@ void add_with_factors(const gemm_case& x, kernel_use u, const sampled_sums& sums
   }
 }
 
-/// Of the options' numbers: enough digits to come back.
+/// A number with enough digits to read it back exactly.
 std::string number_text(float x) {
   char text[48];
   for (int digits = 1; digits <= 9; ++digits) {

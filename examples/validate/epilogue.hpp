@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel does between its unit's sums and d: factors, c, a bias, roundings; and which of it a dump shows.
+// The epilogue between a unit's sums and d (factors, c, bias, roundings), and the search for the one that made a dump.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace rotoscale::validate {
 
-/// How a kernel uses a unit, and what it does with the sums. `gemm.output` is what results are rounded to; d may hold
-/// them in a wider type.
+/// A kernel's use of its unit, with its epilogue. Results are rounded to `gemm.output`; d may store them in a wider
+/// type.
 struct kernel_use {
   gemm_options gemm;
   bool adds_after_rounding = false;  ///< the product is rounded to gemm.output before c and the bias are added
@@ -19,33 +19,34 @@ struct kernel_use {
   bool operator==(const kernel_use& o) const;
 };
 
-/// From a sum to its code in d.
+/// Converts a sum to its code in d.
 class finisher {
  public:
   finisher(const gemm_case& x, const kernel_use& u);
-  /// `c`: what stood there.
+  /// `c` is the old value of the element.
   std::uint64_t operator()(float sum, float c, index_t column) const;
 
  private:
-  gemm_options product_, all_, stored_;  ///< the first step, the last or only one, and how d holds its result
+  gemm_options product_, all_, stored_;  ///< first step, last (or only) step, and conversion to d's type
   bool has_two_steps_;
 };
 
-/// Elements of d, and their sums under one model: from +0, and from c.
+/// Some elements of D with their sums under one model, starting from +0 and from c.
 struct sampled_sums {
   std::vector<index_t> elements;
   std::vector<float> from_zero, from_c;
-  /// Where the use has accumulators start.
+  /// The sums with the start value of the use.
   const std::vector<float>& of(const kernel_use& u) const { return u.gemm.start_from_c ? from_c : from_zero; }
 };
 
-/// Uses that may have made d from these sums: the given one first; others by where c enters, the bias, alpha and beta
-/// that these elements suggest, a narrower type in a wider d, truncation, and a rounding before what is added.
+/// Epilogues that may have made d from these sums, the given one first. Variations: the place where c enters, the bias,
+/// alpha and beta suggested by the elements, a narrower type in a wider d, truncation, and a rounding before the
+/// additions.
 std::vector<kernel_use> possible_epilogues(const gemm_case& x, const kernel_use& given, const sampled_sums& sums);
 
-/// The options that turn `given` into `u`, empty where they are equal.
+/// The options that change `given` to `u`; empty if they are equal.
 std::string options_of(const kernel_use& given, const kernel_use& u);
-/// How many they are.
+/// The number of those options.
 int changes(const kernel_use& given, const kernel_use& u);
 
 }  // namespace rotoscale::validate

@@ -27,14 +27,14 @@ double term_value(const mma_term& t) {
   return t.negative ? -magnitude : magnitude;
 }
 
-/// The part of a number below 2^unit, which truncation loses.
+/// The part of a number below 2^unit, which truncation drops.
 double below(mma_term t, int unit) {
   if (t.kind != value_class::finite || t.low >= unit) return 0;
   if (unit - t.low < 64) t.significand &= (std::uint64_t{1} << (unit - t.low)) - 1;
   return term_value(t);
 }
 
-/// Counts terms that truncation changes, and adds up what they lose.
+/// Counts the terms that truncation changes, and sums what they lose.
 struct losses {
   int count = 0;
   double sum = 0;
@@ -57,7 +57,7 @@ std::string c_cut(const mma_term& c, int unit) {
   return below(c, unit) == 0 ? "" : format_text(", c cut (%.3g)", below(c, unit));
 }
 
-/// The alignment of a step and what truncation loses, for models that align.
+/// Text on a step's alignment and truncation losses, for models that align.
 std::string alignment(const mma_model& m, const std::vector<mma_product>& p, const mma_term& c) {
   losses lost;
   std::vector<mma_term> terms;
@@ -111,8 +111,7 @@ std::string k_text(const std::vector<index_t>& k) {
   return text + (k.size() > 6 ? " ... " + std::to_string(k.back()) : "");
 }
 
-/// As `number` has it in the heading where the value alone leaves something open: a NaN's sign and payload, which are
-/// the model's.
+/// A sum as text. A NaN shows its bits, which come from the model.
 std::string sum_text(float x, const mma_model& m) {
   return std::isnan(x) ? number(formats::fp32, m.nan_bits) : format_text("%.9g", static_cast<double>(x));
 }
@@ -124,7 +123,7 @@ std::string accumulator_text(float before, float after, const mma_model& m) {
   return "; accumulator " + sum_text(before, m) + " -> " + sum_text(after, m);
 }
 
-/// One step in words.
+/// Text of one step.
 std::string step_line(const mma_model& m, const std::vector<mma_product>& p, const std::vector<index_t>& k,
                       float before, float after) {
   std::string products;
@@ -171,7 +170,7 @@ class line_list {
   std::vector<std::string> lines_;
 };
 
-/// The definition's accumulator, with a line of text for each event.
+/// accumulator_ref that writes a line of text for each event.
 class tracer : public accumulator_ref {
  public:
   tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, const gemm_options& o,
@@ -220,7 +219,7 @@ class tracer : public accumulator_ref {
   const gemm_options& o_;
 };
 
-/// The same for FP64 units: a line for each fused multiply-add.
+/// fp64_accumulator_ref that writes a line for each fused multiply-add.
 class fp64_tracer : public fp64_accumulator_ref {
  public:
   fp64_tracer(line_list& lines, const gemm_operand& a, index_t i, const gemm_operand& b, index_t j, double c)

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Formats as every option spells them: by the library's name (e4m3) or by that of safetensors (F8_E4M3).
+// Format names in options: the library's (e4m3) or those of safetensors (F8_E4M3).
 #pragma once
 
 #include <array>
@@ -17,21 +17,21 @@ namespace rotoscale::validate {
 inline std::optional<format> find_format(std::string_view name, std::span<const format> among) {
   for (const format& f : among) {
     if (to_string(f) == name) return f;
-    // safetensors has no type of its own for UE4M3: files keep it as the E4M3 whose top bit is clear.
+    // safetensors has no type for UE4M3; files store it as E4M3 with the top bit clear.
     const std::string dtype = io::safetensors_dtype_of(f == formats::ue4m3 ? formats::e4m3 : f);
     if (dtype == name && dtype != "U8") return f;
   }
   return std::nullopt;
 }
 
-/// The library's names, for messages.
+/// The library's names of these formats, for messages.
 inline std::string format_list(std::span<const format> among) {
   std::string all;
   for (const format& f : among) all += (all.empty() ? "" : ", ") + std::string(to_string(f));
   return all;
 }
 
-/// For CLI::Option::transform: one of these formats, turned into the library's name.
+/// CLI::Option::transform check for one of these formats; converts it to the library's name.
 template <std::size_t N>
 auto one_format_of(const format (&among)[N]) {
   return [all = std::to_array(among)](std::string& text) -> std::string {
@@ -48,11 +48,11 @@ inline constexpr format fp8_formats[] = {formats::e4m3, formats::e5m2, formats::
 inline constexpr format block_elements[] = {formats::e2m1, formats::e2m3,     formats::e3m2,    formats::e4m3,
                                             formats::e5m2, formats::e4m3fnuz, formats::e5m2fnuz};
 
-/// Does a tensor of this type hold bytes, of which an option or their number says what they are? NumPy's and PyTorch's
-/// int8 is as much a byte as their uint8.
+/// Does a tensor of this type hold raw bytes, whose format comes from an option or from their number? int8 of NumPy and
+/// PyTorch counts as bytes like uint8.
 inline bool holds_bytes(std::string_view dtype) { return dtype == "U8" || dtype == "I8"; }
 
-/// Names of safetensors, for messages.
+/// The safetensors names of these formats, for messages.
 inline std::string dtype_list(std::span<const format> among) {
   std::string all;
   for (const format& f : among) all += (all.empty() ? "" : ", ") + io::safetensors_dtype_of(f);

@@ -12,7 +12,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// At most `sample` elements of D, spread at random, the same in each run.
+/// At most `sample` random elements of D, the same in every run.
 std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   const index_t count = x.outputs();
   std::vector<index_t> elements;
@@ -24,7 +24,7 @@ std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   return elements;
 }
 
-/// Which of these elements have the wanted result, and how many more differ in the bits of a NaN alone.
+/// Marks the elements with the wanted result, and counts those that differ only in the bits of a NaN.
 template <class Wanted>
 void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, bool any_nan, const Wanted& wanted,
                       explanation& e, thread_pool& pool) {
@@ -49,7 +49,7 @@ std::vector<explanation> ranked(std::vector<explanation> all, const kernel_use& 
   return all;
 }
 
-/// Sums of these elements of D under the use's model, with accumulators that start from c or from +0.
+/// Sums of these elements of D under the use's model. Accumulators start from c or from +0.
 std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_from_c,
                            const std::vector<index_t>& elements, thread_pool& pool) {
   gemm_options o = u.gemm;
@@ -65,7 +65,7 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
   return sums;
 }
 
-/// What a use makes of sums.
+/// The codes that a use makes from sums, as a function of the element.
 auto finished(const gemm_case& x, const kernel_use& u, const sampled_sums& sums) {
   return [&x, &sums, finish = finisher(x, u), &of = sums.of(u)](std::size_t i) {
     const index_t e = sums.elements[i];
@@ -73,7 +73,7 @@ auto finished(const gemm_case& x, const kernel_use& u, const sampled_sums& sums)
   };
 }
 
-/// The epilogues that look best on the first elements, the given one among them.
+/// The epilogues that explain most of the first elements, and the given one.
 std::vector<kernel_use> promising_epilogues(const gemm_case& x, const kernel_use& given, const sampled_sums& sums,
                                             bool any_nan, thread_pool& pool) {
   constexpr std::size_t looked_at = 512, most = 8;
@@ -92,10 +92,10 @@ std::vector<kernel_use> promising_epilogues(const gemm_case& x, const kernel_use
   return best;
 }
 
-/// A unit under the given use.
+/// A unit's result with the given use.
 struct unit_result {
   explanation given;
-  sampled_sums sums;  ///< as the given use starts them
+  sampled_sums sums;  ///< with the given use's start value
 
   bool is_whole() const { return given.explained == static_cast<index_t>(given.which.size()); }
 };
@@ -114,7 +114,7 @@ unit_result explain_unit(const gemm_case& x, const mma_unit& unit, kernel_use u,
   return r;
 }
 
-/// A unit with the epilogues that explain most; with the given one alone where they explain nothing.
+/// Adds a unit with the epilogues that explain most, or with the given one if they explain nothing.
 void add_epilogues(const gemm_case& x, unit_result& r, bool any_nan, std::vector<explanation>& all, thread_pool& pool) {
   const kernel_use& given = r.given.use;
   if (r.sums.from_zero.empty()) r.sums.from_zero = sums_of(x, given, false, r.sums.elements, pool);
@@ -130,7 +130,7 @@ void add_epilogues(const gemm_case& x, unit_result& r, bool any_nan, std::vector
   }
 }
 
-/// Why A is not as sparse as the unit needs it, or an empty string.
+/// The reason why A is not as sparse as the unit requires, or an empty string.
 std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
   if (!unit.model.sparse)
     return x.compressed ? "tensor 'metadata_a': " + std::string(unit.name) + " takes no sparse A" : "";
@@ -212,7 +212,7 @@ std::vector<explanation> identify(const gemm_case& x, const kernel_use& given, b
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
     units.push_back(explain_unit(x, unit, given, elements, any_nan, pool));
   }
-  // Where a model explains all as it is, an epilogue that others would need is no explanation; one that ties is.
+  // If a model explains everything with the given epilogue, only such models are searched for other epilogues.
   const bool found = std::any_of(units.begin(), units.end(), [](const unit_result& r) { return r.is_whole(); });
   std::vector<explanation> all;
   for (unit_result& r : units) {
@@ -226,7 +226,7 @@ std::vector<explanation> identify(const gemm_case& x, const kernel_use& given, b
 
 namespace {
 
-/// Variants for block scales: products under one scale are summed exactly, and sums aligned by their scales alone.
+/// Adds variants with block scales: products under one scale are summed exactly, and sums are aligned by their scales.
 template <class Add>
 void add_scaled_groups(mma_model m, int group, const gemm_case& x, const Add& add) {
   m.group = group;

@@ -9,7 +9,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// All of standard input, in bounded memory.
+/// Reads all of standard input, with bounded memory.
 std::string read_pipe() {
   std::string bytes;
   std::vector<char> chunk(std::size_t{1} << 20);
@@ -24,7 +24,7 @@ std::string read_pipe() {
   }
 }
 
-/// The dtype of safetensors that holds an array's elements; ml_dtypes' own types arrive as raw bytes.
+/// The safetensors dtype for an array's elements. ml_dtypes' types arrive as raw bytes.
 const char* dtype_of(const io::npy_header& h) {
   constexpr std::pair<std::string_view, const char*> types[] = {{"f4", "F32"},  {"f2", "F16"},  {"f8", "F64"},
                                                                 {"u1", "U8"},   {"V1", "U8"},   {"i1", "U8"},

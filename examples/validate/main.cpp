@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// rotoscale-validate: does a kernel's result have the bits that a matrix unit must give?
-// Exit codes: 0 identical, 1 different, 2 bad input (one line on stderr).
+// rotoscale-validate: compares a kernel's result with the bits of a matrix unit's model. Command line and reports. Exit
+// codes: 0 identical, 1 different, 2 bad input (one line on stderr).
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@
 namespace rotoscale::validate {
 namespace {
 
-/// What is looked at where --sample says nothing: elements of a GEMM's result, runs of elements of a dump.
+/// Sample size without --sample: elements of a GEMM's result, runs of elements of a dump.
 constexpr index_t default_sample = 20000, default_dump_sample = 512;
 constexpr const char* program_name = "rotoscale-validate";
 constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
@@ -70,8 +70,8 @@ void list_models() {
   }
 }
 
-/// What the input holds that a reader may take for something else. UE4M3 has seven bits; tools that show F8_E4M3 call a
-/// byte above 127 a negative number.
+/// Notes on inputs that are easily misread. UE4M3 has seven bits, but tools that show F8_E4M3 read a byte above 127 as
+/// a negative number.
 std::vector<std::string> notes_on(const gemm_case& x) {
   std::vector<std::string> notes;
   for (const auto& [name, operand] : {std::pair{"scale_a", &x.a}, std::pair{"scale_b", &x.b}}) {
@@ -105,7 +105,7 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   for (const std::string& line : steps) std::cout << "  " << line << "\n";
 }
 
-/// What every report begins with.
+/// The first fields of every report.
 nlohmann::ordered_json report_head(const options& o) {
   nlohmann::ordered_json j;
   j["input"] = o.input;
@@ -137,12 +137,12 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   return j;
 }
 
-/// A result of nothing but NaN that no model gives was not written.
+/// Throws for a result of NaN alone that no model gives: it was not written.
 [[noreturn]] void refuse_unwritten(const std::string& where) {
   throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
 }
 
-/// Ranks models, or parameters, as --identify and --fit found them.
+/// Prints the ranking of --identify or --fit, and returns the exit code.
 int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vector<explanation> all, const char* what,
          thread_pool& pool) {
   if (all.empty()) throw io::error(std::string("no ") + what + " takes these tensors");
@@ -164,15 +164,15 @@ int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vec
   return r.is_identical() ? exit_identical : exit_different;
 }
 
-/// Says that a file cannot be written before anything is computed for it. Of standard output, where the text goes, a
-/// name that means it elsewhere would make a file.
+/// Throws io::error if a file cannot be written, before anything is computed. Refuses names such as "-", which would
+/// create a file, since standard output is for text.
 void require_place(const char* flag, const std::string& path) {
   if (path.empty()) return;
   if (path == "-") throw io::error(flag, "'-' is no file, and standard output has the text; './-' is one of that name");
   const io::atomic_file none(path);
 }
 
-/// A list needs no other option, but of threads, which changes nothing anywhere.
+/// A list takes no other option, except --threads, which never changes a result.
 void refuse_beside_list(const char* list, const option_names& given) {
   constexpr std::string_view others[] = {"--list-models", "--list-quantizers", "--threads"};
   for (const std::string& name : given) {
@@ -191,7 +191,7 @@ void check_options(const options& o) {
   if (!std::isfinite(o.alpha)) throw io::error("--alpha", "not a finite number of FP32");
   if (!std::isfinite(o.beta)) throw io::error("--beta", "not a finite number of FP32");
   std::error_code none;
-  const auto place_of = [&](const std::string& path) {  // of a file that need not exist
+  const auto place_of = [&](const std::string& path) {  // resolves a file that need not exist
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
   };
   if (!o.report.empty() && !o.tell_apart.empty() && place_of(o.report) == place_of(o.tell_apart))
@@ -211,13 +211,13 @@ void check_options(const options& o) {
   require_place("--make-case", o.make);
 }
 
-/// A dump of a quantizer: what --quantizer was given for, or tensors that no GEMM has.
+/// Runs on a quantizer's dump: --quantizer was given, or the tensors are not a GEMM's.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
   return o.identify ? identify_quantizer(o.quantizer, file, o.sample.value_or(default_dump_sample), o.report, pool)
                     : check_quantizer(o.quantizer, file, o.report, pool);
 }
 
-/// Null where --identify needs none.
+/// The unit of the options; null if --identify needs none.
 const mma_unit* chosen_unit(const options& o) {
   if (find_contract(o.kernel) == nullptr)
     throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
@@ -231,7 +231,7 @@ const mma_unit* chosen_unit(const options& o) {
                                  "'? --list-models shows all");
 }
 
-/// A GEMM's tensors.
+/// Runs on a GEMM's tensors.
 int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_pool& pool) {
   const mma_unit* const unit = chosen_unit(o);
   const gemm_case x = load_case(file, o.files);
@@ -255,7 +255,7 @@ int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_
     throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
   }
   const comparison result = compare(x, use, any_nan, pool);
-  // That of any NaN counts those of the model as equal.
+  // A NaN matches any NaN of the model here.
   if (result.different == result.elements && is_all_nan(x) && compare(x, use, true, pool).different == result.elements)
     refuse_unwritten(file.name());
   const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
@@ -301,7 +301,7 @@ int run(const options& o) {
   return run_gemm(o, v, file, pool);
 }
 
-/// What stands between the unit's sums and d.
+/// Options of the epilogue between the unit's sums and d.
 void add_epilogue_options(CLI::App& app, options& o) {
   app.add_option("--output-rounding", o.output_rounding, "from the accumulator to d's type")
       ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
@@ -371,7 +371,7 @@ void add_options(CLI::App& app, options& o) {
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
 }
 
-/// Parses the command line and does what it asks; prints help and version.
+/// Parses the command line and runs the task; prints help and version.
 int run_program(CLI::App& app, options& o, int argc, char** argv) {
   refuse_overflow(app);
   try {

@@ -37,7 +37,7 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     case_source source(seed, 2 * i + (is_b ? 1 : 0));
     for (index_t r = 0; r < rows; ++r) {
-      // A sparse unit's A: two of four elements, or one of two FP32 words, are pruned, others in each window and row.
+      // A for a sparse unit: prune two of four elements, or one of two FP32 words, at varying positions.
       const int window = sparse_window(f), turn = static_cast<int>(source.word() % 4);
       const auto is_pruned = [&](int at) {
         return unit.model.sparse && !is_b && (at + at / window + turn) % window < window / 2;
@@ -57,7 +57,7 @@ operand_data make_operand(const format& f, const mma_unit& unit, index_t rows, i
   return x;
 }
 
-/// K, checked against the unit's instruction and blocks.
+/// K, validated against the unit's instruction and blocks.
 index_t chosen_k(const make_options& o, const mma_unit& unit) {
   const index_t k = o.k == 0 ? 4 * std::max({unit.instruction_k, unit.block, 32}) : static_cast<index_t>(o.k);
   if (unit.instruction_k != 0 && k % unit.instruction_k != 0) {
@@ -81,7 +81,7 @@ std::vector<case_kind> chosen_kinds(const std::string& name) {
   return kinds;
 }
 
-/// A case with a batch entry for each kind.
+/// A case with one batch entry per kind.
 gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, index_t n, index_t k,
                       const std::vector<case_kind>& kinds, std::uint64_t seed, format output) {
   gemm_case x;
@@ -105,7 +105,7 @@ gemm_case make_inputs(const mma_unit& unit, format fa, format fb, index_t m, ind
   return x;
 }
 
-/// a, b, their scales, c, a bias and, unless it is empty, d.
+/// Writer of a, b, their scales, c, a bias, and d unless it is empty.
 io::safetensors_writer tensors_of(const gemm_case& x, const output_tensor& d, const std::string& model) {
   io::safetensors_writer writer;
   const auto add = [&](const char* name, const operand_data& o) {
@@ -126,10 +126,10 @@ io::safetensors_writer tensors_of(const gemm_case& x, const output_tensor& d, co
   return writer;
 }
 
-/// A case of the dump's formats and K, with what its epilogue reads.
+/// Inputs with the formats and K of a dump, and with the tensors that its epilogue reads.
 gemm_case inputs_like(const gemm_case& dump, const std::vector<explanation>& tied, index_t m, index_t n,
                       const std::vector<case_kind>& kinds, std::uint64_t seed) {
-  mma_unit unit;  // fitted parameters are no unit's
+  mma_unit unit;  // formats only: fitted parameters belong to no unit
   unit.model = tied.front().use.gemm.model;
   unit.block = dump.a.block;
   unit.scale = dump.a.scale;
@@ -144,12 +144,12 @@ gemm_case inputs_like(const gemm_case& dump, const std::vector<explanation>& tie
   return made;
 }
 
-/// Explanations by number, those together that have the same results.
+/// Indices of explanations, grouped by equal results.
 using groups = std::vector<std::vector<std::size_t>>;
 
 groups same_results(const gemm_case& x, const std::vector<explanation>& tied, thread_pool& pool) {
-  const index_t most = std::clamp<index_t>((1 << 24) / x.k, 64, 8192);               // time goes by products
-  const index_t count = x.outputs(), step = std::max<index_t>(1, count / most) | 1;  // odd: all columns
+  const index_t most = std::clamp<index_t>((1 << 24) / x.k, 64, 8192);  // the time depends on the number of products
+  const index_t count = x.outputs(), step = std::max<index_t>(1, count / most) | 1;  // odd, to visit all columns
   std::map<std::vector<std::uint64_t>, std::vector<std::size_t>> by_results;
   for (std::size_t t = 0; t < tied.size(); ++t) {
     kernel_use u = tied[t].use;
@@ -191,7 +191,7 @@ io::safetensors_writer make_case(const make_options& o, thread_pool& pool) {
 std::vector<std::vector<std::size_t>> tell_apart(const std::filesystem::path& path, const gemm_case& dump,
                                                  const std::vector<explanation>& tied, std::uint64_t seed, bool with_d,
                                                  thread_pool& pool) {
-  // The dump's extents where the kinds together stay small: kernels may take no others.
+  // Use the dump's extents if all kinds together stay small, since the kernel may take no others.
   const auto extent = [&](index_t size) {
     return dump.k > (1 << 14) ? std::min<index_t>(size, 64) : std::min<index_t>(size, 256);
   };

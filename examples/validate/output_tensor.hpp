@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The elements of C, D or a bias as a file has them.
+// The elements of C, D or a bias, in the type of the file.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 
 namespace rotoscale::validate {
 
-/// The value of a code of F64 or less.
+/// The value of a code, for formats up to FP64.
 inline double value_of(const format& f, std::uint64_t code) {
   return bit_cast<double>(f == formats::fp64 ? code : convert(f, code, formats::fp64));
 }
 
-/// Codes of F16, BF16, F32 or F64 one after the other. They stay the bytes that they are: of 4096 × 4096 results, words
-/// of 64 bits would take as long to write as a tenth of their GEMM.
+/// Codes of F16, BF16, F32 or F64. They keep their width: 4096 × 4096 results as 64-bit words would take a tenth of
+/// their GEMM's time to write.
 class output_tensor {
  public:
   output_tensor() = default;
   output_tensor(const format& element, std::vector<std::uint8_t> bytes)
       : element_(element), width_(static_cast<std::size_t>(element.bits() / 8)), bytes_(std::move(bytes)) {}
-  /// Of zeros.
+  /// All zeros.
   output_tensor(const format& element, index_t size)
       : output_tensor(element, std::vector<std::uint8_t>(static_cast<std::size_t>(size * (element.bits() / 8)))) {}
 
@@ -43,7 +43,7 @@ class output_tensor {
                          : read<std::uint64_t>(from);
   }
   double value(index_t e) const { return value_of(element_, code(e)); }
-  /// Elements may be set by several threads.
+  /// Sets an element. Threads may set different elements concurrently.
   void set(index_t e, std::uint64_t code) {
     std::memcpy(bytes_.data() + static_cast<std::size_t>(e) * width_, &code, width_);
   }

@@ -12,10 +12,10 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Those that explain nothing are not listed. Bits of a NaN alone are what --nan any lets through.
+/// Does it explain any element? Others are not listed. Elements that differ only in NaN bits count (--nan any).
 bool explains_any(const explanation& e) { return e.explained + e.nan_bits != 0; }
 
-/// The model, and the options to give beside it.
+/// The model, with the options to add.
 std::string name_of(const ranking& r, const explanation& e) {
   const std::string options = options_of(r.given, e.use);
   return e.model + (options.empty() ? "" : " with " + options);
@@ -27,7 +27,7 @@ std::vector<std::string> names_of(const ranking& r, const std::vector<std::size_
   return names;
 }
 
-/// What the list comes to, a line each.
+/// The conclusion from the list, by line.
 std::vector<std::string> conclusion(const ranking& r) {
   std::vector<std::string> lines;
   const bool tells = !r.told_file.empty();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What --identify and --fit found of a GEMM, for a reader and for a report.
+// The results of --identify and --fit for a GEMM, as text and as a report.
 #pragma once
 
 #include <optional>
@@ -12,36 +12,36 @@
 
 namespace rotoscale::validate {
 
-/// Explanations of a result, the best first.
+/// Explanations of a result, best first.
 struct ranking {
   const char* what;                       ///< "models" or "parameters"
-  kernel_use given;                       ///< beside which explanations have options
+  kernel_use given;                       ///< the use relative to which explanations name options
   std::vector<explanation> all;           ///< at least one
-  index_t elements = 0;                   ///< of the result; explanations are of these, or of a sample
-  std::size_t tied = 0;                   ///< the first so many explain the same elements, if any
-  std::size_t best = 0;                   ///< of these the one under which fewest of all elements differ
-  std::optional<index_t> different = {};  ///< so many; unknown where a sample has been looked at that none explains
-  std::string told_file = {};             ///< --tell-apart's, if it was asked for
-  std::vector<std::vector<std::size_t>> told = {};  ///< those that it tells apart; empty: it was not written
+  index_t elements = 0;                   ///< elements of the result, of which explanations may cover only a sample
+  std::size_t tied = 0;                   ///< number of leading explanations with the same explained elements, if any
+  std::size_t best = 0;                   ///< among these, the one with the fewest differences in all elements
+  std::optional<index_t> different = {};  ///< number of those differences; unknown if no explanation covers the sample
+  std::string told_file = {};             ///< file of --tell-apart, if requested
+  std::vector<std::vector<std::size_t>> told = {};  ///< groups that the file tells apart; empty: not written
 
   index_t looked_at() const { return static_cast<index_t>(all.front().which.size()); }
   bool is_sample() const { return looked_at() < elements; }
   bool is_identical() const { return different == 0; }
-  /// Do the tied ones explain enough for it to matter which of them it was? Alpha and beta are made of elements, so
-  /// that some of them explain a few of anything.
+  /// Do the tied explanations cover half of the elements? With less, telling them apart is pointless: alpha and beta
+  /// are derived from elements, so some values explain a few elements of anything.
   bool explains_half() const { return 2 * (all.front().explained + all.front().nan_bits) >= looked_at(); }
 };
 
-/// Ranks what explains a sample, or all, of d. What explains all of a sample is compared with the whole of d.
+/// Ranks the explanations of d or of a sample of it. Those that explain the whole sample are compared with all of d.
 ranking ranking_of(const char* what, const gemm_case& x, const kernel_use& given, std::vector<explanation> all,
                    bool any_nan, thread_pool& pool);
 
 void print(const ranking& r);
 
-/// The report's fields.
+/// Adds the ranking to the report.
 void add_to(nlohmann::ordered_json& report, const ranking& r);
 
-/// Writes --report's file. Bytes of names that are not UTF-8, as JSON has to be, become U+FFFD.
+/// Writes the file of --report. Bytes that are not UTF-8, which JSON requires, become U+FFFD.
 void write_report(const std::string& path, const nlohmann::ordered_json& report);
 
 }  // namespace rotoscale::validate

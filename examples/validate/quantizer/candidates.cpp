@@ -13,8 +13,8 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Rotations that occur: the given one, none, 16 to 256 points with the given signs and without, and 16 and 32 points
-/// without their factor.
+/// Rotations to try, with their factor: the given one, none, 16 to 256 points with and without the given signs, and 16
+/// and 32 points without the factor.
 std::vector<std::pair<rotation, bool>> rotations(const quantizer& base, bool fixed) {
   std::vector<std::pair<rotation, bool>> all{{base.options.rotation, base.hadamard_factor}};
   if (base.is_per_tensor()) return all;
@@ -33,13 +33,13 @@ std::vector<std::pair<rotation, bool>> rotations(const quantizer& base, bool fix
   return all;
 }
 
-/// What a source of this type is rounded to first; its own type changes nothing.
+/// The source rounding that has an effect: rounding to the source's own type has none.
 format effective_source(format rounded, const quantizer_dump& dump) {
   return rounded == dump.source_format ? formats::fp32 : rounded;
 }
 
-/// The factors that a candidate may have used, the likeliest first, and what each is assumed to come of. A known one
-/// may have been left out, or be stored as its inverse; scales of powers of two have none. `q` has that of its base.
+/// Factors that a candidate may have used, the likeliest first, with their assumed origin. A known factor may have been
+/// left out or stored as its inverse. Power-of-two scales have none. `q` has its base's factor.
 std::vector<std::pair<float, assumed_factor>> factors(const quantizer& q, const quantizer_dump& dump, seen_amax& amax) {
   const float known = q.options.encode_factor;
   if (!q.is_per_tensor() && q.blocks.has_e8m0_scale()) return {{known, assumed_factor::none}};
@@ -111,7 +111,7 @@ std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fi
             if (!base.is_per_tensor() &&
                 (!runs_are_defined(q.blocks, turn) || !options_are_defined(q.blocks, q.options)))
               continue;
-            // The blocks of one orientation may be shorter than this rotation's runs.
+            // Blocks of one orientation may be shorter than this rotation's runs.
             const bool fits = std::all_of(dump.sides.begin(), dump.sides.end(),
                                           [&](const dump_side& s) { return s.k % q.tile_k() == 0; });
             if (!fits) continue;
@@ -132,7 +132,7 @@ std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fi
 
 namespace {
 
-/// What differs between a candidate and a preset, in words.
+/// Text on the differences between a candidate and a preset.
 std::vector<std::string> changes_from(const quantizer& preset, const quantizer& q, const quantizer_dump& dump) {
   std::vector<std::string> all;
   const block_options &a = preset.options, &b = q.options;
@@ -171,7 +171,7 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   return all;
 }
 
-/// The factor of which nobody says what it is.
+/// Text on the assumed origin of an unknown factor.
 std::string assumption(const quantizer& q) {
   constexpr const char* of[] = {
       "", "the source's amax", "the amax of rotated rows", "the amax of rotated columns", "tensor 'amax'", "no amax"};
@@ -189,7 +189,7 @@ dump_explanation describe(const std::vector<quantizer>& presets, const quantizer
   best.changes = 1000;
   for (const quantizer& preset : presets) {
     const std::vector<std::string> changes = changes_from(preset, q, dump);
-    // Some presets are equal.
+    // Some presets are equal: name them all.
     if (changes.empty() && best.changes == 0) best.text += " = " + preset.name;
     if (static_cast<int>(changes.size()) >= best.changes) continue;
     best.changes = static_cast<int>(changes.size());

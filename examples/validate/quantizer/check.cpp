@@ -24,7 +24,7 @@ std::string text(const char* pattern, Arguments... arguments) {
   return line;
 }
 
-/// How a scale byte or an element differs, and its name in reports.
+/// Kinds of difference of a scale byte or an element; their names in reports.
 enum class difference_kind {
   scale_zeros,
   scale_nan_policy,
@@ -62,35 +62,35 @@ constexpr const char* difference_names[] = {"scale: policy of a block of zeros",
 static_assert(std::size(difference_names) == static_cast<std::size_t>(difference_kind::nibble_order) + 1);
 constexpr const char* name_of(difference_kind d) { return difference_names[static_cast<std::size_t>(d)]; }
 
-/// A value with what "%g" hides: the bits of a NaN.
+/// A value as text, with the bits of a NaN, which "%g" hides.
 std::string value_text(float x) {
   return std::isnan(x) ? text("nan (0x%08x)", fp32_bits(x)) : text("%.6g", static_cast<double>(x));
 }
 
 long long integer(index_t i) { return static_cast<long long>(i); }
 
-/// One block: of a tile's rows, elements `first` to `first` + length - 1 along k. FP8 with one factor: an element.
+/// A block: elements [first, first + length) along k of a tile's rows. For FP8 with one factor: one element.
 struct block_place {
-  index_t tile, tile_k;  ///< the tile, and the element that it begins with
-  index_t first;         ///< in the tile
+  index_t tile, tile_k;  ///< the tile, and its first element along k
+  index_t first;         ///< relative to the tile
   index_t length;
 };
 
-/// What is compared there.
+/// The bytes compared in a block.
 struct block_bytes : block_place {
   const tile_values& t;
   std::uint8_t want = 0, got = 0;  ///< scale bytes
 };
 
-/// What the blocks of some tiles come to.
+/// Comparison results of the blocks of some tiles.
 struct block_tally {
   index_t counts[std::size(difference_names)] = {};
   index_t blocks_different = 0, scales_different = 0, codes_different = 0;
   rounding_tally rounding;
-  std::optional<block_place> first;  ///< that differs
+  std::optional<block_place> first;  ///< the first block that differs
 
   void count(difference_kind d) { ++counts[static_cast<std::size_t>(d)]; }
-  /// Those of later tiles.
+  /// Adds the results of later tiles.
   void add(const block_tally& later) {
     for (std::size_t d = 0; d < std::size(counts); ++d) counts[d] += later.counts[d];
     blocks_different += later.blocks_different;
@@ -101,7 +101,7 @@ struct block_tally {
   }
 };
 
-/// Compares one orientation.
+/// Compares one orientation of a dump.
 class side_check {
  public:
   side_check(const quantizer& q, const quantizer_dump& dump, const dump_side& side, std::optional<std::uint8_t> padding,
@@ -142,9 +142,9 @@ class side_check {
   }
 
  private:
-  /// All blocks, a chunk of tiles in one thread; chunks depend on the extents alone, and so do sums over them.
+  /// Checks all blocks in chunks of tiles. Chunks depend only on the extents, so sums over them do too.
   block_tally check_tiles(index_t tiles_down, index_t length) const {
-    constexpr index_t elements = 4096;  // of a chunk, so that few tallies are kept
+    constexpr index_t elements = 4096;  // per chunk, so that few tallies are kept
     const index_t chunk = std::max<index_t>(1, elements / (q_.tile_rows() * side_.k));
     std::vector<block_tally> of_chunks(static_cast<std::size_t>((tiles_down + chunk - 1) / chunk));
     for_each_or_throw(pool_, static_cast<index_t>(of_chunks.size()), [&](index_t i) {
@@ -167,7 +167,7 @@ class side_check {
     return static_cast<std::uint8_t>(
         load_code(q_.blocks.element, codes.data() + r * packed_bytes(q_.blocks.element, side_.k), c));
   }
-  /// Unknown words leave nothing to compare a row with, and every element counts in their distribution.
+  /// Does a row match as a whole? Not with unknown words: then every element counts in their distribution.
   bool row_is_equal(index_t tile) const {
     if (q_.has_unknown_words()) return false;
     const auto equal = [](const auto& a, const auto& b, index_t first, index_t count) {
@@ -188,7 +188,7 @@ class side_check {
     return p;
   }
 
-  /// One block: its scale, then its elements.
+  /// Checks one block: its scale, then its elements.
   void check_block(const block_bytes& p, block_tally& tally) const {
     const block_difference d = difference_of(p);
     for (const auto& [fraction, went_away] : d.rounded) tally.rounding.add(fraction, went_away);
@@ -205,20 +205,20 @@ class side_check {
 
   struct element_difference {
     index_t row, k;
-    float x;  ///< as it is quantized
+    float x;  ///< value before element rounding
     code_pair want;
     std::uint8_t got;
   };
-  /// Elements under one scale: those that differ, and how unknown words rounded the others.
+  /// Differences of the elements under one scale, and how unknown words rounded the others.
   struct block_difference {
     std::uint8_t scale = 0;
     std::vector<element_difference> elements;
     std::vector<std::pair<double, bool>>
-        rounded;  ///< how far from the neighbour at zero's side; did it go to the other?
+        rounded;  ///< distance from the neighbour toward zero; whether the other one was chosen
   };
 
-  /// Elements count under the scale that was written or, where that is nearer, under the expected one, so that a wrong
-  /// scale is one difference.
+  /// Compares elements under the written scale, or under the expected one if they match it better. A wrong scale is
+  /// then one difference.
   block_difference difference_of(const block_bytes& p) const {
     block_difference d = elements_under(p, p.got);
     if (p.want != p.got && !d.elements.empty()) {
@@ -228,7 +228,7 @@ class side_check {
     return d;
   }
 
-  /// Calls `see(row, k, x)` with each element of a block, until one call says false.
+  /// Calls see(row, k, x) for the elements of a block until it returns false.
   template <class See>
   bool each_element(const block_bytes& p, See&& see) const {
     for (index_t r = 0; r < q_.tile_rows(); ++r) {
@@ -273,21 +273,21 @@ class side_check {
     const std::uint64_t low = f.magnitude(e.want.toward_zero), high = f.magnitude(e.want.away),
                         got = f.magnitude(e.got);
     if (fp32_is_nan(fp32_bits(e.x) & fp32_magnitude_mask)) return difference_kind::code_nan_policy;
-    if (f.is_nan(e.got)) return difference_kind::code_nan;  // of FNUZ formats the code that others have for -0
+    if (f.is_nan(e.got)) return difference_kind::code_nan;  // in FNUZ formats the code that is -0 in others
     if (low == 0 && got == 0) return difference_kind::code_sign_of_zero;
     if (low == got || high == got) return difference_kind::code_sign;
     if (q_.has_unknown_words()) return difference_kind::code_neither;
     if (code_distance(f, e.want.away, e.got) != 1) return difference_kind::code_other;
     return is_tie(e.x, scale, e.want.away, e.got) ? difference_kind::code_tie : difference_kind::code_rounding;
   }
-  /// Does the scaled value lie in the middle between two numbers of the format?
+  /// Is the scaled value halfway between two numbers of the format?
   bool is_tie(float x, std::uint8_t scale, std::uint32_t a, std::uint32_t b) const {
     const double middle =
         (static_cast<double>(decode(q_.blocks.element, a)) + static_cast<double>(decode(q_.blocks.element, b))) / 2;
     return scaled_value(q_, x, scale) == middle;
   }
 
-  /// Would this block's bytes be right with their halves exchanged?
+  /// Would this block match if the halves of its bytes were exchanged?
   bool swapped_explains(const block_bytes& p) const {
     if (storage_bits(q_.blocks.element) != 4 || p.length % 2 != 0) return false;
     return each_element(p, [&](index_t row, index_t k, float x) {
@@ -313,7 +313,7 @@ class side_check {
            name_of(code_kind(e, scale));
   }
 
-  /// The element whose magnitude the block's amax is: its row in the side and its k; -1 where there is none.
+  /// Position (row of the side, k) of the element with the block's amax; -1 if there is none.
   std::pair<index_t, index_t> place_of_amax(const block_bytes& p) const {
     std::pair<index_t, index_t> place{-1, -1};
     if (q_.is_per_tensor()) return place;
@@ -325,8 +325,8 @@ class side_check {
     return place;
   }
 
-  /// All values of one of the block's rows, before the rotation and after it: the first one with an element that
-  /// differs, else that of the amax.
+  /// Shows all values of one row of the block, before and after the rotation: the first row that differs, else the row
+  /// of the amax.
   void show_values(const block_bytes& p, const block_difference& d) {
     const index_t amax_row = place_of_amax(p).first, first_row = p.tile * q_.tile_rows();
     const index_t row = !d.elements.empty() ? d.elements.front().row : amax_row < 0 ? first_row : amax_row;
@@ -341,7 +341,7 @@ class side_check {
     if (q_.options.rotation.points != 0) report_.first.push_back(rotated);
   }
 
-  /// What the scale was made of, and where it lies.
+  /// Shows the scale with the amax that it comes from, and its position.
   void show_scale(const block_bytes& p) {
     const std::uint32_t amax = p.t.amax[static_cast<std::size_t>(p.first / p.length)];
     const auto [row, k] = place_of_amax(p);
@@ -379,7 +379,7 @@ class side_check {
       report_.first.push_back(element_line(d.elements[i], d.scale));
   }
 
-  /// Padding, and scales that are repeated for the rows that share them.
+  /// Checks padding, and scales repeated for the rows that share them.
   void check_other_bytes() {
     if (q_.is_per_tensor()) return;
     const auto [where, repeat] = *find_scales(q_, side_);
@@ -387,7 +387,7 @@ class side_check {
       const std::uint8_t byte = side_.scales[static_cast<std::size_t>(i)];
       const auto at = where.position(i);
       if (!where.is_padding(at)) {
-        // The first row's has been compared with its block.
+        // The scale of the first row has been compared with its block.
         const auto first = static_cast<std::size_t>(at.row / repeat * where.columns + at.column);
         if (byte == got_.scales[first]) continue;
         ++report_.kinds[name_of(difference_kind::scale_repeated)];
@@ -404,7 +404,7 @@ class side_check {
     for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
     return count;
   }
-  /// Bytes; under unknown words, codes that are neither neighbour.
+  /// Number of different bytes; with unknown words, of codes that are neither neighbour.
   index_t different_codes(const std::vector<std::uint8_t>& codes) const {
     if (!q_.has_unknown_words()) return different_bytes(want_.codes, codes);
     index_t count = 0;
@@ -416,12 +416,12 @@ class side_check {
     return count;
   }
 
-  /// Were the bytes written in another order? One that leaves less than half of the differences is named.
+  /// Names another byte order if it leaves less than half of the differences.
   void name_layout() {
     const auto name = [&](const char* what, const char* unit, index_t now, auto&& different_in) {
       constexpr auto& orders = enum_names<placement>::table;
       std::vector<std::optional<index_t>> different(std::size(orders));
-      // Of nothing none is less than half.
+      // Without differences there is nothing to halve.
       if (now != 0) {
         for_each_or_throw(pool_, static_cast<index_t>(std::size(orders)), [&](index_t i) {
           const auto at = static_cast<std::size_t>(i);
@@ -462,11 +462,11 @@ class side_check {
   thread_pool& pool_;
   code_choices choices_;
   dense_side want_, got_;
-  std::vector<std::uint8_t> lower_;  ///< beside want_'s codes the other neighbours, under unknown words
+  std::vector<std::uint8_t> lower_;  ///< with unknown words: the lower neighbours, while want_ has the upper ones
   side_report report_;
 };
 
-/// The FP8 amax is of the values before the factor, the blocks' one of rotated values.
+/// Checks factor and amax. FP8's amax is taken before the factor, that of blocks after the rotation.
 std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   std::vector<std::string> faults;
   if (dump.amax && (q.is_per_tensor() || !q.blocks.has_e8m0_scale())) {
@@ -477,7 +477,7 @@ std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& 
       faults.push_back(
           text("amax: %.9g expected, %.9g written", static_cast<double>(want), static_cast<double>(*dump.amax)));
   }
-  // FP8's factor may come of a history of maxima; without an amax nobody says what NVFP4's came of.
+  // FP8's factor may come from an amax history. Without an amax the origin of NVFP4's factor is unknown.
   if (dump.factor && dump.amax && !q.is_per_tensor() && !q.blocks.has_e8m0_scale()) {
     const float want = tensor_encode_factor(*dump.amax, q.blocks.element, q.blocks.scale);
     if (const float used = q.options.encode_factor; fp32_bits(want) != fp32_bits(used)) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A dump beside what a quantizer gives: differences by kind, and the first block that differs in full.
+// Compares a dump with a quantizer: differences by kind, and the first different block in full.
 #pragma once
 
 #include <map>
@@ -10,55 +10,55 @@
 
 namespace rotoscale::validate {
 
-/// How one orientation differs.
+/// Differences of one orientation.
 struct side_report {
   const dump_side* side = nullptr;
   index_t blocks = 0, blocks_different = 0;
   index_t scales_different = 0, codes_different = 0, elements = 0;
-  std::map<std::string, index_t> kinds;        ///< scale bytes or elements by kind of difference
-  index_t padding = 0, padding_different = 0;  ///< padded scale bytes that are not the wanted one
-  index_t repeated_different = 0;              ///< scale bytes that are not those of the block's first row
-  std::vector<std::string> first;              ///< the first block that differs, a line each
-  std::optional<distribution> rounding;        ///< of stochastic rounding by unknown words
+  std::map<std::string, index_t> kinds;        ///< number of scale bytes or elements by kind of difference
+  index_t padding = 0, padding_different = 0;  ///< padding bytes of scales, and those that differ from the wanted byte
+  index_t repeated_different = 0;              ///< repeated scale bytes that differ from those of the block's first row
+  std::vector<std::string> first;              ///< text of the first different block, by line
+  std::optional<distribution> rounding;        ///< stochastic rounding by unknown words
   bool identical() const { return blocks_different == 0 && padding_different == 0 && repeated_different == 0; }
   bool accepted() const { return identical() && (!rounding || rounding->accepted()); }
 };
 
-/// Everything about a dump; tensor-wide numbers first.
+/// Differences of a dump, numbers of the whole tensor first.
 struct dump_report {
-  std::vector<std::string> tensor_faults;  ///< factor or amax that are not the source's
+  std::vector<std::string> tensor_faults;  ///< factor or amax that do not match the source
   std::vector<side_report> sides;
-  bool identical() const;  ///< no byte is wrong; an element that unknown words rounded is either neighbour of its value
-  bool accepted() const;   ///< and these went up as often as they should
+  bool identical() const;  ///< no wrong byte; with unknown words an element may be either neighbour
+  bool accepted() const;   ///< identical, and unknown words rounded up as often as they should
 };
 
-/// Compares every byte; `padding` is what padded scales must hold, or nothing where it may be any. Throws io::error for
-/// a dump whose sizes do not fit the quantizer's placements.
+/// Compares every byte. `padding` is the required byte in padded scales, or nothing if any is allowed. Throws io::error
+/// if the dump's sizes do not fit the quantizer's placements.
 dump_report check_dump(const quantizer& q, const quantizer_dump& dump, std::optional<std::uint8_t> padding,
                        thread_pool& pool);
 
-/// Which way of quantizing made the dump? Every combination of preset, rotation, scale rule, policy, rounding, source
-/// rounding, placement and nibble order, ranked by the runs of elements that it explains.
+/// A candidate for how the dump was made: a combination of preset, rotation, scale rule, policy, rounding, source
+/// rounding, placement and nibble order. Candidates are ranked by the runs of elements that they explain.
 struct dump_explanation {
   std::string preset;  ///< the nearest one
-  std::string text;    ///< it, and what differs from it
+  std::string text;    ///< the preset and the changes from it
   int changes = 0;     ///< fields that differ from the nearest preset
   index_t explained = 0;
   quantizer how;            ///< the candidate
-  std::vector<bool> which;  ///< of the runs that were looked at
+  std::vector<bool> which;  ///< explained runs of the sample
 };
-/// Fields of the base that a search keeps: what the command line says of a quantizer that nobody names.
+/// Fields that the search keeps as in the base, because the command line sets them without naming a quantizer.
 struct fixed_fields {
   bool rotation = false, rule = false, policy = false, rounding = false, source = false;
 };
 struct dump_ranking {
-  std::vector<dump_explanation> all;    ///< the best first
-  std::vector<dump_explanation> sides;  ///< of a dump with two orientations, what explains most of each
-  std::string unlike_random;  ///< if not empty, a candidate to whose neighbours all elements go, but not at random
-  index_t runs = 0;           ///< of the dump, of which a sample was looked at
+  std::vector<dump_explanation> all;    ///< best first
+  std::vector<dump_explanation> sides;  ///< with two orientations: the best candidate for each
+  std::string unlike_random;  ///< if not empty, a candidate that explains all elements, but not as random rounding
+  index_t runs = 0;           ///< runs of the dump, from which the sample was taken
 };
-/// `from` is what --quantizer names, or nothing: then all presets. At most `limit` of them. Throws io::error for a dump
-/// whose sizes fit no placement.
+/// Identifies the quantizer of a dump; returns at most `limit` candidates. `from` is the preset of --quantizer, or null
+/// for all presets. Throws io::error if the dump's sizes fit no placement.
 dump_ranking identify_dump(const quantizer* from, const quantizer& base, const fixed_fields& fixed,
                            const quantizer_dump& dump, index_t sample, std::size_t limit, thread_pool& pool);
 

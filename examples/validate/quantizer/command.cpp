@@ -58,7 +58,7 @@ nlohmann::ordered_json json_of(const side_report& r) {
   return side;
 }
 
-/// What unknown words rounded is accepted, not known to be identical.
+/// Key of the outcome: with unknown words a dump is accepted, but not known to be identical.
 const char* outcome_key(const quantizer& q) { return q.has_unknown_words() ? "accepted" : "identical"; }
 
 void add_to(nlohmann::ordered_json& j, const dump_report& report) {
@@ -77,10 +77,10 @@ void write_report(const std::string& path, const std::string& input, const quant
   validate::write_report(path, j);
 }
 
-/// What the dump holds that a reader may take for something else.
+/// Notes on parts of the dump that are easily misread.
 std::vector<std::string> notes_on(const quantizer& q, const quantizer_dump& dump, verb v) {
   std::vector<std::string> notes;
-  // A comparison has refused them: other placements may explain an identified dump.
+  // Comparing refuses these; an identified dump may be explained by another placement.
   for (const dump_side& side : dump.sides) {
     for (const bool of_scales : {false, true}) {
       if (const std::string fault = shape_fault(q, side, of_scales); !fault.empty())
@@ -110,13 +110,13 @@ void print_notes(const std::vector<std::string>& notes) {
 
 constexpr std::size_t max_listed = 20;
 
-/// What --identify found, and whether it is all of the dump.
+/// Result of --identify, and whether it explains the whole dump.
 struct identified_dump {
   dump_ranking ranking;
-  std::size_t tied = 0;              ///< the first so many explain the same runs
-  std::size_t best = 0;              ///< the first, or of those that explain the sample the one that explains most
-  std::optional<dump_report> whole;  ///< of the best on all of the dump, where it explains the sample
-  bool accepted = false;             ///< all of the dump is explained
+  std::size_t tied = 0;              ///< number of leading candidates that explain the same runs
+  std::size_t best = 0;              ///< index of the candidate that explains the sample and most of the dump; else 0
+  std::optional<dump_report> whole;  ///< the best on the whole dump, if it explains the sample
+  bool accepted = false;             ///< the best explains the whole dump
 
   const std::vector<dump_explanation>& all() const { return ranking.all; }
   index_t looked_at() const { return static_cast<index_t>(all().front().which.size()); }
@@ -124,15 +124,15 @@ struct identified_dump {
   bool explains_sample() const { return all().front().explained == looked_at(); }
 };
 
-/// How much of a dump is not as the quantizer gives it.
+/// Number of differences between a dump and the quantizer's result.
 index_t faults_of(const dump_report& r) {
   index_t faults = static_cast<index_t>(r.tensor_faults.size());
   for (const side_report& side : r.sides) faults += side.blocks_different + side.repeated_different;
   return faults;
 }
 
-/// Those that explain the sample, on all of the dump: runs outside of the sample, repeated scales, factor and amax. The
-/// best is the first that explains all of it, or else the first of those that leave least.
+/// Checks the candidates that explain the sample against the whole dump: other runs, repeated scales, factor and amax.
+/// The best is the first that explains everything, else the first with the fewest differences.
 void check_wholly(identified_dump& found, const quantizer_dump& dump, thread_pool& pool) {
   for (std::size_t i = 0; !found.accepted && i < found.all().size(); ++i) {
     if (found.all()[i].explained != found.looked_at()) break;
@@ -144,7 +144,7 @@ void check_wholly(identified_dump& found, const quantizer_dump& dump, thread_poo
   }
 }
 
-/// Of a dump whose sample is explained, how the rest is; one that explains all is said, if it is not the first.
+/// Prints how the candidate that explains the sample does on the whole dump; names it if it is not the first.
 void print_whole(const identified_dump& found) {
   if (found.accepted && found.best != 0) std::cout << "all of the dump: " << found.all()[found.best].text << "\n";
   if (found.accepted) return;
@@ -159,7 +159,7 @@ void print_whole(const identified_dump& found) {
   }
 }
 
-/// The list, and which of it cannot be told apart.
+/// Prints the list, and which candidates cannot be told apart.
 void print_list(const identified_dump& found) {
   const std::vector<dump_explanation>& all = found.all();
   std::cout << "quantizers by runs of elements explained, of " << found.looked_at();
@@ -177,7 +177,7 @@ void print_list(const identified_dump& found) {
   }
 }
 
-/// Of a dump that nothing explains: why, and what explains most of each orientation.
+/// Prints why no candidate explains the dump, and the best one for each orientation.
 void print_unexplained(const identified_dump& found, const quantizer& q, const quantizer_dump& dump) {
   const dump_ranking& ranking = found.ranking;
   if (!ranking.unlike_random.empty() && !found.explains_half()) {
@@ -198,7 +198,7 @@ void print_unexplained(const identified_dump& found, const quantizer& q, const q
     std::cout << "no more than that: of what was tried (docs/reference/validate.md), nothing made this dump\n";
 }
 
-/// As --signs takes them; empty: all are positive.
+/// Signs in the form of --signs; empty if all are positive.
 std::string signs_text(const quantizer& q) {
   const rotation& r = q.options.rotation;
   std::string all;
@@ -210,7 +210,8 @@ std::string signs_text(const quantizer& q) {
   return r == rotation{r.points} ? "" : all;
 }
 
-/// The values of options that check a dump as this candidate, and what no option has: the rotation's factor.
+/// Values of the options that check a dump against this candidate, and the rotation's factor, for which no option
+/// exists.
 nlohmann::ordered_json json_of(const dump_explanation& e) {
   const quantizer& q = e.how;
   nlohmann::ordered_json j;
@@ -314,7 +315,8 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
   app.add_option("--scale-padding", o.scale_padding, "what padded scale bytes must hold, 0 to 255, or any")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")->group(group);
+  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")
+      ->group(group);
   app.add_option("--random-stream", o.stream, "its stream")->group(group);
   app.add_option("--random-bits", o.random_count, "bits of a word that are used")
       ->check(CLI::Range(1, 32))

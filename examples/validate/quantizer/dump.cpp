@@ -19,7 +19,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Are the first extents of a tensor those of `rows` rows? A flat one says nothing of them.
+/// Do the first extents of a shape multiply to `rows`? A flat tensor may have any number of rows.
 bool has_rows(const std::vector<std::int64_t>& shape, index_t rows) {
   index_t product = 1;
   for (const std::int64_t extent : shape) {
@@ -29,25 +29,25 @@ bool has_rows(const std::vector<std::int64_t>& shape, index_t rows) {
   return shape.size() < 2 || product == rows;
 }
 
-/// May a tensor of this shape hold bytes of this layout? Tiles have shapes of many kinds.
+/// Can a tensor of this shape hold bytes of this layout? Tiled layouts may have any shape.
 bool may_hold(const std::vector<std::int64_t>& shape, const layout& l) {
   if (l.order == placement::row_major) return has_rows(shape, l.rows);
   return l.order != placement::column_major || has_rows(shape, l.rows) || has_rows(shape, l.columns);
 }
 
-/// May the codes' tensor have this shape? One of a code a byte has elements where others have packed bytes.
+/// Can the codes' tensor have this shape? With one code per byte, its columns are elements instead of packed bytes.
 bool may_hold_codes(const dump_side& side, const layout& l) {
   return may_hold(side.code_shape, side.has_code_a_byte() ? layout{l.order, l.rows, side.k} : l);
 }
 
-/// Where codes lie if only their number of bytes is looked at.
+/// Layout of the codes if only their size is checked.
 std::optional<layout> sized_codes(const quantizer& q, const dump_side& side) {
   const layout l = code_layout(q.code_order, q.blocks, side.rows, side.k);
   if (!l.is_defined() || l.size_bytes() != static_cast<index_t>(side.codes.size())) return std::nullopt;
   return l;
 }
 
-/// The same of scales.
+/// Layout of the scales if only their size is checked.
 std::optional<stored_scales> sized_scales(const quantizer& q, const dump_side& side) {
   for (const index_t repeat : {index_t{1}, static_cast<index_t>(q.blocks.rows)}) {
     const layout l{q.scale_order, side.rows / q.blocks.rows * repeat, side.k / q.blocks.length};
@@ -100,7 +100,7 @@ class dump_loader {
       fail("x", "type " + x->dtype + " is none of F32, BF16, F16");
     dump_.source_format = x->dtype == "F32" ? formats::fp32 : x->dtype == "BF16" ? formats::bf16 : formats::fp16;
     if (x->shape.empty()) fail("x", "is a scalar");
-    if (x->begin == x->end) fail("x", "is empty");  // the product of its other extents may overflow
+    if (x->begin == x->end) fail("x", "is empty");  // first: the product of other extents may overflow
     dump_.cols = x->shape.back();
     dump_.rows = 1;
     for (std::size_t i = 0; i + 1 < x->shape.size(); ++i) dump_.rows *= x->shape[i];
@@ -140,7 +140,7 @@ class dump_loader {
     return copy;
   }
 
-  /// What the option says, or else what the dtypes and sizes leave no doubt about.
+  /// Block format from the option, or else from dtypes and sizes if they determine it.
   block_format block_format_of(const dump_side& side) const {
     const io::tensor_info& codes = *file_.find(side.code_name());
     block_format f = side.scales.empty() ? block_format{formats::e4m3, 0} : mxfp4;
@@ -155,7 +155,7 @@ class dump_loader {
     } else {
       fail(side.code_name(), "type " + codes.dtype + " leaves the format open: give --format");
     }
-    if (f.element == formats::e2m1) f.length = mxfp4.length;  // never without scales
+    if (f.element == formats::e2m1) f.length = mxfp4.length;  // MXFP4 always has scales
     const io::tensor_info* scales = file_.find(side.scale_name());
     const std::vector<std::int64_t> sixteenths{side.rows, side.k / 16};
     if (f.element == formats::e2m1 && scales != nullptr && (scales->dtype == "F8_E4M3" || scales->shape == sixteenths))
@@ -164,7 +164,7 @@ class dump_loader {
     return f;
   }
 
-  /// ml_dtypes keeps a code of 4 or 6 bits in a byte of its own, whose other bits are 0.
+  /// Packs codes of 4 or 6 bits that ml_dtypes stored one per byte, with zeros in the other bits.
   void pack(dump_side& side, format element) const {
     const int bits = storage_bits(element);
     if (bits == 8 || static_cast<index_t>(side.codes.size()) != side.rows * side.k) return;
@@ -178,7 +178,7 @@ class dump_loader {
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(side.rows * row_bytes)), turned(packed.size());
     const auto packed_rows = row_major(packed.data(), side.rows, row_bytes);
     const auto pack_in = [&](auto&& code_at) {
-      // Rows of a chunk are as many as a cache line has codes, of which those of a transpose are neighbours.
+      // A chunk has as many rows as a cache line has codes: these are neighbours in the transpose.
       for_each_chunk(pool_, side.rows, 64, [&](index_t first, index_t last) {
         for (index_t c = 0; c < side.k; ++c) {
           for (index_t r = first; r < last; ++r)
@@ -194,7 +194,7 @@ class dump_loader {
     side.turned_codes = std::move(turned);
   }
 
-  /// A dtype that says what its numbers are must not say otherwise than the format.
+  /// Throws io::error if the dtype of the codes or scales contradicts the format.
   void check_dtypes(const dump_side& side, block_format f) const {
     const std::string& codes = file_.find(side.code_name())->dtype;
     const auto element = find_format(codes, block_elements);
@@ -256,12 +256,12 @@ class dump_loader {
 random_bits bits_of(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t index) {
   if (q.options.rounding != rounding::stochastic) return {};
   if (dump.random.empty()) return {q.options.random.word(static_cast<std::uint64_t>(index)), q.options.random_count};
-  // The words lie as the source does, whichever way its blocks run.
+  // Words are in the source's order, whichever axis the blocks have.
   const index_t at = side.axis == block_axis::row ? index : index % side.k * dump.cols + index / side.k;
   return {dump.random[static_cast<std::size_t>(at)], q.options.random_count};
 }
 
-/// Butterflies without the factor: a Hadamard that is not orthonormal.
+/// Rotates a run; without hadamard_factor it applies only the butterflies.
 void rotate(const quantizer& q, float* x, int run) {
   rotate_run(x, run, q.options.rotation);
   if (q.hadamard_factor || q.options.rotation.points == 0) return;
@@ -373,7 +373,7 @@ double fraction_between(const quantizer& q, float x, std::uint8_t scale, const c
   const double low = value(neighbours.toward_zero), high = value(neighbours.away);
   const double fraction = (std::abs(scaled_value(q, x, scale)) - low) / (high - low);
   if (q.options.random_count == 32) return fraction;
-  // Fewer bits of a word leave out those of the fraction that they do not reach.
+  // With fewer random bits, lower bits of the fraction have no effect.
   return std::ldexp(std::floor(std::ldexp(fraction, q.options.random_count)), -q.options.random_count);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a quantizer was given and what it wrote.
+// A quantizer's dump: its source and its result. Loading, and the values that a quantizer gives for it.
 #pragma once
 
 #include <optional>
@@ -14,43 +14,42 @@
 
 namespace rotoscale::validate {
 
-/// What NVFP4's factor is taken to come of where neither the dump nor an option says it.
+/// Assumed origin of NVFP4's or FP8's factor, if neither the dump nor an option states it.
 enum class assumed_factor {
-  none,             ///< it is known, or has no meaning
+  none,             ///< the factor is known or has no meaning
   source,           ///< the source's amax
-  rotated_rows,     ///< the amax of the source after the rotation, its runs along rows
-  rotated_columns,  ///< the same along columns
-  amax,             ///< tensor 'amax', of FP8
-  one,              ///< nothing: 1, of FP8
+  rotated_rows,     ///< amax after the rotation of runs along rows
+  rotated_columns,  ///< amax after the rotation of runs along columns
+  amax,             ///< FP8: the tensor 'amax'
+  one,              ///< FP8: no origin, the factor is 1
 };
 
 /// One way to quantize a tensor.
 struct quantizer {
-  std::string name;                               ///< of the preset that it began as
-  block_format blocks;                            ///< length 0: FP8 with one factor a tensor, and no scales
-  block_options options;                          ///< encode_factor is the factor of NVFP4 and of FP8
-  assumed_factor assumed = assumed_factor::none;  ///< what encode_factor comes of
-  bool hadamard_factor = true;                    ///< false: the butterflies alone, without 1 / sqrt(points)
-  bool has_words = false;                         ///< stochastic rounding's words are known: the file's, or a seed's
-  bool low_nibble_first = true;                   ///< which half of a byte holds the element of even index
+  std::string name;                               ///< preset from which it was derived
+  block_format blocks;                            ///< length 0: FP8 with one factor per tensor and no scales
+  block_options options;                          ///< encode_factor is also FP8's factor
+  assumed_factor assumed = assumed_factor::none;  ///< origin of encode_factor
+  bool hadamard_factor = true;                    ///< false: only butterflies, without 1 / sqrt(points)
+  bool has_words = false;                         ///< words of stochastic rounding are known, from the file or a seed
+  bool low_nibble_first = true;                   ///< the element of even index is in the low nibble
   placement code_order = placement::row_major;    ///< order of the codes' bytes
   placement scale_order = placement::row_major;   ///< order of the scales' bytes
 
   bool is_per_tensor() const { return blocks.length == 0; }
   bool has_unknown_words() const { return options.rounding == rounding::stochastic && !has_words; }
-  /// Rows and elements along k that are quantized together.
+  /// Rows, and elements along k, that are quantized together.
   index_t tile_rows() const { return is_per_tensor() ? 1 : blocks.rows; }
   index_t tile_k() const { return is_per_tensor() ? 1 : run_length(blocks, options.rotation); }
 };
 
-/// One orientation as it lies in the file: rows × k elements, blocks along k.
+/// One orientation as stored in the file: rows × k elements, blocks along k.
 struct dump_side {
   block_axis axis = block_axis::row;
   index_t rows = 0, k = 0;
   std::vector<std::uint8_t> codes, scales;                ///< bytes in the file's order, padding included
-  std::vector<std::int64_t> code_shape{}, scale_shape{};  ///< of the tensors, as the file has them; empty: any
-  /// Of a tensor with a code a byte, whose pairs along k are not bytes of its transpose: packed as if it lay
-  /// transposed.
+  std::vector<std::int64_t> code_shape{}, scale_shape{};  ///< shapes of the tensors in the file; empty: any
+  /// Codes stored one per byte, packed as if the tensor were transposed: pairs along k are not pairs of the transpose.
   std::vector<std::uint8_t> turned_codes{};
   bool has_code_a_byte() const { return !turned_codes.empty(); }
   const std::vector<std::uint8_t>& codes_in(placement order) const {
@@ -61,88 +60,92 @@ struct dump_side {
   const char* scale_name() const { return axis == block_axis::row ? "scales" : "scales_t"; }
 };
 
-/// The source and what became of it.
+/// A source and its quantized results.
 struct quantizer_dump {
   std::string where;           ///< the file, for messages
-  index_t rows = 0, cols = 0;  ///< of the source
-  format source_format = {};   ///< as which it was stored
-  std::vector<float> source;   ///< its values, exact
+  index_t rows = 0, cols = 0;  ///< extents of the source
+  format source_format = {};   ///< type in which the source was stored
+  std::vector<float> source;   ///< exact values of the source
   std::vector<dump_side> sides;
   std::optional<float> factor, amax;  ///< tensors of one FP32 number
-  std::vector<std::uint32_t> random;  ///< words of stochastic rounding, [rows, cols]; may be empty
+  std::vector<std::uint32_t> random;  ///< words of stochastic rounding, [rows, cols], or empty
 
   matrix<const float> source_view() const { return row_major<const float>(source.data(), rows, cols); }
 };
 
-/// Reads x [M, N] (F32, BF16 or F16), codes and scales (along rows), codes_t and scales_t (along columns, N × M), of
-/// which at least one pair, factor and amax (F32 [1]), random (U32 [M, N]). `blocks` has been completed with what the
-/// file says of the format: --format where its tensors do not say. Throws io::error naming file and tensor.
+/// Reads a dump from these tensors:
+/// - x [M, N]: F32, BF16 or F16
+/// - codes and scales (blocks along rows), or codes_t and scales_t (along columns, N × M), or both pairs
+/// - factor and amax, F32 [1]; random, U32 [M, N]: optional
+///
+/// Sets `blocks` from the file's tensors, and from --format where they do not determine it. Throws io::error naming
+/// file and tensor.
 quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
                          block_format& blocks, thread_pool& pool);
 
-/// Where a side's scales lie: a scale of several rows is stored once, or `repeat` times, as GEMM kernels read it.
+/// Layout of a side's scales. A scale of several rows is stored once, or `repeat` times as GEMM kernels read it.
 struct stored_scales {
   layout where;
   index_t repeat = 1;
 };
-/// Nothing where the tensor's size or shape does not fit the placement.
+/// Layout of the scales; nullopt if the tensor's size or shape does not fit the placement.
 std::optional<stored_scales> find_scales(const quantizer& q, const dump_side& side);
 
-/// A side in dense order (dense_blocks), as `q` says that its bytes lie.
+/// A side in dense order (dense_blocks).
 struct dense_side {
   std::vector<std::uint8_t> codes, scales;
 };
-/// Nothing where a tensor's size or shape does not fit the placement.
+/// Codes or scales in dense order, read in the placement of `q`; nullopt if the tensor's size or shape does not fit.
 std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const dump_side& side);
 std::optional<std::vector<std::uint8_t>> dense_scales(const quantizer& q, const dump_side& side);
 
-/// Why codes or scales of the placement's size have a shape that contradicts it; empty where they do not. Row-major
-/// tensors have the rows in their first extents, column-major ones may have the columns there; a flat tensor, and the
-/// tiles of other placements, may have any shape.
+/// The reason why the shape of codes or scales contradicts the placement, or an empty string. Row-major tensors have
+/// the rows in their first extents; column-major ones may have the columns there. Flat tensors and tiled placements may
+/// have any shape.
 std::string shape_fault(const quantizer& q, const dump_side& side, bool of_scales);
 
-/// Throws io::error for codes or scales whose size or shape is not that of a placement, or of none.
+/// Throws io::error for codes or scales whose size or shape fits not this placement, or fits none.
 [[noreturn]] void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
                                  std::optional<placement> order);
 
-/// What `q` makes of the source, in dense order.
+/// The result of `q` on the source, in dense order.
 dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool);
 
-/// A tile: f.rows rows of a run, and everything on the way to its bytes.
+/// A tile (f.rows rows of a run) with all intermediate values.
 struct tile_values {
-  std::vector<float> x;              ///< [rows, run], after rounding to the source format and the rotation
-  std::vector<std::uint32_t> amax;   ///< a block each, FP32 bits; no_amax where no element took part
-  std::vector<std::uint8_t> scales;  ///< a block each
-  std::vector<std::uint8_t> codes;   ///< [rows, run], one a byte
+  std::vector<float> x;              ///< [rows, run], after source rounding and rotation
+  std::vector<std::uint32_t> amax;   ///< FP32 bits per block; no_amax if no element took part
+  std::vector<std::uint8_t> scales;  ///< one per block
+  std::vector<std::uint8_t> codes;   ///< [rows, run], one per byte
 
-  /// The scale of element `e` of x; FP8 with one factor has none.
+  /// The scale of element `e` of x; 0 for FP8 with one factor.
   std::uint8_t scale_of(const quantizer& q, index_t e) const {
     return scales.empty() ? std::uint8_t{0} : scales[static_cast<std::size_t>(e % q.tile_k() / q.blocks.length)];
   }
 };
 tile_values quantize_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                           index_t first_k);
-/// The same in parts, for whoever may need no codes, or not all: the source as its blocks see it, and their scales.
+/// Only the values of a tile, as its blocks see them. Scales and codes are computed separately, if needed.
 std::vector<float> load_tile(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t tile,
                              index_t first_k);
 tile_values scale_tile(const quantizer& q, std::vector<float> x);
 
-/// Code of x under a scale, by the options' rounding; `index` is the element's number in the rows × k result.
+/// Code of x under a scale with the options' rounding. `index` is the element's number in the rows × k result.
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
                         std::uint8_t scale, index_t index);
 
-/// What an element's code may be: the two neighbours of its value, or one code twice.
+/// Possible codes of an element: the two neighbours of its value, or one code twice.
 struct code_pair {
   std::uint8_t toward_zero = 0, away = 0;
   bool contains(std::uint8_t code) const { return code == toward_zero || code == away; }
 };
 
-/// Of stochastic rounding by unknown words the two neighbours, otherwise code_under.
+/// Possible codes: both neighbours for stochastic rounding with unknown words, else the code of code_under.
 class code_choices {
  public:
   explicit code_choices(const quantizer& q);
   code_pair under(const quantizer_dump& dump, const dump_side& side, float x, std::uint8_t scale, index_t index) const;
-  /// A quantizer that gives the upper ones and one that gives the lower ones.
+  /// Quantizers that always choose the upper, and the lower neighbour.
   const quantizer& up() const { return up_; }
   const quantizer& down() const { return down_; }
 
@@ -150,18 +153,18 @@ class code_choices {
   quantizer up_, down_;
 };
 
-/// The value that code_under rounds, exact.
+/// The exact value that code_under rounds.
 double scaled_value(const quantizer& q, float x, std::uint8_t scale);
-/// How far an element lies from its neighbour at zero's side, as a share of the distance between both, which differ.
+/// Distance of an element from its neighbour toward zero, as a share of the distance between both (which must differ).
 double fraction_between(const quantizer& q, float x, std::uint8_t scale, const code_pair& neighbours);
 
-/// What takes the largest magnitude `amax` to the element's largest number; 1 where that is no number to multiply with.
+/// Factor that maps `amax` to the element's largest number; 1 if that is not a finite number above zero.
 float fp8_factor(format element, float amax);
-/// The largest finite magnitude of the source, after the quantizer's rounding of it.
+/// The largest finite magnitude of the source after the quantizer's source rounding.
 float source_amax(const quantizer& q, const quantizer_dump& dump);
 
-/// The factor that the amax of the dump gives, or else what the blocks of its first orientation see, which is then
-/// what it is assumed to come of; 1 for FP8 without an amax, and for formats without a factor.
+/// Sets the factor from the dump's amax; without one, from what the blocks of the first orientation see, which is then
+/// the assumed origin. FP8 without an amax, and formats without a factor, get 1.
 void take_own_factor(quantizer& q, const quantizer_dump& dump, thread_pool& pool);
 
 }  // namespace rotoscale::validate

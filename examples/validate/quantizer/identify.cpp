@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which implementation made a dump: every combination of the ways in which shipped quantizers differ, on a sample of
-// tiles, ranked by the tiles whose scales and codes it gives.
+// Identifies the implementation that made a dump: tries every combination of details in which shipped quantizers differ
+// on a sample of tiles, and ranks them by the tiles whose scales and codes they give.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -16,14 +16,14 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// An order of bytes that the tensors' sizes allow, and what it makes of them.
+/// A byte order that the tensors' sizes allow, with the tensors in dense order.
 struct variant {
   placement order;
   bool low_nibble_first;
   std::vector<std::vector<std::uint8_t>> sides;
 };
 
-/// `first`, then the other placements, each once.
+/// `first`, then all other placements, each once.
 std::vector<placement> placements_from(std::vector<placement> first) {
   for (const auto& order : enum_names<placement>::table) first.push_back(order.value);
   for (auto at = first.begin(); at != first.end(); ++at)
@@ -33,7 +33,7 @@ std::vector<placement> placements_from(std::vector<placement> first) {
 
 std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& dump) {
   std::vector<variant> all;
-  // Those that quantizers write codes in come first: another order that gives the same bytes is not named beside them.
+  // Usual orders of codes come first. Another order that gives the same bytes is then not named.
   for (const placement order :
        placements_from({base.code_order, placement::row_major, placement::aiter_data_16x16, placement::column_major})) {
     for (const bool low : {base.low_nibble_first, !base.low_nibble_first}) {
@@ -68,14 +68,14 @@ std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump&
   return all;
 }
 
-/// A region of an orientation, about which all candidates are asked. A rotation's run may be longer.
+/// A region of an orientation on which all candidates are tested. A rotation's run may be longer.
 struct region {
   std::size_t side;
   index_t tile, first_k, count;
   index_t end_k() const { return first_k + count; }
 };
 
-/// Calls use(c) with the first element of every tile of `q` that has a part in the region.
+/// Calls use(c) with the first element of every tile of `q` that overlaps the region.
 template <class Use>
 void for_each_tile(const quantizer& q, const region& p, const Use& use) {
   for (index_t c = p.first_k / q.tile_k() * q.tile_k(); c < p.end_k(); c += q.tile_k()) use(c);
@@ -100,7 +100,7 @@ std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& 
   return all;
 }
 
-/// What comes before scales: candidates that are equal in it see the same numbers.
+/// Steps before the scales: candidates that agree in these load equal values.
 struct loading {
   rotation turn;
   bool hadamard_factor;
@@ -110,7 +110,7 @@ struct loading {
   bool operator==(const loading&) const = default;
 };
 
-/// These numbers: every tile of every region, in order.
+/// Loaded values of every tile of every region, in order.
 using loaded_tiles = std::vector<std::vector<float>>;
 loaded_tiles load_regions(const quantizer& q, const quantizer_dump& dump, const std::vector<region>& regions) {
   loaded_tiles all;
@@ -120,21 +120,22 @@ loaded_tiles load_regions(const quantizer& q, const quantizer_dump& dump, const 
   return all;
 }
 
-/// For each region, one bit a variant: does it hold what the candidate gives? None where no order of scales, or none of
+/// Per region, a bit per byte order of codes and of scales that matches the candidate. Both are 0 if either has no
+/// match.
 /// codes, does.
 struct matches {
   std::vector<std::uint32_t> codes, scales;
 };
 
-/// One region beside what one candidate gives.
+/// Matches one region with one candidate.
 class region_match {
  public:
   region_match(const quantizer& q, const quantizer_dump& dump, const std::vector<variant>& codes,
                const std::vector<variant>& scales)
       : q_(q), choices_(q), dump_(dump), codes_(codes), scales_(scales) {}
 
-  /// The bits of codes and of scales; `tiles` are the region's, and the next region's afterwards. Most candidates are
-  /// wrong, and their scales or first codes show it.
+  /// Bits of matching orders of codes and scales. `tiles` points to the region's tiles and is advanced to the next
+  /// region's. Most candidates are wrong and fail at their scales or first codes.
   std::pair<std::uint32_t, std::uint32_t> operator()(const region& p, const std::vector<float>*& tiles) const {
     const dump_side& side = dump_.sides[p.side];
     std::uint32_t code_bits = (1u << codes_.size()) - 1, scale_bits = (1u << scales_.size()) - 1;
@@ -198,7 +199,7 @@ matches compare_regions(const quantizer& q, const quantizer_dump& dump, const st
   return m;
 }
 
-/// How often each pair of orders explains a region: of the whole dump first, then of each orientation.
+/// Number of regions that each pair of orders explains: of the whole dump, then of each orientation.
 using order_counts = std::vector<std::vector<index_t>>;
 order_counts count_orders(const matches& m, const std::vector<region>& regions, std::size_t sides, std::size_t codes,
                           std::size_t scales) {
@@ -213,7 +214,7 @@ order_counts count_orders(const matches& m, const std::vector<region>& regions, 
   return counts;
 }
 
-/// Ranks a dump's candidates.
+/// Ranks the candidates for a dump.
 class dump_identifier {
  public:
   dump_identifier(const quantizer* from, const quantizer& base, const fixed_fields& fixed, const quantizer_dump& dump,
@@ -229,7 +230,7 @@ class dump_identifier {
         scales_(scale_variants(base, dump)) {
     for (const bool of_scales : {false, true}) {
       if (!(of_scales ? scales_ : codes_).empty()) continue;
-      // The orientation that fits no order by itself; the last one where only both together fit none.
+      // Report the orientation that fits no order by itself; the last one if only both together fit none.
       const auto fits_some = [&](const dump_side& side) {
         quantizer_dump alone = dump;
         alone.sides = {side};
@@ -246,7 +247,7 @@ class dump_identifier {
     if (fixed_.rounding) known = {base_.options.rounding};
     try_all(known);
     if (!fixed_.rounding && !explains_all()) try_all({rounding::up, rounding::down, rounding::to_odd});
-    // Last, by words that nobody knows: it explains whatever rounds to a neighbour.
+    // Unknown words come last: they explain everything that rounds to a neighbour.
     if (!fixed_.rounding && !explains_all() && !base_.has_words) try_all({rounding::stochastic});
     dump_ranking ranking;
     ranking.runs = static_cast<index_t>(chosen_regions(base_, dump_, std::numeric_limits<index_t>::max()).size());
@@ -262,7 +263,7 @@ class dump_identifier {
   }
 
  private:
-  /// A candidate with its orders of bytes, and what it explains: of the dump, of each orientation.
+  /// A candidate with its byte orders, and the regions that it explains: of the dump, and of each orientation.
   struct found_candidate {
     dump_explanation e;
     std::vector<index_t> explained;
@@ -276,7 +277,7 @@ class dump_identifier {
   void try_all(const std::vector<rounding>& roundings) {
     const std::vector<quantizer> candidates = arithmetics(base_, fixed_, dump_, roundings, amax_);
     std::vector<loading> ways;
-    std::vector<std::size_t> first_of, way_of;  // of each way the first candidate, of each candidate its way
+    std::vector<std::size_t> first_of, way_of;  // per loading its first candidate; per candidate its loading
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const auto known = std::find(ways.begin(), ways.end(), loading(candidates[i]));
       way_of.push_back(static_cast<std::size_t>(known - ways.begin()));
@@ -297,7 +298,7 @@ class dump_identifier {
     for (std::size_t i = 0; i < candidates.size(); ++i) add_explanations(candidates[i], found[i]);
   }
 
-  /// The best orders of bytes for one candidate: for the whole dump, and for each orientation.
+  /// Adds the best byte orders for one candidate: for the whole dump, and for each orientation.
   void add_explanations(const quantizer& candidate, const matches& m) {
     const order_counts counts = count_orders(m, regions_, dump_.sides.size(), codes_.size(), scales_.size());
     std::vector<index_t> most;
@@ -323,8 +324,8 @@ class dump_identifier {
     }
   }
 
-  /// The best `limit` of the dump (part 0) or of an orientation. Different candidates may differ in nothing that is
-  /// named.
+  /// Ranks the best `limit` candidates for the dump (part 0) or for an orientation. Candidates with equal text are
+  /// listed once.
   void rank(std::size_t part, std::size_t limit, std::vector<dump_explanation>& distinct) {
     std::stable_sort(found_.begin(), found_.end(), [&](const found_candidate& a, const found_candidate& b) {
       return a.explained[part] != b.explained[part] ? a.explained[part] > b.explained[part] : a.e.changes < b.e.changes;
@@ -332,7 +333,7 @@ class dump_identifier {
     for (const found_candidate& f : found_) {
       const auto is_same = [&](const dump_explanation& d) { return d.text == f.e.text; };
       if (std::any_of(distinct.begin(), distinct.end(), is_same)) continue;
-      // Where random rounding was asked for, that it is none is the whole comparison's to say.
+      // If random rounding was requested, the comparison of the whole dump judges it.
       if (f.e.how.has_unknown_words() && !fixed_.rounding && !rounds_at_random(f.e, part)) {
         if (part == 0 && f.explained[0] == static_cast<index_t>(regions_.size()) && unlike_random_.empty())
           unlike_random_ = f.e.text;
@@ -344,12 +345,12 @@ class dump_identifier {
     }
   }
 
-  /// Do the elements of the regions that are explained, of the dump or of an orientation, go to their neighbours as
-  /// often as random words send them? Not if they are so few that rounding to nearest, but for a few, would seem to.
+  /// Do the elements of explained regions round up as often as random words would? False if they are so few that
+  /// round-to-nearest with a few exceptions would look the same.
   bool rounds_at_random(const dump_explanation& e, std::size_t part) const {
     const quantizer& q = e.how;
     const code_choices choices(q);
-    constexpr double enough = 10;  // standard errors, twice what is accepted
+    constexpr double enough = 10;  // in standard errors: twice the accepted deviation
     rounding_tally tally, to_nearest;
     for (std::size_t i = 0; i < regions_.size(); ++i) {
       const region& p = regions_[i];

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A source on which quantizers differ: amax at the borders of every scale rule, elements at ties, zeros of both signs,
-// NaN, Inf, subnormal and huge numbers; for a rotation the same numbers behind its inverse.
+// Makes a source on which quantizers differ: amax at the limits of every scale rule, ties, zeros of both signs, NaN,
+// Inf, subnormal and huge numbers. With a rotation, the same numbers go through its inverse.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,11 +20,11 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// A block's elements by the block's number; `random` gives words.
+/// Makes a block's elements from the block's number; `random` supplies words.
 class case_row {
  public:
-  /// `unit` is the source of what is quantized as 1, where a tensor has one factor.
-  /// A `bounded` source has no Inf, and not the type's largest number.
+  /// `unit`: source value that is quantized as 1, for formats with one factor per tensor. `bounded`: no Inf and not the
+  /// type's largest number.
   case_row(format source, format element, std::uint64_t seed, index_t row, float unit, bool bounded)
       : source_(source),
         element_(element),
@@ -32,7 +32,7 @@ class case_row {
         row_(row),
         unit_(unit),
         bounded_(bounded) {
-    // A power of two under which the element's numbers and their middles are the source's.
+    // Exponent of the smallest scale: the element's numbers and midpoints are then numbers of the source's type.
     const bool narrow = source.max_exponent() < formats::bf16.max_exponent();
     least_ = narrow ? -6 : -20;
     count_ = narrow ? source.max_exponent() - 1 - element.max_exponent() - least_ + 1 : 41;
@@ -72,9 +72,9 @@ class case_row {
         break;
       case 6: ties(x, length, unit_); break;
       case 7: ties(x, length, scale); break;
-      case 8: border(x, length, scale, largest_mantissa()); break;  // rceil steps beyond it
-      case 9: border(x, length, scale, carry_mantissa()); break;    // and even here
-      case 10: border(x, length, scale, 1.0f); break;               // floor and ceil
+      case 8: border(x, length, scale, largest_mantissa()); break;  // rceil steps just above it
+      case 9: border(x, length, scale, carry_mantissa()); break;    // even steps here
+      case 10: border(x, length, scale, 1.0f); break;               // floor and ceil step here
       case 11:
         for (int i = 0; i < length; ++i) x[i] = normal() * std::ldexp(1.0f, source_.min_exponent() - 4);
         break;
@@ -82,19 +82,19 @@ class case_row {
       default: break;
     }
   }
-  /// Of a bounded source the largest: beyond its other numbers, and such that NVFP4's factor is a power of two, under
-  /// which elements can tie.
+  /// The largest magnitude of a bounded source. It exceeds all other numbers and makes NVFP4's factor a power of two,
+  /// so that elements can tie.
   float bound() const {
     const float largest = decode(element_, element_.max_code()) * decode(formats::ue4m3, formats::ue4m3.max_code());
     return std::ldexp(largest, least_ + count_ - 9);
   }
   float largest_mantissa() const { return std::ldexp(decode(element_, element_.max_code()), -element_.max_exponent()); }
-  /// The least one that the element's precision rounds up to 2.
+  /// The least mantissa that rounds up to 2 in the element's precision.
   float carry_mantissa() const {
     const float unit = decode(element_, element_.max_code()) - decode(element_, element_.max_code() - 1);
     return 2.0f - std::ldexp(unit, -element_.max_exponent() - 1);
   }
-  /// The middles between neighbouring numbers of the format, of both signs, under an amax of its largest.
+  /// Midpoints between neighbouring numbers of the format, both signs, with the format's largest number as amax.
   void ties(float* x, int length, float scale) {
     const auto codes = static_cast<std::uint32_t>(element_.max_code());
     for (int i = 0; i < length; ++i) {
@@ -104,7 +104,7 @@ class case_row {
     }
     x[0] = decode(element_, element_.max_code()) * scale;
   }
-  /// An amax at, just below or just above the mantissa where a rule steps.
+  /// A block whose amax is at, just below or just above the mantissa at which a rule steps.
   void border(float* x, int length, float scale, float mantissa) {
     for (int i = 0; i < length; ++i) x[i] = std::fmod(x[i], mantissa * scale);
     const int step = static_cast<int>(random_.word(at_++) % 3) - 1, ulp = 1 << (23 - source_.mantissa_bits);
@@ -121,7 +121,7 @@ class case_row {
   std::uint64_t at_ = 0;
 };
 
-/// The source as it is stored.
+/// Adds the source in its storage type.
 void add_source(io::safetensors_writer& writer, const quantizer_dump& dump) {
   const format f = dump.source_format;
   std::vector<std::uint8_t> bytes;
@@ -132,7 +132,7 @@ void add_source(io::safetensors_writer& writer, const quantizer_dump& dump) {
   writer.add("x", io::safetensors_dtype_of(f), {dump.rows, dump.cols}, std::as_bytes(std::span(bytes)));
 }
 
-/// Writes one orientation's codes and scales, in the quantizer's placements.
+/// Adds the codes and scales of one orientation, in the quantizer's placements.
 void add_side(io::safetensors_writer& writer, const quantizer& q, const quantizer_dump& dump, const dump_side& side,
               thread_pool& pool) {
   const dense_side result = quantize_side(q, dump, side, pool);
@@ -162,15 +162,15 @@ void add_side(io::safetensors_writer& writer, const quantizer& q, const quantize
       stored(scales, result.scales, unit_scale(q.blocks.scale)));
 }
 
-/// What the blocks of a case lie along.
+/// Plan of a case: quantizer, orientations and block length.
 struct case_plan {
   quantizer q;
-  quantizer_dump dump;  ///< its sides are those that are wanted
+  quantizer_dump dump;  ///< its sides are the wanted ones
   int length = 32;      ///< elements that are made together
   std::uint64_t seed = 0;
 
-  /// NVFP4's factor comes of the tensor's largest number, and is 1 where that is infinite: cases of even seeds have
-  /// another.
+  /// NVFP4's factor comes from the tensor's largest number and is 1 if that is Inf. Cases of even seeds are bounded, so
+  /// that they have another factor.
   bool is_bounded() const { return !q.is_per_tensor() && !q.blocks.has_e8m0_scale() && seed % 2 == 0; }
   index_t whole_blocks() const { return std::max<index_t>(length, q.tile_k()); }
 
@@ -181,7 +181,7 @@ struct case_plan {
       (row ? rows : cols) = std::lcm(row ? rows : cols, q.tile_rows());
       (row ? cols : rows) = std::lcm(row ? cols : rows, whole_blocks());
     }
-    if (dump.sides.size() == 2) rows *= 2;  // half of them are made along rows, half along columns
+    if (dump.sides.size() == 2) rows *= 2;  // half are made along rows, half along columns
     const auto check = [](const char* option, index_t extent, index_t unit) {
       if (extent % unit != 0)
         throw io::error(option, std::to_string(extent) + " is no multiple of " + std::to_string(unit));
@@ -190,8 +190,8 @@ struct case_plan {
     check("--m", dump.rows, rows);
   }
 
-  /// Fills a part of the source whose rows the blocks lie along; `number` is that of its first row. Rows that share
-  /// scales have one block's elements, each from another one on.
+  /// Fills a part of the source whose rows are parallel to the blocks; `number` is that of its first row. Rows that
+  /// share scales get one block's elements, each row rotated to start at another one.
   void fill(matrix<float> part, index_t number) const {
     const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
     const index_t k = part.extent(1);
@@ -200,8 +200,8 @@ struct case_plan {
       const index_t tile = (number + r) / q.tile_rows(), turn = r % q.tile_rows() % length;
       case_row(dump.source_format, q.blocks.element, seed, tile, unit, is_bounded()).fill(row.data(), k, length);
       for (float* x = row.data(); x != row.data() + k; x += length) std::rotate(x, x + turn, x + length);
-      // Behind the inverse rotation ties and borders arise in the rotated block; small ones exactly. Every kind of
-      // block comes behind it and without it, whatever the number of blocks in a row.
+      // The inverse rotation produces ties and limits in the rotated block (small ones exactly). Half of the tiles get
+      // it, in a pattern that gives every kind of block both ways, for any number of blocks per row.
       if (q.options.rotation.points != 0 && std::popcount(static_cast<std::uint64_t>(tile)) % 2 == 0) {
         for (index_t c = 0; c < k; c += q.tile_k())
           unrotate_run(row.data() + c, static_cast<int>(q.tile_k()), q.options.rotation);

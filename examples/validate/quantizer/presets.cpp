@@ -32,7 +32,7 @@ T number_of(const char* flag, std::string_view text, int base = 10) {
   return value;
 }
 
-/// The fields that the command line sets, over the preset's.
+/// Overrides the preset's fields with those that the command line sets.
 void apply(const quantizer_options& o, quantizer& q) {
   block_options& b = q.options;
   if (!o.rotation.empty()) b.rotation.points = number_of<int>("--rotation", o.rotation);
@@ -43,7 +43,7 @@ void apply(const quantizer_options& o, quantizer& q) {
     b.rotation.signs[word] = number_of<std::uint32_t>("--signs", std::string_view(o.signs).substr(at, comma - at), 16);
     at = comma + 1;
   }
-  // A mask of fewer elements than a run stands for all of it, and for those of other rotations that are tried.
+  // A mask shorter than a run is repeated, for this run and for other rotations that are tried.
   if (word == 1) {
     if (b.rotation.signs[0] >> 16 == 0) b.rotation.signs[0] |= b.rotation.signs[0] << 16;
     for (std::uint32_t& other : b.rotation.signs) other = b.rotation.signs[0];
@@ -57,7 +57,7 @@ void apply(const quantizer_options& o, quantizer& q) {
   q.has_words = o.seed.has_value();
 }
 
-/// Formats, placements and factor, before any preset.
+/// A quantizer with formats, placements and factor, before any preset.
 quantizer base_of(const quantizer_options& o, block_format blocks, float factor) {
   quantizer q;
   q.name = "no preset";
