@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A format is a value: everything that a table of formats says can be computed from it. Prints the tables of
-// docs/reference/formats.md: limits and special codes of every format, and every number of those of at most 8 bits.
+// Formats are values: every property is computed from their fields. Prints the tables of docs/reference/formats.md:
+// limits and special codes of every format, and all numbers of formats of at most 8 bits.
 #include <algorithm>
 #include <cstdio>
 #include <initializer_list>
@@ -14,7 +14,7 @@
 
 using namespace rotoscale;
 
-// A format of one's own takes one line.
+// A new format takes one line.
 constexpr format e3m4{3, 4, 3};
 
 static std::string hex(format f, std::uint64_t code) {
@@ -33,7 +33,7 @@ static void print_line(std::initializer_list<std::string> cells) {
   std::printf("|\n");
 }
 
-/// Calls visit.operator()<F>(name) for every format that has a name, then for the one above.
+/// Calls visit.operator()<F>(name) for every named format, then for e3m4.
 template <class Visitor>
 static void for_each_format(Visitor visit) {
   constexpr auto& table = enum_names<format>::table;
@@ -84,7 +84,7 @@ static void print_limits() {
   });
 }
 
-/// Every code without its sign bit, eight a line.
+/// Prints the numbers of all codes without their sign bit, eight per line.
 template <format F>
 static void print_numbers(const std::string& name) {
   int width = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rounding and overflow are arguments of one routine. Stochastic rounding takes its random word from the caller, so
-// that it can be repeated.
+// Rounding and overflow as arguments of one routine. Stochastic rounding takes its random word from the caller, so
+// results are reproducible.
 #include <cstdio>
 #include <initializer_list>
 
@@ -27,7 +27,7 @@ int main() {
                 static_cast<double>(float(e4m3(1e6f, rounding::nearest_even, o))));
   }
 
-  // 2.2 lies a fifth of the way from 2 to 3.
+  // 2.2 is a fifth of the way from 2 to 3.
   const random_stream random{/*seed=*/1, /*stream=*/0};
   int ups = 0;
   for (std::uint64_t i = 0; i < 10000; ++i) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the rotation is for: one outlier sets a block's scale and flushes its neighbours to zero; H16 spreads it over 16
-// elements first. The error is measured after rotating back. H16 costs a little without an outlier, helps against a
-// moderate one, and cannot help against a huge one.
+// Effect of the Hadamard rotation. An outlier sets its block's scale and flushes its neighbours to zero; H16 first
+// spreads it over 16 elements. The error, measured after rotating back, grows a little without an outlier, shrinks with
+// a moderate one, and stays with a huge one.
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 using namespace rotoscale;
 
-/// Squared error of quantizing the block, as a share of its squared norm; `zeros` counts codes of ±0.
+/// Squared quantization error of the block relative to its squared norm. `zeros` counts codes of ±0.
 static double error_of(const float (&x)[32], const block_options& o, int& zeros) {
   std::uint8_t codes[16], scale;
   const auto block = dense_blocks(mxfp4, 1, 32, codes, &scale);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM: two accumulation contracts give different bits, and the fast path equals the definition by bytes
-// on any number of threads.
+// The emulated GEMM. Two accumulation contracts give different bits. The fast path equals the definition by bytes on
+// any number of threads.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 using namespace rotoscale;
 
-/// A rows × k matrix of random numbers as MXFP4 blocks under presets::te_rocm.
+/// A random rows × k matrix, quantized to MXFP4 with presets::te_rocm.
 struct mxfp4_matrix {
   std::vector<std::uint8_t> codes, scales;
   block_matrix<std::uint8_t> blocks;
@@ -20,7 +20,7 @@ struct mxfp4_matrix {
   mxfp4_matrix(index_t rows, index_t k, random_stream random, thread_pool& pool)
       : codes(static_cast<std::size_t>(rows * k / 2)), scales(static_cast<std::size_t>(rows * k / 32)) {
     std::vector<float> x;
-    for (index_t i = 0; i < rows * k; ++i) {  // [-1, 1) times one of 2^0 .. 2^15, by columns of 32
+    for (index_t i = 0; i < rows * k; ++i) {  // [-1, 1) times 2^0 .. 2^15, by columns of 32
       const float unit = 0x1p-31f * static_cast<float>(random.word(std::uint64_t(i))) - 1;
       x.push_back(unit * pow2_fp32(static_cast<int>(i / 32 * 7 % 16)));
     }

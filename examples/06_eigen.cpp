@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Eigen does the linear algebra, Rotoscale the numbers: how far a product of matrices moves when its operands become
-// E4M3, and when they become MXFP4 blocks. Eigen's matrices are quantized in place, by way of views.
+// Linear algebra with Eigen on quantized operands: the error of a matrix product with E4M3 and with MXFP4 operands.
+// Views let the quantizer read Eigen's matrices in place.
 #include <cstdint>
 #include <iostream>
 #include <vector>
@@ -14,7 +14,7 @@ using namespace rotoscale;
 using Eigen::MatrixXd;
 using Eigen::MatrixXf;
 
-/// Rows of `x` (its contraction axis) as MXFP4 blocks and back.
+/// Quantizes the rows of `x` (the contraction axis) to MXFP4 and back.
 static MatrixXf through_mxfp4(const MatrixXf& x) {
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(packed_bytes(formats::e2m1, x.size())));
   std::vector<std::uint8_t> scales(static_cast<std::size_t>(x.size() / mxfp4.length));

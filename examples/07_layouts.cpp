@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A quantized matrix in the layouts that GEMM kernels read, and back. Draws every layout; docs/reference/layouts.md shows both.
+// Converts a quantized matrix to the layouts that GEMM kernels read, and back. Draws every layout for
+// docs/reference/layouts.md.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>
@@ -10,7 +11,7 @@
 
 using namespace rotoscale;
 
-/// Offsets of some rows and columns, padding in brackets; then the positions of the first bytes in memory.
+/// Prints the offsets of some rows and columns, padding in brackets, then the positions of the first bytes in memory.
 static void draw(const char* name, layout l, std::initializer_list<index_t> rows,
                  std::initializer_list<index_t> columns) {
   std::printf("%s: %td x %td bytes, padded %td x %td\n     column", name, l.rows, l.columns, l.padded_rows(),
@@ -39,7 +40,7 @@ int main() {
   draw("nvidia_scale_128x4", {placement::nvidia_scale_128x4, 100, 6}, {0, 1, 31, 32, 64, 96, 100, 127},
        {0, 1, 2, 3, 4, 5, 6});
 
-  // 48 x 384 in MXFP4 for AITER's gemm_a4w4: one call for the codes, one for the scales.
+  // A 48 × 384 MXFP4 matrix for AITER's gemm_a4w4: one call for the codes, one for the scales.
   const index_t rows = 48, k = 384;
   std::vector<float> x(rows * k);
   for (index_t i = 0; i < rows * k; ++i) x[std::size_t(i)] = static_cast<float>(i * i % 1009 - 500) * 0.125f;

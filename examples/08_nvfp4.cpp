@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NVFP4: E2M1 in blocks of 16 with an E4M3 scale, and one FP32 factor a tensor that brings the scales into E4M3's
-// range. Beside it MXFP4, whose scales are powers of two for 32 elements, and MXFP4 after a 16-point Hadamard. The
-// ratio of signal to quantization noise is in decibels, after rotating back. An outlier costs the precision of its
-// block: 16 elements here, 32 there; H16 spreads it out first.
+// Compares NVFP4 with MXFP4 by signal-to-noise ratio in dB, after rotating back.
+// - NVFP4: E2M1, blocks of 16 with E4M3 scales, and an FP32 factor per tensor that brings the scales into E4M3's range
+// - MXFP4: E2M1, blocks of 32 with power-of-two scales
+// - MXFP4 after a 16-point Hadamard transform
+// An outlier costs the precision of its block, 16 or 32 elements; H16 spreads it out first.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -49,7 +50,7 @@ int main() {
   for (const bool outliers : {false, true}) {
     std::vector<float> x(static_cast<std::size_t>(rows * cols));
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto word = random.word(i);  // the sum of four bytes: near a normal distribution
+      const auto word = random.word(i);  // the sum of four bytes is nearly normal
       x[i] = static_cast<float>(static_cast<int>((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) -
                                 510);
       x[i] /= 4096;

@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// AMD's recipe on a device: two BF16 matrices are rotated and quantized to MXFP4, one launch each, and multiplied; the
-// CPU says which bits must come. An ordinary program: the kernels are in the library, which knows the toolkit it was
-// built for (-Dgpu=cuda, hip, or host, where the CPU is the device). With an installed library:
+// AMD's recipe on a device: rotates two BF16 matrices, quantizes them to MXFP4 (one launch each) and multiplies them.
+// The result is compared with the CPU's bits.
+//
+// The kernels are in a library built for one toolkit (-Dgpu=cuda, hip, or host, where the CPU is the device), so this
+// is an ordinary C++ program. With an installed library:
 //   g++ -std=c++20 09_device.cpp $(pkg-config --cflags --libs rotoscale-gpu)
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +19,7 @@
 
 using namespace rotoscale;
 
-/// Launchers return a status that names the argument that is wrong; nothing was launched then.
+/// Exits if a launch was refused. The status then names the wrong argument, and nothing was launched.
 static void expect(const gpu::status& s) {
   if (s.ok()) return;
   std::fprintf(stderr, "09_device: %s\n", s.message().c_str());
@@ -42,7 +44,7 @@ struct device_memory {
   T* data = nullptr;
 };
 
-/// Random BF16 numbers, rows × k, quantized on the device in the orders that its GEMM reads, and here.
+/// Random BF16 numbers, rows × k, quantized on the device in the layouts that its GEMM reads, and on the CPU.
 struct operand {
   std::vector<bf16> x;
   device_memory<std::uint8_t> codes, scales;
@@ -56,7 +58,7 @@ struct operand {
             scale_layout(placed ? placement::aiter_scale : placement::row_major, mxfp4, rows, k).size_bytes())),
         codes_here(codes.size),
         scales_here(static_cast<std::size_t>(rows * k / 32)) {
-    for (index_t i = 0; i < index_t{rows} * k; ++i) {  // [-1, 1) times one of 2^0 .. 2^3
+    for (index_t i = 0; i < index_t{rows} * k; ++i) {  // [-1, 1) times 2^0 .. 2^3
       const float unit = 0x1p-31f * static_cast<float>(random.word(static_cast<std::uint64_t>(i))) - 1;
       bf16 rounded;
       store_value(unit * pow2_fp32(static_cast<int>(i / 32 * 7 % 4)), rounded);
@@ -80,7 +82,7 @@ struct operand {
 int main() {
   gpu::device_info device;
   expect(gpu::current_device(device));
-  const bool gfx950 = device.arch == gpu::arch::gfx950;  // its kernel reads what AITER's reads
+  const bool gfx950 = device.arch == gpu::arch::gfx950;  // its kernel reads AITER's layouts
   const int m = 64, n = 96, k = 512;
   const operand a(m, k, gfx950, {1, 0}), b(n, k, gfx950, {1, 1});
   if (!gfx950) {
@@ -91,13 +93,13 @@ int main() {
 
   device_memory<float> c(static_cast<std::size_t>(m * n));
   gpu::gemm_problem problem{{c.data, formats::fp32}, a.view, b.view};
-  gpu::gemm_selection selected;  // the split-K that gemm() takes for this shape here
+  gpu::gemm_selection selected;  // the split-K that gemm() chooses for this shape
   expect(gpu::select_gemm(problem, gpu::gemm_contract::accurate, device, selected));
   const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(problem, gpu::gemm_contract::accurate, device));
   expect(gpu::gemm(problem, gpu::gemm_contract::accurate, workspace.data, workspace.size, {}));
   expect(gpu::synchronize());
 
-  // gfx950 adds in an order of its own; elsewhere `accurate` has the bits of `reference`.
+  // gfx950 has its own order of additions. Elsewhere `accurate` has the bits of `reference`.
   const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
   std::vector<float> expected(c.size);
   gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks),

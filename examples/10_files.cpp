@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Files: a NumPy array is read, quantized with checks, both ways in one pass, and stored as safetensors; then read
-// back. Needs nlohmann-json and zlib: g++ -std=c++20 -Iinclude examples/10_files.cpp -lz
+// Reads a NumPy array, quantizes it along both axes in one pass with checks, and stores it as safetensors; then reads
+// it back. Needs nlohmann-json and zlib: g++ -std=c++20 -Iinclude examples/10_files.cpp -lz
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 using namespace rotoscale;
 using byte_vector = std::vector<std::uint8_t>;
 
-/// Codes and scales of an MXFP4 matrix of rows × k elements, each dense.
+/// Dense codes and scales of an MXFP4 matrix of rows × k elements.
 struct quantized {
   index_t rows, k;
   byte_vector codes = byte_vector(std::size_t(rows * k / 2)), scales = byte_vector(std::size_t(rows * k / 32));
@@ -25,7 +25,7 @@ struct quantized {
   block_matrix<std::uint8_t> blocks() { return dense_blocks(mxfp4, rows, k, codes.data(), scales.data()); }
 };
 
-/// What an .npy file holds, as rows of FP32.
+/// Elements of an .npy file of float32, row-major.
 static std::vector<float> load(const std::filesystem::path& path, index_t& rows, index_t& k) {
   const io::npy_file file = io::npy_file::open(path);
   const matrix<const float> x = file.as_matrix<float>();  // io::error unless it is a matrix of float32
@@ -33,7 +33,7 @@ static std::vector<float> load(const std::filesystem::path& path, index_t& rows,
   return file.to_fp32();
 }
 
-/// Refuses input that does not fit, before anything is written: what quantize_both asserts only.
+/// Shows that checked:: refuses wrong extents before it writes; quantize_both only asserts them.
 static void show_refusal(std::span<const float> x, index_t rows, index_t k, quantized& to) {
   try {
     checked::quantize(mxfp4, presets::ocp, checked::array<const float>{x, rows, k - 1, k}, block_axis::row, to.codes,
@@ -43,7 +43,7 @@ static void show_refusal(std::span<const float> x, index_t rows, index_t k, quan
   }
 }
 
-/// A reader takes nothing in a file on trust; what it refuses it says in one line.
+/// Shows that a reader refuses a corrupt file with one line.
 static void show_bad_file() {
   const char header[] = "\x08\0\0\0\0\0\0\0{\"x\": 1}";
   try {
@@ -87,7 +87,7 @@ int main() try {
   const std::vector<float> x = load(npy, rows, k);
   std::printf("x.npy: %td x %td\n", rows, k);
 
-  // What training needs of a tensor: blocks along rows and, stored transposed, along columns.
+  // Training needs blocks along rows and along columns; the latter are stored transposed.
   quantized row{rows, k}, column{k, rows};
   show_refusal(x, rows, k, row);
   thread_pool pool(2);
