@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of FP16, BF16 and FP8 operands without block scales, by the vendor's library (cuBLASLt, hipBLASLt): C [m, n] =
-// alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous, with the interface of gemm.hpp.
+// GEMMs of FP16, BF16 and FP8 operands without block scales, by the vendor's library (cuBLASLt, hipBLASLt).
+// C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The interface is that of gemm.hpp.
 //
 // A plan selects the library's algorithm once.
 // - NVIDIA: the algorithm never splits K, so a plan gives the same bits every time. On an H200 these are the bits of
@@ -22,7 +22,7 @@ namespace rotoscale::gpu {
 struct plain_problem : gemm_result {
   gemm_operand a;                ///< [m, k]
   gemm_operand b;                ///< [n, k]
-  bool fast_accumulate = false;  ///< NVIDIA, FP8: never promotes; else promotes to FP32 every 128 k
+  bool fast_accumulate = false;  ///< NVIDIA, FP8: never promotes, instead of every 128 k
 };
 
 /// A plan for one shape.

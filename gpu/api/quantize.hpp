@@ -63,12 +63,12 @@ status draw_encode_factor(block_format f, const block_options& options, matrix<c
                           std::uint32_t* amax, float* factor, stream s);
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and `columns` (N × M, blocks along M,
-/// from the source itself). Either may be null. No allocation. On any status but ok, nothing was launched.
+/// from the source itself). One of them may be null. No allocation. On any status but ok, nothing was launched.
 ///
 /// - Blocks of has_tile_kernel: one launch on `s`, in any of the orders above. Padding of scales is written. Loads are
 ///   16 bytes wide if contiguous rows (of a transpose: columns) begin at multiples of 16 bytes, else per element.
-/// - Other blocks (elements of 4, 6 or 8 bits, 16 or 32 long, of one row or square, with E8M0 or UE4M3 scales) and
-///   rotations of 32 points: the slow reference kernel, row-major orders, one launch per orientation.
+/// - Other blocks and rotations of 32 points: the slow reference kernel, row-major orders, one launch per orientation.
+///   Elements have 4, 6 or 8 bits, in blocks of 16 or 32, of one row or square, with E8M0 or UE4M3 scales.
 ///
 /// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes
 /// nothing.

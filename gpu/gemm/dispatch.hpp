@@ -94,7 +94,7 @@ inline bool parse_tile(std::string_view text, gemm_schedule& s) {
   return parts.size() == 2 && parse_count(parts[0], s.tile_m) && parse_count(parts[1], s.tile_n);
 }
 
-/// "m8": bands of 8 rows of tiles; "n8": of columns; "-": the kernel's own order.
+/// "m8" means bands of 8 rows of tiles, "n8" bands of 8 columns, "-" the kernel's own order.
 inline std::string raster_text(const gemm_schedule& s) {
   return s.band == 0 ? "-" : (s.bands_of_columns ? "n" : "m") + std::to_string(s.band);
 }

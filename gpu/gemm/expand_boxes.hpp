@@ -34,8 +34,8 @@ struct box_arguments {
   expand_arguments e;              ///< staging holds int8; widths are unused
   int least_scale, largest_scale;  ///< range of scale bytes of rows on the tensor cores
   log_squares* squares;            ///< per row, indexed like `base`
-  /// [rows like `base`, chunks]: boxes outside the row's window in the low 16 bits; of these the boxes that fit into no
-  /// window in the high 16 bits.
+  /// [rows like `base`, chunks], two bit masks of boxes. Low 16 bits: outside the row's window. High 16 bits: of these,
+  /// without any window.
   std::uint32_t* row_boxes;
   std::int8_t* row_shifts;  ///< [rows like `base`, 16 per chunk]: shifts of boxes
   tile_table tiles;
@@ -110,8 +110,8 @@ struct row_window {
   __device__ bool holds(int byte) const { return byte <= top && byte >= top - int8_window; }
 };
 
-/// Chooses a row's window: all of its scales if they fit, else with the mean of the scales in its middle, clamped to
-/// the range that E5M2 can represent. All lanes of a warp call it.
+/// Chooses a row's window: all of its scales if they fit. Otherwise the window is centred on the mean of the scales,
+/// within the range that E5M2 can represent. All lanes of a warp call it.
 __device__ inline row_window choose_window(const box_arguments& p, const row_parts& parts, const row_share& row,
                                            int lane) {
   scale_counts all;

@@ -56,7 +56,7 @@ enum class box_kind {
 struct tile_table {
   log_squares* squares;  ///< largest value of a tile's rows, without the rows that fall back; plus the flag
   std::uint32_t*
-      boxes;  ///< [tiles, 2, words]: boxes that are not plain in all rows; of these, the boxes that int8 cannot hold
+      boxes;  ///< [tiles, 2, words], two bit masks of boxes: not plain in all rows; not representable in int8
   std::uint16_t* shifts;  ///< [tiles, boxes, window_tile]: BF16 powers of two of rows in shifted boxes
   int tiles_a, tiles_b, words;
   __device__ int tiles() const { return tiles_a + tiles_b; }

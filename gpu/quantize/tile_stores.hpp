@@ -22,7 +22,7 @@ struct quantize_kernel_args : tile_source {
 __device__ inline void pad_scales(const block_output& out, unsigned row0, unsigned rows, unsigned c0, unsigned columns,
                                   unsigned matrix_rows, unsigned matrix_columns) {
   // The step is a compile-time constant on AMD only, where it saves 16 registers. With it, nvcc schedules the kernels'
-  // other instructions worse (1.5 % of the headline's time).
+  // other instructions worse (1.5 % of the benchmark's time).
   const unsigned step = bounds_count_waves ? tile_threads : block_size().x;
   ROTOSCALE_KEEP_LOOP
   for (unsigned i = thread_index().x; i < rows * columns; i += step) {
