@@ -1,24 +1,32 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A small thread pool for deterministic loops: every index of a loop is computed wholly by one thread, so results do
-// not depend on how many threads there are. (OpenMP would do, but ThreadSanitizer cannot see into Debian's libgomp.)
+// A thread pool for deterministic loops. One thread computes each index of a loop wholly, so results do not depend on
+// the number of threads. (OpenMP would do, but ThreadSanitizer cannot see into Debian's libgomp.)
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#ifdef __linux__
+#include <pthread.h>
+#include <time.h>
+#endif
 
 #include "rotoscale/scratch.hpp"
 
 namespace rotoscale {
 
-/// Threads that share loops: bodies own outputs, so that results do not depend on their number.
+/// A fixed set of threads that share loops. Several threads may use one pool: while a loop runs, any other loop, nested
+/// ones included, runs on its caller alone.
 class thread_pool {
  public:
-  /// `threads` counts the calling one; 0 means one for every hardware thread.
-  /// Throws std::system_error if one cannot be started; those that were are joined.
+  /// `threads` includes the calling thread; 0 means one for every hardware thread.
+  /// Throws std::system_error if a thread cannot be started; the threads started so far are joined.
   ROTOSCALE_ISA_TAG explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
@@ -27,96 +35,152 @@ class thread_pool {
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
   ROTOSCALE_ISA_TAG ~thread_pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
+    publish({}, /*stopping=*/true);
     for (auto& worker : workers_) worker.join();
   }
 
-  /// How many, the calling one included.
+  /// Number of threads, the calling one included.
   ROTOSCALE_ISA_TAG int threads() const { return static_cast<int>(workers_.size()) + 1; }
-  /// What each of so many threads has of lent memory during a loop.
+  /// Bytes of lent memory that each of `threads` threads has during a loop.
   ROTOSCALE_ISA_TAG static constexpr std::size_t share_of(std::size_t bytes, int threads) {
     return bytes / static_cast<std::size_t>(threads) / scratch_stack::alignment * scratch_stack::alignment;
   }
 
-  /// Calls body(i) for 0 <= i < count, each once, in any order and on any thread. One loop at a time; body must not
-  /// throw and must not start another loop on this pool. Memory that the calling thread was lent, and has not taken, is
-  /// lent to all threads in equal shares meanwhile.
+  /// Calls body(i) once for each 0 <= i < count, in any order and on any thread; body must not throw. The free part of
+  /// the memory lent to the calling thread is divided equally among the threads for the duration of the loop.
   template <class Body>
   ROTOSCALE_ISA_TAG void for_each(index_t count, const Body& body) {
-    if (count <= 0) return;
-    if (workers_.empty() || count == 1) {
+    if (workers_.empty() || count <= 1 || count > most_items || in_loop_.exchange(true, std::memory_order_acquire)) {
       for (index_t i = 0; i < count; ++i) body(i);
       return;
     }
-    {
-      const std::lock_guard lock(mutex_);
-      run_ = [](const void* b, index_t i) { (*static_cast<const Body*>(b))(i); };
-      body_ = &body;
-      count_ = count;
-      memory_ = scratch_stack::of_thread().rest();
-      next_.store(0, std::memory_order_relaxed);
-      busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-      generation_.fetch_add(1, std::memory_order_release);
+    if (clock::now() < alone_until_) {
+      for (index_t i = 0; i < count; ++i) body(i);
+    } else {
+      share({[](const void* b, index_t i) { (*static_cast<const Body*>(b))(i); }, &body, count,
+             scratch_stack::of_thread().rest()});
     }
-    wake_.notify_all();
-    take_work(0);
-    for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin > spins_before_yield) std::this_thread::yield();
-    }
+    in_loop_.store(false, std::memory_order_release);
   }
 
  private:
-  // Delegated to, so that the destructor runs, and joins, if the other constructor throws.
+  using clock = std::chrono::steady_clock;
+  struct loop {
+    void (*run)(const void*, index_t) = nullptr;
+    const void* body = nullptr;
+    index_t count = 0;
+    std::span<std::byte> memory;
+    std::uint64_t number = 0;  // in the upper half, as in ticket_
+  };
+  // The other constructor delegates to this one, so that the destructor joins the workers if it throws.
   struct no_workers {};
   ROTOSCALE_ISA_TAG explicit thread_pool(no_workers) {}
 
   static constexpr int spins_before_yield = 200;
-  static constexpr int spins_before_sleep =
-      4000;  // tens of microseconds: the gaps between the loops of a training step
+  static constexpr std::chrono::microseconds long_wait{50};
+  static constexpr int spins_before_sleep = 4000;  // tens of microseconds: gaps between the loops of a training step
+  static constexpr index_t most_items = index_t{1} << 31;
+  static constexpr std::uint64_t one_loop = std::uint64_t{1} << 32;
 
-  ROTOSCALE_ISA_TAG void take_work(std::size_t thread) {
-    const std::size_t share = share_of(memory_.size(), threads());
-    const lent_scratch lent(memory_.subspan(thread * share, share));
-    for (index_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) run_(body_, i);
+  ROTOSCALE_ISA_TAG void publish(loop next, bool stopping) {
+    {
+      const std::lock_guard lock(mutex_);
+      next.number = (ticket_.load(std::memory_order_relaxed) / one_loop + 1) * one_loop;
+      loop_ = next;
+      stopping_ = stopping;
+      finished_.store(0, std::memory_order_relaxed);
+      ticket_.store(next.number, std::memory_order_release);
+    }
+    wake_.notify_all();
+  }
+
+  /// Runs a loop on all threads. Only claimed items are waited for: a worker that was never scheduled costs nothing.
+  ROTOSCALE_ISA_TAG void share(const loop& next) {
+    publish(next, false);
+    take_items(loop_, 0);
+    for (int spin = 0; spin < spins_before_yield; ++spin) {
+      if (finished_.load(std::memory_order_acquire) == next.count) return;
+    }
+    wait(next.count);
+  }
+
+  /// Waits for claimed items. If the workers hold items but no processor, the next loops run alone, so that such waits
+  /// take at most a tenth of the time on a busy machine.
+  ROTOSCALE_ISA_TAG void wait(index_t count) {
+    const auto finished = [&] { return finished_.load(std::memory_order_acquire) == count; };
+    const auto start = clock::now();
+    while (clock::now() - start < long_wait) {
+      if (finished()) return;
+      std::this_thread::yield();
+    }
+    const auto worked = workers_time();
+    const auto watched = clock::now();
+    while (!finished()) std::this_thread::yield();
+    const auto end = clock::now();
+    if (2 * (workers_time() - worked) < end - watched) alone_until_ = end + 10 * (end - start);
+  }
+
+  /// Processor time of all workers.
+  ROTOSCALE_ISA_TAG std::chrono::nanoseconds workers_time() {
+    std::chrono::nanoseconds sum{0};
+#ifdef __linux__
+    for (std::thread& worker : workers_) {
+      clockid_t id;
+      timespec time{};
+      if (pthread_getcpuclockid(worker.native_handle(), &id) == 0 && clock_gettime(id, &time) == 0) {
+        sum += std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+      }
+    }
+#else
+    sum = clock::now().time_since_epoch();  // unknown: as if one worker always ran
+#endif
+    return sum;
+  }
+
+  /// Claims and runs items of `l` until none is left or another loop has begun.
+  ROTOSCALE_ISA_TAG void take_items(const loop& l, std::size_t thread) {
+    const std::size_t share = share_of(l.memory.size(), threads());
+    const lent_scratch lent(l.memory.subspan(thread * share, share));
+    for (std::uint64_t at = ticket_.load(std::memory_order_relaxed);;) {
+      const std::uint64_t item = at - l.number;  // enormous in another loop
+      if (item >= static_cast<std::uint64_t>(l.count)) return;
+      if (!ticket_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) continue;
+      l.run(l.body, static_cast<index_t>(item));
+      finished_.fetch_add(1, std::memory_order_release);
+      ++at;
+    }
   }
 
   ROTOSCALE_ISA_TAG void serve(std::size_t thread) {
-    std::uint64_t seen = 0;
+    loop seen;
+    const auto next = [&] { return ticket_.load(std::memory_order_relaxed) / one_loop != seen.number / one_loop; };
     for (;;) {
-      for (int spin = 0; spin < spins_before_sleep && generation_.load(std::memory_order_acquire) == seen; ++spin) {
+      for (int spin = 0; spin < spins_before_sleep && !next(); ++spin) {
         if (spin % spins_before_yield == spins_before_yield - 1) std::this_thread::yield();
       }
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
-        seen = generation_.load(std::memory_order_relaxed);
+        wake_.wait(lock, next);
         if (stopping_) return;
+        seen = loop_;
       }
-      take_work(thread);
-      busy_.fetch_sub(1, std::memory_order_release);
+      take_items(seen, thread);
     }
   }
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of loop_ and stopping_; workers copy the loop under it
   std::condition_variable wake_;
-  std::atomic<std::uint64_t> generation_{0};
+  loop loop_;
   bool stopping_ = false;
-  void (*run_)(const void*, index_t) = nullptr;
-  const void* body_ = nullptr;
-  index_t count_ = 0;
-  std::span<std::byte> memory_;
-  std::atomic<index_t> next_{0};
-  std::atomic<int> busy_{0};
+  std::atomic<bool> in_loop_{false};
+  clock::time_point alone_until_{};                   // guarded by in_loop_
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};  // upper half: number of the loop; lower half: its next item
+  alignas(64) std::atomic<index_t> finished_{0};      // finished items of the loop
 };
 
-/// Calls body(first, last) over [0, count) in chunks of `chunk`: the chunks depend on the data only, never on the
-/// number of threads, so per-chunk partial results can be combined in order.
+/// Calls body(first, last) over [0, count) in chunks of `chunk`. The chunks depend on the data only, never on the
+/// number of threads, so partial results of chunks can be combined in order.
 template <class Body>
 ROTOSCALE_ISA_TAG void for_each_chunk(thread_pool& pool, index_t count, index_t chunk, const Body& body) {
   pool.for_each((count + chunk - 1) / chunk, [&](index_t i) {

@@ -5,7 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <atomic>
+#include <thread>
 #include <vector>
 
 namespace parallel_test {
@@ -27,14 +28,38 @@ TEST_CASE("every index of a loop is visited once, and its writes are seen afterw
   }
 }
 
-TEST_CASE("workers that went to sleep wake up again") {
+TEST_CASE("threads that share one pool get whole loops") {
   thread_pool pool(3);
-  for (int loop = 0; loop < 5; ++loop) {
-    std::vector<int> visits(64, 0);
-    pool.for_each(64, [&](index_t i) { visits[static_cast<std::size_t>(i)] = 1; });
-    for (const int v : visits) REQUIRE(v == 1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::vector<std::thread> callers;
+  std::vector<int> wrong(4, 0);
+  for (std::size_t caller = 0; caller < wrong.size(); ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int loop = 0; loop < 500; ++loop) {
+        std::vector<int> visits(17, 0);
+        pool.for_each(17, [&](index_t i) { ++visits[static_cast<std::size_t>(i)]; });
+        for (const int v : visits) wrong[caller] += v != 1;
+      }
+    });
   }
+  for (std::thread& caller : callers) caller.join();
+  for (const int w : wrong) CHECK(w == 0);
+}
+
+TEST_CASE("a loop does not wait for another loop of its pool, which may be its own caller's") {
+  thread_pool pool(2);
+  std::atomic<bool> inside{false}, release{false};
+  std::thread other([&] {
+    pool.for_each(2, [&](index_t) {
+      inside = true;
+      while (!release) std::this_thread::yield();
+    });
+  });
+  while (!inside) std::this_thread::yield();
+  index_t sum = 0;
+  pool.for_each(10, [&](index_t i) { pool.for_each(10, [&](index_t j) { sum += 10 * i + j; }); });
+  CHECK(sum == 99 * 100 / 2);
+  release = true;
+  other.join();
 }
 
 TEST_CASE("zero threads means one for every hardware thread, at least one") { CHECK(thread_pool(0).threads() >= 1); }
