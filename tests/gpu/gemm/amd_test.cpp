@@ -5,6 +5,7 @@
 // hipcc, the same on a device, where the units' models are on trial as well.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "gpu/api/gemm.hpp"
