@@ -71,8 +71,9 @@ if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
   exit 2
 fi
 
-need_packages meson ninja-build g++ 'clang-14|clang-19' 'libclang-rt-14-dev|libclang-rt-19-dev' libeigen3-dev doctest-dev libcli11-dev \
+need_packages meson ninja-build g++ 'clang-14|clang-19' libeigen3-dev doctest-dev libcli11-dev \
   nlohmann-json3-dev zlib1g-dev libsentencepiece-dev libbenchmark-dev gnuplot-nox pkgconf cmake doxygen python3
+if [ $slow = yes ]; then need_packages 'libclang-rt-14-dev|libclang-rt-19-dev'; fi
 if [ $amd = yes ]; then need_packages clang-22 clang-tools-22 lld-22 libamdhip64-dev; fi
 
 # The more sources are one, the more g++ 12 inlines into kernels in host mode, and calls what it then cannot follow uninitialized.
