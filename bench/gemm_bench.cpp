@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GEMM on one thread at the shapes of the demo's forward pass, beside Eigen's FP32 product of the same
-// shape; and models of matrix units on a larger product, beside this library's own FP32 GEMM and Eigen's, on one thread
-// and on two. Operands are quantized before the clock starts; decoding and packing them is part of the GEMM.
+// FLOP/s of the emulated GEMM. Time includes decoding and packing of operands, which are quantized before.
+//   ARM/SHAPE              one thread, the demo's linear layers, against Eigen's FP32 product
+//   UNIT/units, units-two  models of matrix units on a larger product, one and two threads, against the FP32 chain
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>
@@ -69,7 +69,7 @@ void emulated(benchmark::State& state, bench::linear_shape shape, nn::operand_fo
   p.set_rate(state);
 }
 
-/// Values of `f` and, where the unit has them, block scales around 1.
+/// Random codes of `f`, with block scales near 1 if the unit has block scales.
 struct unit_operand {
   std::vector<std::uint8_t> codes, scales;
   gemm_operand view;
@@ -119,7 +119,7 @@ void modelled(benchmark::State& state, bench::linear_shape shape, index_t rows, 
   p.set_rate(state);
 }
 
-/// Arms of the larger product: a short name, the unit, what it multiplies.
+/// An arm of the larger product: its name, unit and element format.
 struct unit_arm {
   const char* name;
   const char* unit;

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""FP32 to MXFP4 with OCP's floor scales, elements to nearest even: this library's quantizer against two Python packages
-on the same array, in one run, each on one thread. Arms take turns; a ratio is between medians. First the results are
-compared: codes and scales with ml_dtypes, values with microxcaling. Skips (77) what is not installed
-(ROTOSCALE_ORACLE_PYTHON names an interpreter that has numpy, ml_dtypes, torch and microxcaling).
+"""Times FP32 to MXFP4 (OCP's floor scales, nearest even) by this library and by two Python packages.
 
-usage: peers.py PEERS [--quick]   PEERS: the program built from peers.cpp; --quick: three turns instead of seven
+usage: peers.py PEERS [--quick]
+  PEERS is the program built from peers.cpp. --quick takes three turns instead of seven.
+  All arms quantize the same array, each on one thread, in turns. Ratios divide medians. The results are compared first:
+  codes and scales with ml_dtypes, values with microxcaling.
+  A package that is missing is left out. Exit status 77: both are missing. ROTOSCALE_ORACLE_PYTHON names an interpreter
+  with numpy, ml_dtypes, torch and microxcaling.
 """
 import json
 import os
@@ -22,7 +24,7 @@ TARGETS = {"ml_dtypes": 20, "microxcaling": 10}
 
 
 def with_ml_dtypes(np, ml_dtypes, x):
-    """(codes a byte each, scale bytes): NumPy does the blocks, ml_dtypes the elements."""
+    """Codes, one a byte, and scale bytes. NumPy computes the scales, ml_dtypes the elements."""
     blocks = x.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1, keepdims=True)
     field = (amax.view(np.uint32) >> 23).astype(np.int32)

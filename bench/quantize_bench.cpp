@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizers and the dequantizer in bytes a second (source read and result written), beside a streaming copy: two
-// threads each, on a matrix far larger than caches, so that memory is the roof. "cached" cases are one thread on a
-// matrix that stays in the second-level cache, where arithmetic is.
+// Bytes/s (read and written) of quantizers and dequantizers, against a copy with non-temporal stores.
+// Two threads work on a matrix larger than all caches, so memory bandwidth is the roof. The `cached` cases run one
+// thread on a matrix in the L2 cache, where arithmetic is the limit.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ constexpr index_t rows = 8192, cols = 8192;
 constexpr auto elements = static_cast<std::size_t>(rows * cols);
 constexpr index_t cached_rows = 64, cached_cols = 2048;
 
-/// Memory that begins on a page, as frameworks allocate it.
+/// Page-aligned memory, as frameworks allocate it.
 template <class T>
 T* page_aligned(std::size_t count) {
   return static_cast<T*>(std::aligned_alloc(4096, (count * sizeof(T) + 4095) / 4096 * 4096));
@@ -45,7 +45,7 @@ void set_bytes(benchmark::State& state, double read, double written) {
   state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<double>(state.iterations()) * (read + written)));
 }
 
-/// The roof: 256 MiB read and written past the caches by two threads.
+/// The roof: two threads read 256 MiB and write them with non-temporal stores.
 void copy(benchmark::State& state) {
   static float* const to = page_aligned<float>(elements);
   std::memset(to, 0, elements * sizeof(float));  // pages exist before the clock starts
@@ -134,7 +134,7 @@ void cached(benchmark::State& state, bool rotate) {
   set_bytes(state, sizeof(T) * count, 17.0 / 32 * count);
 }
 
-/// The definition, on a few rows of the same matrix.
+/// `quantize_ref` on a few rows of the same matrix.
 void reference(benchmark::State& state) {
   constexpr index_t few = 8;
   const blocks out(few, cols);
@@ -145,7 +145,7 @@ void reference(benchmark::State& state) {
   set_bytes(state, 4.0 * few * cols, 17.0 / 32 * few * cols);
 }
 
-/// Copies in another format: BF16, and FP8 with one scale.
+/// Casts to BF16, and to FP8 with one scale.
 void cast(benchmark::State& state, nn::operand_format to, index_t code_bytes) {
   thread_pool pool(2);
   std::vector<std::uint8_t> codes(elements * static_cast<std::size_t>(code_bytes));
@@ -164,7 +164,7 @@ void cast(benchmark::State& state, nn::operand_format to, index_t code_bytes) {
   set_bytes(state, 4.0 * elements, static_cast<double>(codes.size()));
 }
 
-// The macros below take plain names. Rates are by the clock, not by CPU time: threads share the work.
+// The macros below take plain names. Rates use wall time, because threads share the work.
 constexpr auto from_fp32 = quantize_blocks<float>, from_bf16 = quantize_blocks<bf16>;
 constexpr auto cached_from_fp32 = cached<float>, cached_from_bf16 = cached<bf16>;
 void both_from_fp32(benchmark::State& state) { quantize_both_ways<float>(state); }

@@ -27,7 +27,7 @@ def rates(path, counter):
 
 
 def gemm_roof(name):
-    """Eigen's product of the same shape; for a unit's model this library's FP32 GEMM; for two threads one thread."""
+    """Benchmark to divide by: Eigen's product, for models of units the FP32 GEMM, for two threads one thread."""
     arm, shape = name.split("/")
     if shape == "units-two":
         return f"{arm}/units"

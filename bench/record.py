@@ -7,9 +7,9 @@ usage: record.py PAGE SECTION [--] COMMAND...
        record.py --write PAGE...
   PAGE.json maps each section to its runs (date, commit, machine, command) and to `text` (printed lines) or `table`
   (rows, the head first). The page has a section between the lines `<!-- run SECTION -->` and `<!-- end -->`. A missing
-  page or section is added. Only standard output is recorded, so a benchmark prints progress to standard error.
-  --write writes all sections of the pages from their JSON, after an edit by hand.
-  Exit status: that of COMMAND, whose failure changes nothing; 2 for bad usage.
+  page or section is added. Only standard output is recorded; progress goes to standard error.
+  --write writes all sections of the pages from their JSON.
+  The exit status is COMMAND's, or 2 for bad usage. A command that fails changes nothing.
 """
 import datetime
 import json

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Measures the MXFP4 and MXFP8 GEMMs of the current device and prints gpu/gemm/tuned/ARCH.csv: for every shape and
-// contract the tile, stages, split-K and raster order that took the least time, and as comments the quantizers that
-// make the operands. Every combination is timed once, the best ones again, in turn, by the median of batches, on N(0,
-// 1), MXFP4 rotated by H16; the error is that of 64 outputs against FP64 (the whole of them, Frobenius norm). Exit
-// codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
+// Measures the MXFP4 and MXFP8 GEMMs of the current device and prints gpu/gemm/tuned/ARCH.csv.
+//
+// A row has the fastest tile, stages, split-K and raster order of a shape and contract. Comments have the times of the
+// quantizers. Each combination is timed once, then the best ones in turn, by medians of batches. Operands are N(0, 1),
+// MXFP4 rotated by H16. The error is the relative Frobenius norm over 64 outputs, against FP64.
+// Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
@@ -26,7 +27,7 @@ using namespace rotoscale;
 using namespace rotoscale::gpu;
 using bytes = std::vector<std::uint8_t>;
 
-/// Llama 3.1 8B and 70B: the forward GEMMs of 4096 and 8192 tokens, and few tokens.
+/// Forward GEMMs of Llama 3.1 8B and 70B: 4096 and 8192 tokens, and few tokens.
 const gemm_shape default_shapes[] = {
     {false, 4096, 4096, 4096},  {false, 8192, 8192, 8192},  {false, 8192, 6144, 4096},  {false, 8192, 4096, 4096},
     {false, 8192, 28672, 4096}, {false, 8192, 4096, 14336}, {false, 8192, 10240, 8192}, {false, 8192, 57344, 8192},
@@ -53,7 +54,7 @@ void check(const status& s) {
   std::exit(1);
 }
 
-/// Memory of the device for so many elements, as long as the object lives.
+/// Owns device memory of `n` elements.
 template <class T>
 struct device_memory {
   explicit device_memory(std::size_t n) : size(n) { check(allocate(data, n)); }
@@ -70,7 +71,7 @@ struct device_memory {
   T* data = nullptr;
 };
 
-/// Microseconds of one of `count` launches.
+/// Mean microseconds of a launch, over `count` launches.
 template <class Launch>
 double batch_us(const Launch& launch, int count) {
   const auto start = std::chrono::steady_clock::now();
@@ -82,7 +83,7 @@ double batch_us(const Launch& launch, int count) {
 /// Median time of a launch, in batches of some milliseconds.
 template <class Launch>
 double median_us(const Launch& launch) {
-  batch_us(launch, 1);  // clocks and caches
+  batch_us(launch, 1);  // warm-up
   const int count = std::clamp(static_cast<int>(3000 / batch_us(launch, 1)), 1, 50);
   std::vector<double> times;
   for (int i = 0; i < 5; ++i) times.push_back(batch_us(launch, count));
@@ -90,7 +91,7 @@ double median_us(const Launch& launch) {
   return times[times.size() / 2];
 }
 
-/// MXFP4 is rotated, as where it is trained in.
+/// MXFP4 is rotated, as in training.
 block_options options_for(block_format f) { return f.element == formats::e2m1 ? presets::te_rocm : block_options{}; }
 
 /// N(0, 1) in BF16, quantized in the orders that the device's kernels read.
@@ -109,7 +110,7 @@ class operand_data {
     std::vector<bf16> pool(65536), x(source_.size);
     for (bf16& p : pool) store_value(normal(random), p);
     std::uint64_t state = seed;
-    for (bf16& value : x) {  // as good as random() here, and a billion of them are needed
+    for (bf16& value : x) {  // fast: a billion values are needed
       state = state * 6364136223846793005u + 1442695040888963407u;
       value = pool[state >> 48];
     }
@@ -121,7 +122,7 @@ class operand_data {
     check(synchronize());
   }
 
-  /// Along rows, and along columns where they are asked for.
+  /// Quantizes along rows and, if requested, along columns.
   status launch_quantizer(const quantized_output& columns) const {
     return quantize(f_, row_major<const bf16>(source_.data, rows_, k_), to_, columns, {});
   }
@@ -130,7 +131,7 @@ class operand_data {
   index_t k() const { return k_; }
   const block_format& blocks() const { return f_; }
 
-  /// Values of some rows, [row][k].
+  /// Values of some rows: (rows, k).
   std::vector<std::vector<double>> values(const std::vector<index_t>& rows) const {
     const bytes codes = codes_.read(), scales = scales_.read();
     const layout code_place{to_.code_order, rows_, packed_bytes(f_.element, k_)},
@@ -161,7 +162,7 @@ class operand_data {
   quantized_output to_;
 };
 
-/// Of 8 × 8 outputs, relative to their norm.
+/// Error of 8 × 8 outputs, relative to their norm.
 double relative_error(const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
   std::mt19937 random(7);
   std::vector<index_t> rows, columns;
@@ -185,7 +186,7 @@ double relative_error(const operand_data& a, const operand_data& b, const device
   return std::sqrt(wrong / norm);
 }
 
-/// The quantizer of an operand with both orientations, as training launches it.
+/// Times the quantizer of both orientations, as training launches it.
 void time_quantizer(const operand_data& x) {
   const block_format& f = x.blocks();
   if (x.rows() % f.length != 0) return;  // no blocks along columns
@@ -198,8 +199,8 @@ void time_quantizer(const operand_data& x) {
               f.element == formats::e2m1 ? "H16 + MXFP4" : "MXFP8 E4M3", x.rows(), x.k(), us, moved / us / 1e3);
 }
 
-/// Every choice of a contract that is worth a launch: tiles and parts of K near those that fill the device, the two
-/// greatest numbers of stages, and bands that are not as good as all rows or columns of tiles.
+/// Candidates of a contract: tiles and split-K that nearly fill the device, the two largest numbers of stages, and all
+/// raster bands that differ in effect.
 std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract, const device_info& device,
                                     const gemm_problem& p) {
   std::vector<gemm_choice> all;
@@ -211,10 +212,10 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
       for (int stages = tile.max_stages; stages >= std::max(tile.min_stages, tile.max_stages - 1); --stages) {
         for (const bool by_columns : {false, true}) {
           for (const int band : {4, 8, 16, 32}) {
-            if (band > 4 && band / 2 >= (by_columns ? columns : rows)) continue;  // as the band before
+            if (band > 4 && band / 2 >= (by_columns ? columns : rows)) continue;  // the same order as the band before
             gemm_choice c{contract, parts, {tile.m, tile.n, stages, band, by_columns}};
             if (!traits.walks_bands) c.schedule.band = 0, c.schedule.bands_of_columns = false;
-            // The host's times say nothing: every tile once.
+            // Host mode's times mean nothing: each tile once.
             const bool repeats =
                 device.arch == arch::host && !all.empty() && tile_text(all.back().schedule) == tile_text(c.schedule);
             const bool known = repeats || std::any_of(all.begin(), all.end(), [&](const gemm_choice& x) {
@@ -229,13 +230,13 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
   return all;
 }
 
-/// A kernel's choice and what a launch of it takes.
+/// A choice and the time of its launch.
 struct timed_choice {
   gemm_choice choice;
   double us;  ///< microseconds
 };
 
-/// Medians of so many rounds, all choices in turn, so that heat falls on all alike: whatever came first would win.
+/// Medians of `rounds` rounds. All choices take turns: heat would slow the later ones.
 template <class Launch>
 void time_in_turn(std::vector<timed_choice>& all, int rounds, const Launch& launch) {
   std::vector<std::vector<double>> times(all.size());
@@ -277,7 +278,7 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
   }
   sort();
   const std::size_t tried = all.size();
-  // The best few, and of every tile the best, so that a log shows what each is worth.
+  // The best few and the best of each tile, so that the log compares tiles.
   std::vector<timed_choice> few;
   for (const timed_choice& c : all) {
     const bool new_tile = std::none_of(few.begin(), few.end(), [&](const timed_choice& x) {
@@ -300,10 +301,10 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
               format_name(s), s.m, s.n, s.k, to_text(contract), tile_text(best.schedule).c_str(), best.schedule.stages,
               best.split_k, raster_text(best.schedule).c_str(), all[0].us, 2e-6 * s.m * s.n * s.k / all[0].us,
               relative_error(a, b, out));
-  finish_standard_output();  // a run takes minutes: one whose table is lost ends at once
+  finish_standard_output();  // end at once if the table cannot be written
 }
 
-/// Prints a shape's rows; `timed`: operands whose quantizer has been timed.
+/// Prints the rows of a shape. `timed` has the operands whose quantizers are timed already.
 void tune(const gemm_shape& s, const device_info& device, std::set<std::array<index_t, 3>>& timed) {
   const block_format f = s.fp8 ? mxfp8_e4m3 : mxfp4;
   const operand_data a(device, f, s.m, s.k, false, 1), b(device, f, s.n, s.k, true, 2);
@@ -314,7 +315,7 @@ void tune(const gemm_shape& s, const device_info& device, std::set<std::array<in
   gemm_problem p{{}, a.view(), b.view()};
   p.out = out.data;
   for (const gemm_contract contract : {gemm_contract::fast, gemm_contract::accurate}) {
-    // Of MXFP8 they are the same kernel.
+    // MXFP8 has one kernel for both contracts.
     if (!s.fp8 || contract == gemm_contract::accurate) tune_contract(s, contract, device, p, a, b, out);
   }
 }
@@ -326,14 +327,14 @@ std::string today() {
   return text;
 }
 
-/// What the command line says.
+/// Arguments of the command line.
 struct arguments {
   std::vector<std::string> shapes, formats{"mxfp4"};
   std::string config;
   std::vector<int> tokens{4096, 8192};
 };
 
-/// "MxNxK". Throws CLI::ValidationError.
+/// Parses "MxNxK". Throws CLI::ValidationError.
 gemm_shape parse_shape(const std::string& text) {
   const auto parts = parts_of(text, 'x');
   gemm_shape s;
@@ -348,7 +349,7 @@ gemm_shape parse_shape(const std::string& text) {
   return s;
 }
 
-/// Every extent is some GEMM's K, which is whole blocks. Throws io::error.
+/// Checks that every extent is a multiple of the block length, since each is K of some GEMM. Throws io::error.
 void check_model(const llama::model_config& c, const std::string& file) {
   const long long head = c.head_size(), queries = c.num_attention_heads * head, pairs = c.num_key_value_heads * head;
   const struct {
@@ -365,7 +366,7 @@ void check_model(const llama::model_config& c, const std::string& file) {
   }
 }
 
-/// Those of the arguments, each once, in every format. Throws CLI::ValidationError and io::error.
+/// Shapes of the arguments, each once, in every format. Throws CLI::ValidationError and io::error.
 std::vector<gemm_shape> wanted_shapes(const arguments& a) {
   std::vector<gemm_shape> all;
   for (const std::string& text : a.shapes) all.push_back(parse_shape(text));
@@ -437,7 +438,7 @@ int run(int argc, char** argv) {
   std::set<std::array<index_t, 3>> timed;
   finish_standard_output();
   for (const gemm_shape& s : shapes) tune(s, device, timed);
-  finish_standard_output();  // comments behind the last row
+  finish_standard_output();  // comments after the last row
   return 0;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Times attention's launchers on random BF16 numbers: causal, forward and backward, in TFLOP/s by the count that
-// everybody uses (2 products of seq² / 2 pairs a head forward, 2.5 times as much backward). One line a shape:
+// Times causal attention on random BF16 numbers, forward and backward. TFLOP/s count 2 products of seq² / 2 pairs a
+// head forward, and 2.5 times as much backward. One line a shape:
 // batch seq heads kv_heads head_dim contract forward_us backward_us forward_tflops backward_tflops equal
-// where `equal` says whether a second run left the same bytes. Medians of `repeats` runs of several launches each.
+// `equal`: a second run left the same bytes. Times are medians of `repeats` runs of several launches.
 //
 // usage: attention BATCHxSEQxHEADSxKV_HEADSxHEAD_DIM... [--contract NAME]
 #include "gpu/api/attention.hpp"
@@ -53,7 +53,7 @@ std::vector<std::uint8_t> bytes_of(const void* memory, index_t n) {
   return host;
 }
 
-/// Microseconds of one run(), the median.
+/// Median microseconds of run().
 template <class Run>
 double time_of(const Run& run) {
   run();

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Times causal attention of PyTorch by cuDNN, and by its own flash kernels, on an NVIDIA device: the peers of bench/gpu/attention.
+"""Times PyTorch's causal attention, by cuDNN and by its flash kernels: the peers of bench/gpu/attention.
 
 usage: attention.py BATCHxSEQxHEADSxKV_HEADSxHEAD_DIM...
-Lines as bench/gpu/attention prints, the backend's name in place of the contract. Backward passes need not be deterministic here.
+  Prints the lines of bench/gpu/attention, with the backend instead of the contract. The backward passes of these peers
+  need not be deterministic.
 """
 import statistics
 import sys
@@ -18,7 +19,7 @@ REPEATS, LAUNCHES = 9, 4
 
 
 def time_of(run):
-    """Microseconds of one run, the median."""
+    """Median microseconds of a run."""
     run()
     torch.cuda.synchronize()
     found = []
@@ -33,7 +34,8 @@ def time_of(run):
 
 def measure(batch, seq, heads, kv_heads, dim, backend):
     q = torch.rand(batch, heads, seq, dim, device="cuda").mul(2).sub(1).bfloat16().requires_grad_()
-    k, v = (torch.rand(batch, kv_heads, seq, dim, device="cuda").mul(2).sub(1).bfloat16().requires_grad_() for _ in range(2))
+    k, v = (torch.rand(batch, kv_heads, seq, dim, device="cuda").mul(2).sub(1).bfloat16().requires_grad_()
+            for _ in range(2))
     gradient = torch.rand_like(q)
     with sdpa_kernel(backend):
         def forward():
@@ -42,7 +44,8 @@ def measure(batch, seq, heads, kv_heads, dim, backend):
         f = time_of(forward)
         b = time_of(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True))
     flop = 2 * batch * heads * dim * seq * seq
-    print(batch, seq, heads, kv_heads, dim, backend.name, f"{f:.1f} {b:.1f} {flop / f / 1e6:.1f} {2.5 * flop / b / 1e6:.1f} -", flush=True)
+    print(batch, seq, heads, kv_heads, dim, backend.name,
+          f"{f:.1f} {b:.1f} {flop / f / 1e6:.1f} {2.5 * flop / b / 1e6:.1f} -", flush=True)
 
 
 def main(arguments):

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Times GEMMs of operands without block scales: gemm_bf16, gemm_fp8 with both kinds of sums, and the vendor library's
-// of the same formats where the build has one. BF16 outputs, operands N(0, 1). One line a shape and kernel: m n k
-// kernel microseconds TFLOP/s Kernels of a shape are timed in turn, round after round; medians of rounds of several
-// launches each.
+// Times GEMMs of operands without block scales: gemm_bf16, gemm_fp8 with both accumulations, and the vendor library's
+// GEMMs if the build has one. Outputs are BF16, operands N(0, 1). One line a shape and kernel:
+//   m n k kernel microseconds TFLOP/s
+// Kernels of a shape take turns. Times are medians of rounds of several launches.
 //
 // usage: dense MxNxK...
 #include <algorithm>
@@ -41,7 +41,7 @@ struct memory {
   std::uint8_t* data = nullptr;
 };
 
-/// Rows of N(0, 1) in device memory; numbers repeat after a prime count of them, which is no multiple of a row.
+/// Rows of N(0, 1) in device memory. Numbers repeat after a prime count, so rows differ.
 class operand {
  public:
   operand(const format& f, index_t rows, index_t k, unsigned seed)
@@ -66,14 +66,14 @@ class operand {
   memory bytes_;
 };
 
-/// A kernel that runs on a shape's operands.
+/// A kernel on the operands of a shape.
 struct candidate {
   std::string name;
   std::function<void()> run;
   std::vector<double> microseconds;
 };
 
-/// The library's, if there is one that takes these operands.
+/// The library's GEMM, or nothing if it does not take these operands.
 void add_library(std::vector<candidate>& all, const char* name, const operand& a, const operand& b, void* out,
                  bool fast) {
   gpu::plain_problem p;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP4 GEMM and the quantizer of its operands as a shared library with C functions, for bench/gpu/gemm.py: device
-// pointers and a stream in, a message (empty if all went well) out.
+// C functions of the FP4 GEMM and its quantizer, a shared library for bench/gpu/gemm.py. They take device pointers and
+// a stream. They return a message, empty on success.
 #include "gpu/api/gemm.hpp"
 
 #include <cstdio>
@@ -35,7 +35,7 @@ gemm_problem problem_of(const void* const* pointers, const int* extents) {
 }
 
 gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
-/// As gemm() chooses.
+/// The choice of gemm().
 bool is_free(const int* choice) { return choice[1] == 0; }
 
 int answer(const status& s, char* message, int size) {
@@ -47,7 +47,7 @@ int answer(const status& s, char* message, int size) {
 
 extern "C" {
 
-/// MXFP4 of BF16 rows in dense memory, rotated by H16: AMD's recipe.
+/// MXFP4 of dense BF16 rows, rotated by H16: AMD's recipe.
 int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* scales, void* stream, char* message,
                        int size) {
   quantized_output to{static_cast<std::uint8_t*>(codes), static_cast<std::uint8_t*>(scales), presets::te_rocm};
@@ -55,8 +55,8 @@ int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* sca
   return answer(quantize(mxfp4, row_major(static_cast<const bf16*>(from), rows, k), to, {}, {stream}), message, size);
 }
 
-/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K or 0 for
-/// the choice of gemm().
+/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K (0: the
+/// choice of gemm()).
 long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
   device_info device;
   if (!current_device(device).ok()) return -1;
@@ -66,7 +66,7 @@ long long rotoscale_gemm_workspace(const void* const* pointers, const int* exten
                                                 : gemm_workspace_bytes(p, c, device));
 }
 
-/// Writes what went wrong, or nothing, to `message` (at most `size` bytes); 0 if it worked.
+/// Writes the error, or nothing, to `message` (at most `size` bytes). Returns 0 on success.
 int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
                    void* stream, char* message, int size) {
   const gemm_problem p = problem_of(pointers, extents);
@@ -77,7 +77,7 @@ int rotoscale_gemm(const void* const* pointers, const int* extents, const int* c
                 message, size);
 }
 
-/// What gemm() chooses for a problem, and why.
+/// Writes the choice of gemm() for a problem, and its reason.
 int rotoscale_gemm_selection(const void* const* pointers, const int* extents, const int* choice, char* message,
                              int size) {
   device_info device;

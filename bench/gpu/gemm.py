@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The FP4 GEMM beside cuBLAS BF16, cuBLASLt FP8 and INT8 and Triton's dot_scaled, in one process, on random data.
+"""Times the FP4 GEMM and its peers: cuBLAS BF16, cuBLASLt FP8 and INT8, Triton's dot_scaled.
 
-usage: gemm.py LIBRARY [MxNxK ...]     LIBRARY: BUILD/bench/libgpu_gemm.so
-       gemm.py --config CONFIG [--tokens N] LIBRARY      fprop, dgrad and wgrad of a model's linear layers, and the shapes
-                                                         of few rows or columns: `accurate` as gemm() chooses it beside
-                                                         cuBLAS BF16 alone
-
-All variants of a shape are timed in turn, round after round, so that heat and clocks fall on all alike; medians. The
-operands are N(0, 1) quantized to MXFP4; the peers multiply the same values in their own formats, and cuBLAS also plain
-N(0, 1). "outside int8": the first block of every row is 2^-12 of that, so that no row folds into int8. Needs PyTorch and
-a CUDA device."""
+usage: gemm.py LIBRARY [MxNxK ...]
+       gemm.py --config CONFIG [--tokens N] LIBRARY
+  LIBRARY is BUILD/bench/libgpu_gemm.so. --config times fprop, dgrad and wgrad of a model's linear layers, and shapes of
+  few rows or columns. It compares `accurate`, as gemm() chooses it, with cuBLAS BF16.
+  Variants of a shape take turns, and times are medians. Operands are N(0, 1) quantized to MXFP4. The peers multiply the
+  same values in their formats, cuBLAS also N(0, 1) itself. "outside int8" scales the first block of every row by 2^-12,
+  so that no row folds into int8. Needs PyTorch and a CUDA device.
+"""
 import ctypes
 import json
 import math
@@ -57,7 +56,8 @@ def quantize(rows, k):
 
 class ours:
     def __init__(self, library, a, b, m, n, k, contract, split=1, out_bytes=2):
-        self.library, self.out = library, torch.empty(m, n, device="cuda", dtype=torch.bfloat16 if out_bytes == 2 else torch.float32)
+        dtype = torch.bfloat16 if out_bytes == 2 else torch.float32
+        self.library, self.out = library, torch.empty(m, n, device="cuda", dtype=dtype)
         self.pointers = (ctypes.c_void_p * 5)(*[t.data_ptr() for t in (*a, *b, self.out)])
         self.extents = (ctypes.c_int * 4)(m, n, k, out_bytes)
         self.choice = (ctypes.c_int * 2)(CONTRACTS[contract], split)
@@ -67,14 +67,15 @@ class ours:
 
     def __call__(self):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if self.library.rotoscale_gemm(self.pointers, self.extents, self.choice, ctypes.c_void_p(self.workspace.data_ptr()),
+        workspace = ctypes.c_void_p(self.workspace.data_ptr())
+        if self.library.rotoscale_gemm(self.pointers, self.extents, self.choice, workspace,
                                        ctypes.c_longlong(self.bytes), stream, self.why, 200):
             raise SystemExit(f"gemm: {self.why.value.decode()}")
         return self.out
 
 
 class quantized_ours(ours):
-    """The same from BF16: both operands rotated and quantized, then multiplied."""
+    """The GEMM from BF16: it rotates and quantizes both operands first."""
 
     def __init__(self, library, x, y, m, n, k, contract, split=1):
         self.sources = [(t, t.shape[0], torch.empty(t.shape[0], k // 2, device="cuda", dtype=torch.uint8),
@@ -91,7 +92,7 @@ class quantized_ours(ours):
 
 
 def captured(call):
-    """The same as one graph's replay."""
+    """Replay of a graph of the call."""
     graph = torch.cuda.CUDAGraph()
     call()
     torch.cuda.synchronize()
@@ -101,7 +102,7 @@ def captured(call):
 
 
 def wide_operand(rows, k):
-    """Random codes under scales of 12 binades, whose sums round in every matrix unit, and their values."""
+    """Random codes under scales of 12 binades, and their values. Their sums round in every matrix unit."""
     code = torch.randint(0, 16, (rows, k), device="cuda", dtype=torch.uint8)
     scale = torch.randint(118, 130, (rows, k // 32), device="cuda", dtype=torch.uint8)
     table = torch.cat([VALUES, -VALUES]).to("cuda")
@@ -110,7 +111,7 @@ def wide_operand(rows, k):
 
 
 def compare_orders(library, m, n, k):
-    """Errors on data where the order of sums shows, and who has the reference's bits."""
+    """Prints errors, and the share of bits unlike the reference's, on data where the order of sums matters."""
     (ca, sa, va), (cb, sb, vb) = wide_operand(m, k), wide_operand(n, k)
     out = {c: ours(library, (ca, sa), (cb, sb), m, n, k, c, 1, 4)() for c in CONTRACTS}
     out["cuBLAS BF16"] = torch.mm(va.to(torch.bfloat16), vb.to(torch.bfloat16).t(), out_dtype=torch.float32)
@@ -129,7 +130,7 @@ def load(path):
 
 
 def medians(variants, rounds=ROUNDS):
-    """Median microseconds of each, taken in turn."""
+    """Median microseconds of each variant. They take turns."""
     times = {name: [] for name in variants}
     for f in variants.values():
         f()
@@ -187,8 +188,9 @@ def measure(library, m, n, k):
     print(f"  H16 + quantize both, fast: error of quantization {((rotated - exact).norm() / exact.norm()).item():.3f}")
     norm = double.norm()
     for name, out in (("accurate", accurate), ("fast", fast), ("cuBLAS BF16", peer)):
+        other = (out.view(torch.int16) != accurate.view(torch.int16)).float().mean().item()
         print(f"  {name:34} relative error {((out[:256].double() - double).norm() / norm).item():.2e}"
-              f", {(out.view(torch.int16) != accurate.view(torch.int16)).float().mean().item():.2e} of outputs differ from accurate")
+              f", {other:.2e} of outputs differ from accurate")
     sys.stdout.flush()
 
 
@@ -198,13 +200,16 @@ def layer_shapes(path, tokens):
         c = json.load(file)
     hidden, mlp, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
     head = c.get("head_dim") or hidden // heads
-    for name, out, inner in (("q, k, v", (heads + 2 * c["num_key_value_heads"]) * head, hidden), ("o", hidden, heads * head),
-                             ("gate, up", 2 * mlp, hidden), ("down", hidden, mlp)):
-        yield from ((name, "fprop", tokens, out, inner), (name, "dgrad", tokens, inner, out), (name, "wgrad", out, inner, tokens))
+    qkv = (heads + 2 * c["num_key_value_heads"]) * head
+    for name, out, inner in (("q, k, v", qkv, hidden), ("o", hidden, heads * head), ("gate, up", 2 * mlp, hidden),
+                             ("down", hidden, mlp)):
+        yield name, "fprop", tokens, out, inner
+        yield name, "dgrad", tokens, inner, out
+        yield name, "wgrad", out, inner, tokens
 
 
 def queued(call, count=4):
-    """Microseconds of one of a few calls that are all queued before the first begins."""
+    """Mean microseconds of `count` calls, all queued before the first begins."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(1000000)
     start.record()
@@ -215,8 +220,8 @@ def queued(call, count=4):
     return start.elapsed_time(end) * 1e3 / count
 
 
-def beside_cublas(library, m, n, k):
-    """Median microseconds of `accurate`, operands quantized before, and of cuBLAS, both on N(0, 1), and the choice."""
+def against_cublas(library, m, n, k):
+    """Median microseconds of `accurate` on quantized operands, of cuBLAS, both on N(0, 1), and the choice."""
     x, y = (torch.randn(r, k, device="cuda").to(torch.bfloat16) for r in (m, n))
     call = quantized_ours(library, x, y, m, n, k, "accurate", split=0)
     call()
@@ -230,19 +235,21 @@ def beside_cublas(library, m, n, k):
 
 
 def compare_model(library, config, tokens):
-    """A line a shape, and how the ratios stand to their target."""
+    """Prints a line for each shape, then the least and the mean ratio."""
     ratios = []
     for count in tokens:
         for name, direction, m, n, k in layer_shapes(config, count):
-            us, peer, choice = beside_cublas(library, m, n, k)
+            us, peer, choice = against_cublas(library, m, n, k)
             ratios.append(peer / us)
-            print(f"{name:8} {direction} {m:6} x {n:6} x {k:6} {us:8.1f} us {2e-6 * m * n * k / us:6.0f} TFLOP/s, cuBLAS BF16 "
-                  f"{peer:8.1f} us {2e-6 * m * n * k / peer:5.0f}: {peer / us:.2f}   {choice}", flush=True)
+            flop = 2e-6 * m * n * k
+            print(f"{name:8} {direction} {m:6} x {n:6} x {k:6} {us:8.1f} us {flop / us:6.0f} TFLOP/s, cuBLAS BF16 "
+                  f"{peer:8.1f} us {flop / peer:5.0f}: {peer / us:.2f}   {choice}", flush=True)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"{len(ratios)} shapes: least {min(ratios):.2f} of cuBLAS BF16, geometric mean {mean:.2f}")
     for m, n, k in FEW:
-        us, peer, choice = beside_cublas(library, m, n, k)
-        print(f"few            {m:6} x {n:6} x {k:6} {us:8.1f} us, cuBLAS BF16 {peer:8.1f} us: {peer / us:.2f}   {choice}", flush=True)
+        us, peer, choice = against_cublas(library, m, n, k)
+        print(f"few            {m:6} x {n:6} x {k:6} {us:8.1f} us, cuBLAS BF16 {peer:8.1f} us: "
+              f"{peer / us:.2f}   {choice}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The device's quantizers as a share of its copy bandwidth, measured in the same run: medians of launches, random data.
-// usage: gpu-quantize [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
+// Quantizers and dequantizers as a share of the device's copy rate in the same run. Medians of launches, random data.
+// usage: gpu-quantize [REPEATS]
+// exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
@@ -12,7 +13,7 @@ using namespace gpu_bench;
 
 namespace {
 
-/// One shape: a BF16 source, room for both orientations of its codes, and the copy that all is compared with.
+/// One shape: a BF16 source, memory for both orientations of its codes, and the copy as the roof.
 class shape_bench {
  public:
   shape_bench(index_t m, index_t n, int repeats) : m_(m), n_(n), repeats_(repeats) {
@@ -49,7 +50,7 @@ class shape_bench {
     report(what, us, columns ? 4 : 3);
   }
 
-  /// Of blocks that are quantized for it.
+  /// Dequantizes blocks that it quantizes first.
   void dequantize(const char* what, block_format f) {
     const gpu::quantized_output row{row_codes_.data, row_scales_.data, presets::ocp};
     expect(gpu::quantize(f, view_, row, {}, {}));

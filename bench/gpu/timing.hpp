@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the benchmarks of kernels share: memory with random numbers, medians of launches, and the device's copy, of
-// whose rate all others are shares.
+// Shared by the benchmarks of kernels: random device memory, medians of launches, and the device's copy as the roof.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,7 @@ inline void expect(hipError_t error) {
   std::exit(1);
 }
 
-/// Normal numbers by the sum of twelve bytes, of the sizes of activations.
+/// BF16 numbers with the distribution of activations: normal, by the sum of twelve bytes.
 [[maybe_unused]] static __global__ void fill(std::uint16_t* to, index_t count) {
   for (index_t i = gpu::block_index().x * index_t{256} + gpu::thread_index().x; i < count;
        i += gpu::grid_size().x * index_t{256}) {
@@ -52,15 +51,14 @@ inline void expect(hipError_t error) {
   }
 }
 
-/// Some 20 microseconds of one warp, without memory.
+/// Delays the stream by some 20 microseconds without memory traffic.
 [[maybe_unused]] static __global__ void wait(unsigned* never) {
   unsigned x = gpu::thread_index().x;
   for (int i = 0; i < 10000; ++i) x = x * 1664525u + 1013904223u;
   if (x == 1) *never = x;
 }
 
-/// The device waits before each launch, so that it has the launch when it is due: its own time is measured, not the
-/// processor's.
+/// Median microseconds of a launch. A delay kernel before each launch hides the host's launch latency.
 template <class Launch>
 double median_us(int repeats, const Launch& launch) {
   hipEvent_t begin, end;
@@ -83,8 +81,8 @@ double median_us(int repeats, const Launch& launch) {
   return times[static_cast<std::size_t>(repeats / 2)];
 }
 
-/// Memory of the device's pool, which keeps what is given back until the program ends: memory that returns to the
-/// driver is cleared there, which takes bandwidth from what is measured meanwhile.
+/// Memory of the device's pool, which keeps freed memory until the program ends. The driver would clear it, at the
+/// expense of the next measurement.
 struct device_bytes {
   explicit device_bytes(index_t size) {
     [[maybe_unused]] static const bool is_kept = keep_pool();
@@ -114,7 +112,7 @@ inline void expect(const gpu::status& s) {
   std::exit(1);
 }
 
-/// Microseconds of a copy of `bytes`, by a kernel and by the runtime.
+/// Microseconds of a copy, by a kernel and by the runtime.
 struct copy_times {
   double by_kernel, by_runtime;
   double best() const { return std::min(by_kernel, by_runtime); }
@@ -131,7 +129,7 @@ inline copy_times time_copy(const void* from, void* to, index_t bytes, int repea
           })};
 }
 
-/// The command line's repeats, after a line about the device; ends the program with 77 where there is none.
+/// Prints a line about the device and returns the repeats of the command line. Exits with 77 without a device.
 inline int begin(int argc, char** argv) {
   gpu::device_info device;
   if (const gpu::status s = gpu::current_device(device); !s.ok()) {

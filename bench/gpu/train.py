@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of training on a device beside PyTorch's torch.compile, in one session.
+"""Times training steps on a device, by mini-llama and by PyTorch's torch.compile.
 
-usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda] [--no-peer]
-  Shapes are files of examples/llama/configs, which the program has by name, here with an output head of its own; recipes are presets.
-  Both sides train on random tokens, others in each step, and report the median of 10 steps' times. A step begins where the one before
-  it ends: the host is at least a step ahead on either side. The peer is the same model in PyTorch as its users write it: BF16
-  autocast over FP32 weights, so that the residual stream and the norms' inputs are FP32 (BF16 under our recipes), RoPE's frequencies
-  not stretched, SDPA, fused AdamW, clipped norm; it runs in a process of its own, so that its memory is free again. Prints a table in
-  Markdown; what `profile` printed goes to standard error.
-  Exit status: 1 where a run fails, 2 for bad usage.
+usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda]
+                [--no-peer]
+  Shapes are configurations by name, without tied embeddings. Recipes are presets. Both sides train on random tokens and
+  report the median of 10 step times. The host is at least a step ahead on both sides, so steps follow each other.
+  The peer is the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW, clipped norm. Its residual
+  stream is FP32, BF16 under our recipes. Its RoPE frequencies are not scaled. It runs in a separate process.
+  Prints a Markdown table. The output of `profile` goes to standard error.
+  Exit status: 1 if a run fails, 2 for bad usage.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ from pathlib import Path
 CONFIGS = Path(__file__).resolve().parents[2] / "examples/llama/configs"
 CLASSES = ("GEMM", "attention", "norm and activation", "quantize", "loss", "optimizer", "copies", "other", "gaps")
 STEPS, WARM = 10, 4
-OWN_HEAD = ("--no-tie-word-embeddings",)  # as the peer's: a tied model of these shapes is smaller
+OWN_HEAD = ("--no-tie-word-embeddings",)  # like the peer
 
 
 def fail(message, status):
@@ -54,10 +54,12 @@ def llama(torch):
     class Block(nn.Module):
         def __init__(self, m):
             super().__init__()
-            d, f, self.heads, self.kv = (m[k] for k in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"))
+            d, f = m["hidden_size"], m["intermediate_size"]
+            self.heads, self.kv = m["num_attention_heads"], m["num_key_value_heads"]
             self.dim = d // self.heads
             self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])
-            self.qkv, self.out = nn.Linear(d, (self.heads + 2 * self.kv) * self.dim, bias=False), nn.Linear(d, d, bias=False)
+            self.qkv = nn.Linear(d, (self.heads + 2 * self.kv) * self.dim, bias=False)
+            self.out = nn.Linear(d, d, bias=False)
             self.gate_up, self.down = nn.Linear(d, 2 * f, bias=False), nn.Linear(f, d, bias=False)
 
         def forward(self, x, cosine, sine):
@@ -68,7 +70,8 @@ def llama(torch):
             def rotate(t):
                 a, b = t.chunk(2, -1)
                 return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1).to(t.dtype)
-            y = functional.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True, enable_gqa=self.heads != self.kv)
+            y = functional.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True,
+                                                        enable_gqa=self.heads != self.kv)
             x = x + self.out(y.transpose(1, 2).reshape(batch, seq, d))
             gate, up = self.gate_up(self.norms[1](x)).chunk(2, -1)
             return x + self.down(functional.silu(gate) * up)
@@ -119,8 +122,9 @@ def run_peer(shape):
 
 
 def peer(shape):
-    """Tokens/s of torch.compile, ms a step, and the most GiB that it held."""
-    run = subprocess.run([sys.executable, __file__, "--run-peer", shape], stdout=subprocess.PIPE, text=True, check=False)
+    """Tokens/s, ms a step and peak GiB of torch.compile."""
+    command = [sys.executable, __file__, "--run-peer", shape]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         fail(f"{shape}: PyTorch ended with {run.returncode}", 1)
     return json.loads(run.stdout.splitlines()[-1])
@@ -141,7 +145,8 @@ def options_of(arguments):
             fail(f"examples/llama/configs has no shape {shape}", 2)
     if shutil.which(options.program) is None:
         fail(f"{options.program} is no program", 2)
-    if not options.no_peer and subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    find_torch = [sys.executable, "-c", "import torch"]
+    if not options.no_peer and subprocess.run(find_torch, stderr=subprocess.DEVNULL, check=False).returncode != 0:
         fail("the peer needs PyTorch; --no-peer leaves it out", 2)
     return options
 
@@ -159,7 +164,8 @@ def main():
         reference = None
         if not options.no_peer:
             reference, milliseconds, memory = peer(shape)
-            print(f"| {shape} | torch.compile, BF16; {memory:.0f} GiB | {reference} | 1.00 | {milliseconds:.1f} |" + " |" * len(CLASSES), flush=True)
+            print(f"| {shape} | torch.compile, BF16; {memory:.0f} GiB | {reference} | 1.00 | {milliseconds:.1f} |" +
+                  " |" * len(CLASSES), flush=True)
         for recipe in options.recipes:
             rate, *rest = ours(options.program, shape, recipe, options.device)
             ratio = f"{rate / reference:.2f}" if reference else ""
