@@ -294,6 +294,7 @@ void define(CLI::App& app, arguments& a) {
   define_merge(app, a);
   define_replay(app, a.replay);
   define_tokenizer(app, a.tokens);
+  app.add_subcommand("recipes", "names all recipes and schedules");
 
   CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
   report->add_option("logs", a.report.logs, "log.jsonl files or run directories")->required();

@@ -16,6 +16,7 @@
 #include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
 #include "profile.hpp"
+#include "recipes.hpp"
 #include "rotoscale/io/jsonl.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -205,6 +206,7 @@ int run(int argc, char** argv) {
   if (command == "sample") return sample_checkpoint(a);
   if (command == "merge") return merge(a.merge);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
+  if (command == "recipes") return list_recipes(std::cout);
   if (command == "report") return write_report(a.report, std::cout);
   throw io::error(command, "is a command that nothing runs");
 }

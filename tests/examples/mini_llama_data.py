@@ -14,7 +14,8 @@ import struct
 import subprocess
 
 import mini_llama
-from mini_llama import Scratch, generated_text, records, tree_of
+from mini_llama import ROOT, Scratch, generated_text, records, tree_of
+from outputs import presets
 
 
 def token_file(tokens, magic=20240520, version=1, width="H"):
@@ -22,6 +23,16 @@ def token_file(tokens, magic=20240520, version=1, width="H"):
 
 
 class Data(Scratch):
+    def test_recipes_are_listed(self):
+        recipes, schedules = presets(ROOT)
+        head, *lines = self.succeed("recipes").splitlines()
+        between = lines.index("")
+        self.assertEqual([line.split()[0] for line in [head, *lines[:between]]], ["recipe", *recipes])
+        self.assertEqual([line.split()[0] for line in lines[between + 1:]], ["schedule", *schedules])
+        for line in lines[:between]:
+            self.assertGreater(len(line.split()), 5, f"{line}: has no note")
+        self.refuse(["recipes", "mxfp4"], "unknown argument 'mxfp4'")
+
     def sentencepiece(self, vocabulary=300):
         done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out", "t.model")
         if "built without SentencePiece" in done.stderr:
