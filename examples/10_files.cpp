@@ -56,13 +56,12 @@ static void show_bad_file() {
 static void store(const std::filesystem::path& path, quantized& row, quantized& column) {
   io::safetensors_writer file;
   file.metadata["quantizer"] = "rotoscale presets::te_rocm";
-  const auto add = [&file](const char* name, quantized& q) {
-    const std::string base = name;
-    file.add(base, "F4", {q.rows, q.k}, std::as_bytes(std::span(q.codes)));
-    file.add(base + "_scale", "F8_E8M0", {q.rows, q.k / 32}, std::as_bytes(std::span(q.scales)));
+  const auto add = [&file](const char* codes, const char* scales, quantized& q) {
+    file.add(codes, "F4", {q.rows, q.k}, std::as_bytes(std::span(q.codes)));
+    file.add(scales, "F8_E8M0", {q.rows, q.k / 32}, std::as_bytes(std::span(q.scales)));
   };
-  add("row", row);
-  add("column", column);
+  add("codes", "scales", row);  // the names that rotoscale-validate reads
+  add("codes_t", "scales_t", column);
   file.write(path);  // appears whole or not at all
 }
 
@@ -101,7 +100,7 @@ int main() try {
                 std::ptrdiff_t(t.shape[1]), std::ptrdiff_t(t.end - t.begin));
   }
   std::vector<float> y(x.size());
-  checked::dequantize(mxfp4, bytes_of(file, "row"), bytes_of(file, "row_scale"), block_axis::row,
+  checked::dequantize(mxfp4, bytes_of(file, "codes"), bytes_of(file, "scales"), block_axis::row,
                       checked::array<float>{y, rows, k});
   double signal = 0, noise = 0;
   for (std::size_t i = 0; i < y.size(); i += 16) {
