@@ -13,13 +13,13 @@ int main() {
   std::uint8_t codes[16], scale;
   const auto block = dense_blocks(mxfp4, /*rows=*/1, /*k=*/32, codes, &scale);
 
-  block_options options = presets::te_rocm;  // BF16 source, H16, EVEN scale, nearest even, AMD's rule for 0, NaN, Inf
+  const block_options options = presets::te_rocm;  // BF16 source, H16, even scale, AMD's policy
   quantize_ref(mxfp4, options, row_major<const float>(x, 1, 32), block_axis::row, block);
   std::printf("scale byte %d = 2^%d, codes", scale, scale_exponent(scale));
   for (const std::uint8_t byte : codes) std::printf(" %02x", byte);
 
   dequantize_ref(mxfp4, block, block_axis::row, row_major(y, 1, 32));
-  unrotate_run(y, 32, options.rotation);  // not needed between two GEMM operands: there it cancels
-  for (int i = 0; i < 8; ++i) std::printf("\n%6.2f became %8.4f", static_cast<double>(x[i]), static_cast<double>(y[i]));
+  unrotate_run(y, 32, options.rotation);  // a GEMM needs none: two rotated operands cancel
+  for (int i = 0; i < 8; ++i) std::printf("\n%6.2f became %8.4f", double(x[i]), double(y[i]));
   std::printf("\n");
 }

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands of README.md and docs/guide/*.md as they stand, compares what they print, and follows all links.
+
+usage: guide.py [--write] ROOT BUILD [PAGE...]
+  The ```sh blocks of a page run in one shell, in a scratch folder that shows the tree's folders, with BUILD's programs on
+  the path. A ```text block is what the sh block above it prints: `...` stands for any lines, `…` for any text within a line, and
+  decimal numbers may differ by 1 % (losses depend on the C library). A comment before a block changes that:
+    <!-- file NAME -->      the block is written to NAME
+    <!-- run by PATH -->    the commands are run by that test or script, not here
+    <!-- examples/NAME -->  is outputs.py's
+  --write records what the commands print.
+"""
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BLOCK = re.compile(r"(?:^<!-- (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.M | re.S)
+DECIMAL = re.compile(r"[-+]?\d+\.\d+")
+FOLDERS = ["docs", "examples", "include", "tests"]  # what commands may name of the tree
+
+
+def same_line(recorded, printed):
+    pattern = ".*".join(re.escape(DECIMAL.sub("#", part)) for part in recorded.rstrip().split("…"))
+    if not re.fullmatch(pattern, DECIMAL.sub("#", printed.rstrip())):
+        return False
+    return all(math.isclose(float(a), float(b), rel_tol=0.01, abs_tol=1e-3)
+               for a, b in zip(DECIMAL.findall(recorded), DECIMAL.findall(printed)))
+
+
+def same(recorded, printed):
+    if not recorded:
+        return not printed
+    if recorded[0] == "...":
+        return any(same(recorded[1:], printed[i:]) for i in range(len(printed) + 1))
+    return bool(printed) and same_line(recorded[0], printed[0]) and same(recorded[1:], printed[1:])
+
+
+def run_page(page, text, root, build, folder):
+    """Runs the blocks of a page in one shell; returns the page with what they print, and what is wrong."""
+    faults, script = [], ""
+    for name in FOLDERS:
+        (folder / name).symlink_to(root / name)
+    for marker, language, body in BLOCK.findall(text):
+        kind, _, value = marker.partition(" ")
+        if kind == "file":
+            (folder / value).write_text(body, encoding="utf-8")
+        elif marker.startswith("run by ") and not (root / marker[7:]).exists():
+            faults.append(f"{page}: there is no {marker[7:]}")
+        if language == "sh":
+            script += ("" if marker else body) + "printf '\\036'\n"
+    programs = [str(build / "examples" / name) for name in ("llama", "validate")]
+    environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8",
+                          errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    *printed, rest = done.stdout.split("\036")
+    if done.returncode != 0:
+        faults.append(f"{page}: exit status {done.returncode} after\n{rest}")
+    blocks = -1
+
+    def compare(match):
+        nonlocal blocks
+        marker, language, body = match.groups()
+        blocks += language == "sh"
+        if language != "text" or marker or not 0 <= blocks < len(printed):
+            return match[0]
+        lines = [line for line in printed[blocks].splitlines() if line != "gnuplot is not on PATH: plots skipped"]
+        if same(body.splitlines(), lines):
+            return match[0]
+        faults.append(f"{page}: recorded:\n{body}printed:\n{printed[blocks]}")
+        return match[0].replace("```text\n" + body, "```text\n" + printed[blocks])
+
+    return BLOCK.sub(compare, text), faults
+
+
+def anchors(page):
+    """The names that GitHub gives to a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    heads = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+def broken_links(root, page):
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+        if path.startswith("http"):
+            continue
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor[1:] not in anchors(target)):
+            yield f"{page.relative_to(root)}: no {path}{anchor}"
+
+
+def main(root, build, chosen, write):
+    guide = [root / "README.md", *sorted((root / "docs/guide").glob("*.md"))]
+    faults = [] if chosen else [fault for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "gpu").rglob("*.md")]
+                                for fault in broken_links(root, page)]
+    for page in guide:
+        if chosen and page.stem not in chosen:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            text = page.read_text(encoding="utf-8")
+            new, wrong = run_page(page.relative_to(root), text, root, build, Path(folder))
+            faults += wrong
+            if write and new != text:
+                page.write_text(new, encoding="utf-8")
+    for fault in faults:
+        print(f"FAILED {fault}")
+    print(f"{len(guide)} pages, {len(faults)} failures")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    words = [a for a in sys.argv[1:] if a != "--write"]
+    if len(words) < 2:
+        sys.exit(__doc__)
+    sys.exit(main(Path(words[0]).resolve(), Path(words[1]).resolve(), words[2:], "--write" in sys.argv))
