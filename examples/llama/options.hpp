@@ -101,7 +101,7 @@ template <class Visitor>
 void describe(Visitor&& v, run_options& o) {
   v("name", o.name, "of the run in logs and reports (default: the schedule's)");
   v("data", o.data, "text files or directories, plain or gzip; token files of llm.c; JSON lines of prompt and answer");
-  v("text_format", o.text_format, "auto (HTML and roff without markup), plain, html, roff or bytes (binary files too)");
+  v("text_format", o.text_format, "auto (finds token files and records), plain or bytes (binary files too)");
   v("tokenizer", o.tokenizer, "SentencePiece model (default: bytes)");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
   v("init", o.init,

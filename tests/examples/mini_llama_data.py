@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mini-llama is trained on: token files of llm.c, records of prompt and answer, tokenizers, markup, binary files; the
+"""What mini-llama is trained on: token files of llm.c, records of prompt and answer, tokenizers, binary files; the
 same tokens from any of them give the same checkpoint.
 
 usage: mini_llama_data.py PROGRAM [NAME...]
@@ -213,13 +213,6 @@ class Data(Scratch):
             self.refuse(["eval", "--checkpoint", "run", "--data", name], said, "tokenizer t.model has 280 (--tokenizer)")
             self.refuse(self.train_command("out", data=name), said, "the model has 256 (--vocab-size)")
         self.train("good", "--tokenizer", "t.model", data="good.bin", vocab_size=280)
-
-    def test_markup_is_no_text(self):
-        (self.folder / "page.html").write_bytes(b"<!DOCTYPE html><html><body><p>" + generated_text() + b"</p></body></html>")
-        self.train("page", data="page.html")
-        (self.folder / "line.txt").write_bytes(generated_text() + b"\n")
-        self.train("line", data="line.txt")
-        self.assert_same_training("page", "line")
 
     def test_loader_share(self):
         """At most 1 % of half of the steps and evaluations at least: a loaded machine may stop the others where it likes. The model is

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over what is made of text: HTML and roff without their markup, gzip files, UTF-8. Any bytes give some
-// text of bounded length, or io::error.
+// Fuzz target over text: gzip files and UTF-8. Any bytes give some text, or io::error.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,15 +16,6 @@ namespace {
 
 using namespace rotoscale;
 using fuzz::require;
-
-void check_markup(std::string_view text) {
-  const std::string html = io::strip_html(text), roff = io::strip_roff(text);
-  // A character reference of 4 bytes gives at most 4; a roff character of two gives at most 3.
-  require(html.size() <= 2 * text.size() + 2 && roff.size() <= 2 * text.size() + 2);
-  require(html.empty() || html.back() == '\n');
-  require(roff.empty() || roff.back() == '\n');
-  static_cast<void>(io::looks_like_html(text) || io::looks_like_roff(text));
-}
 
 void check_gzip(std::string_view text) {
   std::string out;
@@ -51,7 +41,6 @@ void check_utf8(std::string_view text) {
 
 void one_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  check_markup(text);
   check_gzip(text);
   check_utf8(text);
 }

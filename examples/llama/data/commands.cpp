@@ -11,7 +11,7 @@ void define_tokenizer(CLI::App& app, tokenizer_arguments& a) {
   tokenizer->require_subcommand(1);
   CLI::App* train = tokenizer->add_subcommand("train", "pieces from text");
   train->add_option("--data", a.train.data, "text files or directories, plain or gzip")->required();
-  train->add_option("--text-format", a.train.text_format, "auto, plain, html, roff or bytes")->capture_default_str();
+  train->add_option("--text-format", a.train.text_format, "auto, plain or bytes")->capture_default_str();
   train->add_option("--vocab-size", a.train.vocabulary, "pieces, 259 for bytes and controls among them")
       ->capture_default_str()
       ->check(CLI::Range(260, 1 << 24));
@@ -21,7 +21,7 @@ void define_tokenizer(CLI::App& app, tokenizer_arguments& a) {
   train->add_option("--out", a.train.out, "model to write")->required();
   CLI::App* encode = tokenizer->add_subcommand("encode", "a token file (llm.c's form) of text");
   encode->add_option("--data", a.encode.data, "text files or directories, plain or gzip")->required();
-  encode->add_option("--text-format", a.encode.text_format, "auto, plain, html, roff or bytes")->capture_default_str();
+  encode->add_option("--text-format", a.encode.text_format, "auto, plain or bytes")->capture_default_str();
   encode->add_option("--tokenizer", a.encode.tokenizer, "SentencePiece model (default: bytes)");
   encode->add_option("--out", a.encode.out, "token file to write")->required();
   encode->callback([&a] { a.encodes = true; });

@@ -12,12 +12,10 @@
 
 namespace rotoscale::llama_program {
 
-/// "auto", "plain", "html", "roff" or "bytes". Throws io::error for another name.
+/// "auto", "plain" or "bytes". Throws io::error for another name.
 inline io::text_format text_format_named(const std::string& name) {
-  static constexpr std::pair<const char*, io::text_format> formats[] = {{"auto", io::text_format::automatic},
+  static constexpr std::pair<const char*, io::text_format> formats[] = {{"auto", io::text_format::plain},
                                                                         {"plain", io::text_format::plain},
-                                                                        {"html", io::text_format::html},
-                                                                        {"roff", io::text_format::roff},
                                                                         {"bytes", io::text_format::bytes}};
   std::vector<std::string> names;
   for (const auto& [known, format] : formats) {

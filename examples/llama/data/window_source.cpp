@@ -195,7 +195,7 @@ void require_token(const token_place& largest, std::int64_t vocabulary, const st
 std::unique_ptr<window_source> open_windows(const data_options& o, const progress_function& progress) {
   if (o.paths.empty()) throw io::error("--data", "no text given");
   const io::text_format format = text_format_named(o.text_format);
-  const bool chosen = format == io::text_format::automatic;
+  const bool chosen = o.text_format == "auto";
   if (chosen && begins_as_token_file(o.paths.front())) return open_token_files(o);
   const tokenizer t = tokenizer::choose(o.tokenizer);
   held_tokens held;

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Training text from a file (plain or gzip) or from all files below a directory. HTML pages and roff sources lose their
-// markup.
+// Training text from a file (plain or gzip) or from all files below a directory.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +13,12 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
-#include "rotoscale/io/markup.hpp"
-#include "rotoscale/io/roff.hpp"
 
 namespace rotoscale::io {
 
-/// Kind of a text file. automatic and plain require UTF-8, checked at the beginning of the file. Only bytes allows zero
-/// bytes, which no encoding but UTF-16 and UTF-32 uses.
+/// How a file is read. Plain text is UTF-8 without zero bytes; the beginning of the file is checked.
 enum class text_format {
-  automatic,  ///< HTML or roff if it begins so, else plain
   plain,
-  html,
-  roff,
   bytes  ///< any bytes, unchanged
 };
 
@@ -84,10 +77,7 @@ inline std::string extract_text(std::string content, const std::filesystem::path
     throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) +
                                    " (binary, or UTF-16); --text-format bytes takes it as it is");
   }
-  if (format == text_format::automatic || format == text_format::plain) require_text(content, path);
-  const bool automatic = format == text_format::automatic;
-  if (format == text_format::html || (automatic && looks_like_html(content))) return strip_html(content);
-  if (format == text_format::roff || (automatic && looks_like_roff(content))) return strip_roff(content);
+  require_text(content, path);
   return content;
 }
 
@@ -95,7 +85,7 @@ inline std::string extract_text(std::string content, const std::filesystem::path
 
 /// The text of a file, or of all files below a directory. Files are sorted by path; hidden files are skipped. A newline
 /// separates two files. Throws io::error for a file that is unreadable or not text, and if the result is empty.
-inline std::string read_text(const std::filesystem::path& path, text_format format = text_format::automatic) {
+inline std::string read_text(const std::filesystem::path& path, text_format format = text_format::plain) {
   std::error_code code;
   const auto status = std::filesystem::status(path, code);
   if (!std::filesystem::exists(status)) throw error(path.string(), "cannot open: " + code.message());
