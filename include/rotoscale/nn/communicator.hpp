@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Several ranks, each with a model and a backend of its own, train on parts of a batch. Every rank calls the same
-// operations in the same order. This class is one process's trivial case.
+// operations in the same order. The base class is a single rank.
 #pragma once
 
 #include "rotoscale/nn/backend.hpp"
@@ -25,21 +25,6 @@ class communicator {
   virtual void sum(queue, tensor_view) {}
   /// The largest of fp32 numbers that are not negative.
   virtual void max(queue, tensor_view) {}
-  /// `all` [ranks, ...] receives every rank's part.
-  virtual void gather(queue q, const_tensor_view part, tensor_view all) = 0;
-};
-
-/// One rank.
-class single_rank final : public communicator {
- public:
-  /// With the backend that gather copies by.
-  explicit single_rank(backend& ops) : ops_(&ops) {}
-  void gather(queue q, const_tensor_view part, tensor_view all) override {
-    ops_->copy(q, all.data, part.data, static_cast<std::size_t>(part.size() * size_of(part.type)));
-  }
-
- private:
-  backend* ops_;
 };
 
 }  // namespace rotoscale::nn

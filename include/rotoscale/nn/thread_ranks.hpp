@@ -66,18 +66,6 @@ class thread_rank final : public communicator {
   void max(queue, tensor_view x) override {
     reduce(x, [](auto a, auto b) { return a < b ? b : a; });
   }
-  void gather(queue, const_tensor_view part, tensor_view all) override {
-    tensor_view own;
-    own.data = const_cast<void*>(part.data);
-    group_->published(rank_) = own;
-    group_->meet();
-    const auto bytes = static_cast<std::size_t>(part.size() * size_of(part.type));
-    for (int r = 0; r < size(); ++r) {
-      __builtin_memcpy(static_cast<std::byte*>(all.data) + static_cast<std::size_t>(r) * bytes,
-                       group_->published(r).data, bytes);
-    }
-    group_->meet();
-  }
 
  private:
   template <class Combine>

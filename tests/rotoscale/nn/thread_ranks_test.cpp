@@ -8,8 +8,6 @@
 #include <cmath>
 #include <thread>
 
-#include "rotoscale/nn/cpu/make_backend.hpp"
-
 namespace thread_ranks_test {
 
 using namespace rotoscale;
@@ -80,27 +78,6 @@ TEST_CASE("sums are those of ascending ranks, in the elements' own type") {
       }
     }
   }
-}
-
-TEST_CASE("gather, of one rank and of several") {
-  for (const int size : {2, 3}) {
-    std::vector<std::vector<float>> all(static_cast<std::size_t>(size),
-                                        std::vector<float>(static_cast<std::size_t>(2 * size)));
-    on_ranks(size, [&](nn::thread_rank& rank) {
-      const float part[2] = {static_cast<float>(rank.rank()), 0.5f};
-      rank.gather({}, nn::dense_tensor(const_cast<float*>(part), nn::dtype::fp32, {2}),
-                  nn::dense_tensor(all[static_cast<std::size_t>(rank.rank())].data(), nn::dtype::fp32, {size, 2}));
-    });
-    for (const auto& own : all) {
-      for (std::size_t r = 0; r < own.size() / 2; ++r)
-        CHECK((own[2 * r] == static_cast<float>(r) && own[2 * r + 1] == 0.5f));
-    }
-  }
-  const auto ops = nn::make_cpu_backend(1);
-  nn::single_rank one(*ops);
-  float from = 3.0f, to = 0.0f;
-  one.gather({}, nn::dense_tensor(&from, nn::dtype::fp32, {1}), nn::dense_tensor(&to, nn::dtype::fp32, {1}));
-  CHECK((to == 3.0f && one.rank() == 0 && one.size() == 1));
 }
 
 TEST_CASE("a rank that gives up does not leave the others waiting") {
