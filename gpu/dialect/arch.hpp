@@ -80,43 +80,40 @@ struct arch_traits {
   constexpr std::span<const tile_shape> tiles(bool fp8) const { return fp8 ? fp8_tiles : fp4_tiles; }
 };
 
+inline constexpr arch_traits sm90_traits = {.arch = arch::sm_90,
+                                            .name = "sm_90",
+                                            .expands_mxfp4 = true,
+                                            .expands_mxfp8 = true,
+                                            .splits_k = true,
+                                            .fp4_tiles = sm90_tiles,
+                                            .fp8_tiles = sm90_tiles,
+                                            .walks_bands = true,
+                                            .grain = 128,
+                                            .accurate = "mxfp4-accurate-sm90",
+                                            .fast = "mxfp4-fast-sm90",
+                                            .bf16 = "mx-bf16-sm90",
+                                            .dense_bf16 = hopper_bf16,
+                                            .fp8 = "hopper-fp8-promoted",
+                                            .fp8_fast = "hopper-fp8-fast-accumulate",
+                                            .library_fp16 = "cublas-fp16",
+                                            .library_fp8 = "hopper-fp8-promoted",
+                                            .library_fp8_fast = "hopper-fp8-fast-accumulate"};
+
+/// In host mode the launchers of sm_90 run, with a stand-in for its kernels and no vendor library.
+constexpr arch_traits host_traits() {
+  arch_traits host = sm90_traits;
+  host.arch = arch::host;
+  host.name = "host";
+  host.least_unit_products = 1;
+  host.dense_bf16 = host_bf16;
+  host.library_fp16 = host.library_fp8 = host.library_fp8_fast = nullptr;
+  return host;
+}
+
 inline constexpr arch_traits all_archs[] = {
     {.arch = arch::other, .name = "other"},
-    // In host mode the launchers of sm_90 run, with a stand-in for its kernels.
-    {.arch = arch::host,
-     .name = "host",
-     .expands_mxfp4 = true,
-     .expands_mxfp8 = true,
-     .splits_k = true,
-     .least_unit_products = 1,
-     .fp4_tiles = sm90_tiles,
-     .fp8_tiles = sm90_tiles,
-     .walks_bands = true,
-     .grain = 128,
-     .accurate = "mxfp4-accurate-sm90",
-     .fast = "mxfp4-fast-sm90",
-     .bf16 = "mx-bf16-sm90",
-     .dense_bf16 = host_bf16,
-     .fp8 = "hopper-fp8-promoted",
-     .fp8_fast = "hopper-fp8-fast-accumulate"},
-    {.arch = arch::sm_90,
-     .name = "sm_90",
-     .expands_mxfp4 = true,
-     .expands_mxfp8 = true,
-     .splits_k = true,
-     .fp4_tiles = sm90_tiles,
-     .fp8_tiles = sm90_tiles,
-     .walks_bands = true,
-     .grain = 128,
-     .accurate = "mxfp4-accurate-sm90",
-     .fast = "mxfp4-fast-sm90",
-     .bf16 = "mx-bf16-sm90",
-     .dense_bf16 = hopper_bf16,
-     .fp8 = "hopper-fp8-promoted",
-     .fp8_fast = "hopper-fp8-fast-accumulate",
-     .library_fp16 = "cublas-fp16",
-     .library_fp8 = "hopper-fp8-promoted",
-     .library_fp8_fast = "hopper-fp8-fast-accumulate"},
+    host_traits(),
+    sm90_traits,
     {.arch = arch::gfx942,
      .name = "gfx942",
      .expands_mxfp8 = true,
