@@ -139,36 +139,3 @@ TEST_CASE("gemm takes what its workspace has not from elsewhere") {
     for (std::size_t i = bytes; i < workspace.size(); ++i) CHECK(workspace[i] == std::byte{0x5A});
   }
 }
-
-TEST_CASE("the length of a plan is that of the walk along K") {
-  for (const mma_unit& unit : models::all) {
-    for (const index_t promotion : {0, 128, 192}) {
-      for (const int split_k : {1, 3}) {
-        for (const split_order order : {split_order::ascending, split_order::pairwise}) {
-          for (const index_t slice : {1, 64, 100, 256}) {
-            gemm_options o;
-            o.model = unit.model;
-            if (o.model.group == 0) continue;  // has no plan
-            o.promotion = promotion;
-            o.split_k = split_k;
-            o.split_grain = 32;
-            o.order = order;
-            for (const index_t k : {0, 1, 2, 31, 32, 33, 96, 127, 128, 129, 192, 255, 256, 257, 1000, 4096, 4097}) {
-              detail::gemm_planner walked(o.model, slice);
-              walk_k(k, o, walked);
-              const auto size = detail::gemm_plan_size::of(k, o, slice);
-              CAPTURE(unit.name);
-              CAPTURE(k);
-              CHECK(size.positions == walked.positions());
-              CHECK(size.spans == walked.spans());
-            }
-          }
-        }
-      }
-    }
-  }
-  // Any K at once: a walk along this one would take days.
-  gemm_options o;
-  CHECK(detail::gemm_plan_size::of(index_t{1} << 50, o, 256).positions == index_t{1} << 50);
-  CHECK(detail::gemm_plan_size::of(index_t{1} << 50, o, 256).spans == index_t{1} << 42);
-}

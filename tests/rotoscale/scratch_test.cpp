@@ -75,29 +75,6 @@ TEST_CASE("what is lent is used up to the last byte, then the thread's own memor
   CHECK(scratch_stack::of_thread().rest().size() == 64);
 }
 
-TEST_CASE("the second call like another allocates nothing") {
-  const auto call = [](index_t n) {
-    const scratch_array<float> a(n), b(3 * n);
-    for (int i = 0; i < 3; ++i) {
-      const scratch_array<double> inner(n * (i + 1));
-      inner[n * (i + 1) - 1] = 1.0;
-      const scratch_array<char> least(1);
-      least[0] = 'x';
-    }
-    a[n - 1] = b[3 * n - 1] = 0.0f;
-  };
-  for (const index_t n : {10, 1000, 100000}) {
-    call(n);
-    const counted_allocations first;
-    call(n);
-    CHECK(first() <= 1);  // blocks of before become one
-    const counted_allocations now;
-    for (int i = 0; i < 3; ++i) call(n);
-    call(n / 2);
-    CHECK(now() == 0);
-  }
-}
-
 TEST_CASE("a loop lends all threads equal shares of what its thread was lent") {
   for (const int threads : {1, 2, 5}) {
     CAPTURE(threads);

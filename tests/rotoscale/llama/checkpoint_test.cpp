@@ -5,7 +5,6 @@
 #include "rotoscale/llama/checkpoint.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/llama/merge.hpp"
@@ -85,63 +84,7 @@ struct model_case {
 
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-/// Peak resident memory of this process so far, bytes.
-std::uint64_t peak_memory() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) << 10;
-}
-
-/// Other numbers for each parameter, element and seed, set in parts of some rows.
-void load_numbers(llama::session& session, int seed) {
-  std::vector<float> part;
-  for (std::size_t i = 0; i < session.model().parameters().all().size(); ++i) {
-    const llama::parameter& p = session.model().parameters()[i];
-    for (index_t first = 0; first < p.size(); first += static_cast<index_t>(part.size())) {
-      part.resize(static_cast<std::size_t>(std::min<index_t>(1000 * p.cols, p.size() - first)));
-      for (std::size_t e = 0; e < part.size(); ++e) {
-        part[e] = static_cast<float>(first + static_cast<index_t>(e) + 7 * static_cast<index_t>(i) + seed);
-      }
-      session.load(i, part, first);
-    }
-  }
-}
-
-// A sanitizer keeps freed memory: its peak says nothing.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool memory_is_measured = false;
-#else
-constexpr bool memory_is_measured = true;
-#endif
-
 }  // namespace
-
-TEST_CASE("an embedding of 32 MiB is read and written through less than 16 MiB" *
-          doctest::skip(!memory_is_measured)) {  // first: what others leave would hide a rise
-  const scratch_directory scratch;
-  llama::model_config c = small_config(true);
-  c.vocab_size = 1 << 16;
-  c.hidden_size = 128;
-  const auto ops = nn::make_cpu_backend(1);
-  llama::session_options options;
-  options.model.head_chunk = 16;
-  llama::session session(*ops, c, options,
-                         {nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16)});
-  load_numbers(session, 1);  // every page of the session is in memory
-  const std::uint64_t before = peak_memory();
-  llama::write_checkpoint(scratch / "a", session, {});
-  load_numbers(session, 2);
-  const std::uint64_t digest = llama::read_weights({scratch / "a"}, session);
-  llama::write_checkpoint(scratch / "b", session, {});
-  CHECK(peak_memory() - before < std::uint64_t{16} << 20);
-  const std::string written = get(scratch / "a" / "model.safetensors");
-  CHECK(written.size() > std::size_t{1} << 25);
-  CHECK(get(scratch / "b" / "model.safetensors") == written);
-  CHECK(digest == llama::read_weights({scratch / "b"}, session));
-  load_numbers(session, 2);
-  llama::write_checkpoint(scratch / "c", session, {});
-  CHECK(get(scratch / "c" / "model.safetensors") != written);
-}
 
 TEST_CASE("what is written is read, tied and untied, and equal states give equal bytes") {
   for (const bool tied : {false, true}) {
@@ -270,26 +213,6 @@ TEST_CASE("numbers that are not finite are refused by file, tensor and place; mo
         file + ": tensor 'model.norm.weight': element [7] is Inf");
   CHECK(with("model.safetensors", up, 0, std::numeric_limits<float>::max(), "F32") == "(no error)");
   CHECK(with("optimizer.safetensors", "exp_avg_sq." + up, 0, inf, "F32") == "(no error)");
-}
-
-TEST_CASE("truncated files are refused at any length") {
-  const scratch_directory scratch;
-  model_case a(1);
-  a.write(scratch / "a");
-  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    const fs::path path = scratch / "a" / name;
-    const std::string bytes = get(path);
-    for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 3) {
-      put(path, std::string_view(bytes).substr(0, size));
-      CHECK(holds(a.read_message(scratch / "a"), name));
-    }
-    put(path, std::string_view(bytes).substr(0, bytes.size() - 1));
-    CHECK(holds(a.read_message(scratch / "a"), name));
-    put(path, bytes);
-  }
-  CHECK(a.read_message(scratch / "a") == "(no error)");
-  fs::remove(scratch / "a" / "optimizer.safetensors");
-  CHECK(holds(a.read_message(scratch / "a"), "optimizer.safetensors"));
 }
 
 TEST_CASE("scales of another history are refused") {

@@ -19,7 +19,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 namespace oracle = rotoscale::oracle;
-using category = nn::memory_category;
 
 namespace {
 
@@ -52,26 +51,6 @@ void fill_b(session_case& c) {
     c.session.load(i, b);
   }
 }
-
-/// Counts what a quantization is asked for.
-class counting_backend final : public nn::cpu_backend {
- public:
-  using nn::cpu_backend::cpu_backend;
-  struct counts {
-    int calls = 0, rows = 0, columns = 0;
-  };
-  /// By tensor and format.
-  std::map<std::pair<nn::tensor_role, nn::operand_format>, counts> seen;
-
-  void quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
-                const nn::step_state* state) override {
-    counts& c = seen[{to.set->request().tensor, to.set->request().row->format}];
-    ++c.calls;
-    c.rows += to.row;
-    c.columns += to.column;
-    nn::cpu_backend::quantize(q, source, to, state);
-  }
-};
 
 }  // namespace
 
@@ -255,53 +234,6 @@ TEST_CASE("A within 1 / sqrt(in), each target's words its own whatever else is o
   double squares = 0;
   for (const float x : a) squares += static_cast<double>(x) * static_cast<double>(x);
   CHECK(squares / static_cast<double>(a.size()) == doctest::Approx(2.0 / 72).epsilon(5 * 0.0625));
-}
-
-TEST_CASE("the base is quantized once, in both orientations, and no column copy of x or dy is made for it") {
-  counting_backend ops(1);
-  const auto config = small_config(false);
-  llama::session_options o = session_case::options(2, 32, with(adapters(4, 0.1, fused_targets)));
-  o.micro_batches = 2;
-  llama::session s(ops, config, o, {preset("mxfp4_h16")});
-  s.initialize(3);
-  const batch data(4, 32, 64, false), held_out(2, 32, 64, false);
-  for (std::uint64_t step = 0; step < 3; ++step) {
-    nn::step_inputs inputs;
-    inputs.step = step;
-    inputs.learning_rate = 0.01f;
-    s.train_step(inputs, data.tokens, data.targets);
-    s.finish_step();
-    s.evaluate(inputs, held_out.tokens, held_out.targets);
-  }
-  const int layers = 4 * config.num_hidden_layers, passes = 3 * 2, evaluations = 3;
-  const auto& w = ops.seen.at({nn::tensor_role::w, nn::operand_format::mxfp4});
-  CHECK((w.calls == layers && w.rows == layers && w.columns == layers));
-  const auto& x = ops.seen.at({nn::tensor_role::x, nn::operand_format::mxfp4});
-  CHECK((x.calls == layers * (passes + evaluations) && x.columns == 0));
-  const auto& dy = ops.seen.at({nn::tensor_role::dy, nn::operand_format::mxfp4});
-  CHECK((dy.calls == layers * passes && dy.columns == 0));
-  // Nor is there room for one: the operands of the frozen linear layers were laid out without.
-  const nn::memory_plan frozen = s.in_use();
-  o.model.trains = [](const llama::parameter&) { return true; };
-  const nn::memory_plan whole = llama::plan_session(ops, config, o, {preset("mxfp4_h16")});
-  CHECK(frozen[category::activations] < whole[category::activations]);
-}
-
-TEST_CASE("the plan shows base, adapters and moments apart") {
-  const auto ops = nn::make_cpu_backend(1);
-  const auto config = small_config(false);
-  const auto base = llama::plan_session(*ops, config, session_case::options(2, 32, nullptr), {preset("mxfp4_h16")});
-  const auto plan = llama::plan_session(
-      *ops, config, session_case::options(2, 32, with(adapters(8, 0.1, fused_targets))), {preset("mxfp4_h16")});
-  CHECK(plan[category::quantized] == base[category::quantized]);
-  CHECK(base[category::adapters] == 0);
-  const llama::parameter_list list(config, nullptr, adapters(8, 0.1, fused_targets));
-  index_t elements = 0;
-  for (std::size_t i = list.base_count(); i < list.all().size(); ++i) elements += list[i].size();
-  CHECK(list.trained_count() == elements);
-  CHECK(plan[category::adapters] >= static_cast<std::size_t>(elements) * 2);  // BF16, both forms read the same codes
-  CHECK(plan[category::masters] == static_cast<std::size_t>(list.arena_size()) * 4);
-  CHECK(plan[category::moments] == static_cast<std::size_t>(list.arena_size()) * 8);
 }
 
 TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, masks included") {

@@ -211,16 +211,6 @@ TEST_CASE("over budget is refused before anything is allocated, with the plan") 
   CHECK(ops->allocations() == count);
 }
 
-TEST_CASE("sessions one after the other have the same queue") {
-  const auto ops = nn::make_cpu_backend(1);
-  std::optional<nn::queue> first;
-  for (int i = 0; i < 3; ++i) {
-    const llama::session s(*ops, small_config(false), options_for(2, 32), {preset("bf16")});
-    if (!first) first = s.queue();
-    CHECK(s.queue() == *first);
-  }
-}
-
 /// A backend of `most` allocations at a time.
 struct small_backend final : nn::cpu_backend {
   small_backend() : cpu_backend(1) {}

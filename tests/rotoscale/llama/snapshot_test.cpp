@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots: a checkpoint written from one has the bytes of the moment when it was taken, whenever a device makes the
-// copies; and there is one where there is room for it.
+// copies.
 #include "rotoscale/llama/snapshot.hpp"
 
 #include "rotoscale/io/scratch.hpp"
@@ -16,17 +16,12 @@ using namespace rotoscale::testing;
 namespace fs = std::filesystem;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
-using category = nn::memory_category;
 
 namespace {
 
 /// Copies to the host wait on every queue but the first two, until somebody waits for them: as late as a device may be.
 struct late_backend final : nn::cpu_backend {
   late_backend() : cpu_backend(1) {}
-  void* allocate(std::size_t bytes, nn::memory_kind kind) override {
-    if (kind == nn::memory_kind::pinned && bytes >= most_pinned) throw std::bad_alloc();
-    return cpu_backend::allocate(bytes, kind);
-  }
   void order(nn::queue after, const nn::event& before) override {
     run(before.of);
     cpu_backend::order(after, before);
@@ -50,7 +45,6 @@ struct late_backend final : nn::cpu_backend {
 
   std::vector<std::function<void()>> waiting;
   bool ordered = false;
-  std::size_t most_pinned = SIZE_MAX;
 };
 
 llama::session_options with_snapshot(llama::snapshot_use use) {
@@ -105,37 +99,6 @@ TEST_CASE("a checkpoint of a snapshot has the bytes of when it was taken, and st
   check_same_files(folder / "live", folder / "taken");
   CHECK(ops.allocations() == count);
   CHECK(s.in_use().fits(s.plan()));
-}
-
-TEST_CASE("the snapshot is planned, and left out where it does not fit and need not") {
-  late_backend ops;
-  const auto plan_of = [&](const llama::session_options& o) {
-    return llama::plan_session(ops, small_config(false), o, {preset("fp8_delayed")});
-  };
-  auto options = with_snapshot(llama::snapshot_use::if_it_fits);
-  const nn::memory_plan with = plan_of(options), without = plan_of(with_snapshot(llama::snapshot_use::none));
-  CHECK(without[category::snapshot] == 0);
-  CHECK(with[category::snapshot] > with[category::masters] + with[category::moments]);
-  CHECK(with.total() == without.total() + with[category::snapshot]);
-  options.memory_limit = with.total();
-  CHECK(plan_of(options).bytes == with.bytes);
-  options.memory_limit = with.total() - 1;
-  CHECK(plan_of(options).bytes == without.bytes);
-  CHECK(!llama::session(ops, small_config(false), options, {preset("fp8_delayed")}).has_snapshot());
-  options.memory_limit = 0;
-  options.host_memory = 2 * with[category::snapshot];
-  CHECK(plan_of(options).bytes == with.bytes);
-  options.host_memory -= 1;
-  CHECK(plan_of(options).bytes == without.bytes);
-  // What the backend does not have is done without, or missed.
-  options.host_memory = 0;
-  ops.most_pinned = with[category::snapshot];
-  const llama::session s(ops, small_config(false), options, {preset("fp8_delayed")});
-  CHECK(!s.has_snapshot());
-  CHECK(s.plan().bytes == without.bytes);
-  CHECK_THROWS_AS(
-      llama::session(ops, small_config(false), with_snapshot(llama::snapshot_use::required), {preset("fp8_delayed")}),
-      llama::out_of_memory);
 }
 
 }  // namespace snapshot_test

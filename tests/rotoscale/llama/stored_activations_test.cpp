@@ -67,15 +67,6 @@ llama::session_options with(recompute_part recompute, kept_format kept, index_t 
   return o;
 }
 
-/// A model's bytes a token for the backward pass under a recipe.
-double bytes_a_token(const llama::model_config& config, const nn::recipe& r, recompute_part recompute,
-                     kept_format kept) {
-  const auto ops = nn::make_cpu_backend(1);
-  const auto o = with(recompute, kept, 512);
-  const nn::memory_plan plan = llama::plan_session(*ops, config, o, {r});
-  return static_cast<double>(plan[category::activations]) / 1024;
-}
-
 llama::model_config deep_config() {
   llama::model_config c = small_config(false);
   c.num_hidden_layers = 5;
@@ -126,32 +117,6 @@ TEST_CASE("recomputation under adapters with dropout") {
     CAPTURE(to_string(part));
     CHECK(same_bytes(want, run(part)));
   }
-}
-
-TEST_CASE("what is kept, in bytes a token") {
-  // BF16 activations and operands that are not the tensors themselves, so that every byte has a name: the residual
-  // stream at the input of each layer, the first two and the last one, and rstd of the last norm.
-  const nn::recipe r = narrow("mxfp4_h16");
-  const double d = 64, q = 64, kv = 32, f = 96, layers = 5, heads = 4;
-  const auto mxfp4 = [](double columns) { return 2 * (columns / 2 + columns / 32); };  // both forms
-  const double attention = 2 * (q + 2 * kv) + 2 * q + 4 * heads + 4 + mxfp4(d) + mxfp4(q);
-  const double mlp = 2 * 2 * f + 4 + mxfp4(d) + mxfp4(f), middle = 2 * d, stream = 2 * d;
-  const auto bytes = [&](recompute_part part) {
-    return bytes_a_token(deep_config(), r, part, kept_format::as_computed);
-  };
-  const double streams = (layers + 1) * stream + 4;
-  CHECK(bytes(recompute_part::none) == streams + layers * (attention + middle + mlp));
-  const double made = mxfp4(d) + mxfp4(d) + mxfp4(f);
-  CHECK(bytes(recompute_part::elementwise) == streams + made + layers * (attention + middle + mlp - made));
-  CHECK(bytes(recompute_part::attention) == streams + attention + layers * (middle + mlp));
-  CHECK(bytes(recompute_part::mlp) == streams + layers * (attention + middle) + mlp);
-  CHECK(bytes(recompute_part::layer) == streams + attention + middle + mlp);
-  // MXFP8: 33/32 bytes an element instead of two; the stream itself goes to and fro.
-  const double eight = 33.0 / 32;
-  const double packed =
-      2 * stream + 4 +
-      layers * (eight * (d + (q + 2 * kv) + q + d + 2 * f) + 4 * heads + 8 + mxfp4(d) + mxfp4(q) + mxfp4(d) + mxfp4(f));
-  CHECK(bytes_a_token(deep_config(), r, recompute_part::none, kept_format::mxfp8_e4m3) == packed);
 }
 
 namespace {
