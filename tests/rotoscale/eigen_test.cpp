@@ -128,38 +128,6 @@ TEST_CASE("half and bfloat16 keep their bits, and cast to other formats by their
   }
 }
 
-TEST_CASE("NumTraits") {
-  using traits = Eigen::NumTraits<e4m3>;
-  CHECK_FALSE(traits::IsInteger);
-  CHECK(traits::IsSigned);
-  CHECK_FALSE(Eigen::NumTraits<e8m0>::IsSigned);
-  CHECK_FALSE(traits::RequireInitialization);
-  CHECK(static_cast<float>(traits::epsilon()) == 0.125f);
-  CHECK(static_cast<float>(traits::highest()) == 448.0f);
-  CHECK(static_cast<float>(traits::lowest()) == -448.0f);
-  CHECK(static_cast<float>(Eigen::NumTraits<mx_int8>::lowest()) == -2.0f);
-  CHECK(static_cast<float>(traits::dummy_precision()) == 0.125f);
-  CHECK(traits::quiet_NaN().is_nan());
-  CHECK(traits::digits() == 4);
-  CHECK(Eigen::NumTraits<fp16>::digits10() == 3);
-  CHECK(traits::min_exponent() == -5);
-  CHECK(traits::max_exponent() == 9);
-}
-
-TEST_CASE("matrices of small_float are stored, compared and printed") {
-  Eigen::Matrix<e2m1, 2, 2> m;
-  m << e2m1(0.5f), e2m1(-6.0f), e2m1(1.5f), e2m1(0.0f);
-  const auto t = m.transpose().eval();
-  CHECK(t(0, 1) == m(1, 0));
-  CHECK(m == t.transpose());
-  CHECK(m != t);
-  std::ostringstream out;
-  out << m;
-  CHECK(out.str() == "0.5  -6\n1.5   0");
-  m.setConstant(e2m1(2.0f));
-  CHECK(m.cast<float>().sum() == 8.0f);
-}
-
 TEST_CASE("a view becomes a map") {
   std::vector<float> data(60);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i);

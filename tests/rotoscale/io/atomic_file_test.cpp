@@ -169,25 +169,6 @@ TEST_CASE("without an exchange in one step the old directory is moved away, and 
   CHECK(old.filename().string().front() == '.');
 }
 
-TEST_CASE("an atomic directory names what it cannot write") {
-  const scratch_directory dir;
-  put(dir / "file", "x");
-  const auto attempt = [](const fs::path& path) { return message_of([&] { io::atomic_directory out(path); }); };
-  const std::string file = (dir / "file").string();
-  CHECK(attempt(file) == file + ": cannot write: exists and is not a directory");
-  CHECK(attempt(file + "/x") == file + "/x: cannot create the directory: Not a directory");
-  const std::string missing = (dir / "no").string() + "/out";
-  CHECK(attempt(missing) == missing + ": cannot create the directory: No such file or directory");
-  CHECK(attempt(".") == ".: not a name that can be written");
-  const std::string late = (dir / "late").string();
-  CHECK(message_of([&] {
-          io::atomic_directory out(late);
-          put(late, "came between");
-          out.commit();
-        }) == late + ": cannot write: exists and is not a directory");
-  CHECK(dir.entries() == 2);
-}
-
 TEST_CASE("make_directories makes all that is missing, and names what it cannot make") {
   const scratch_directory dir;
   io::make_directories(dir / "a/b/c");
@@ -224,21 +205,6 @@ TEST_CASE("new directories go unless they are kept, but for what was there and w
   CHECK(fs::is_directory(dir / "a/d/e"));
   make("a/f", false, true);
   CHECK(get(dir / "a/f" / "file") == "x");
-}
-
-TEST_CASE("leftovers of killed writers go, and a displaced directory comes back") {
-  const scratch_directory dir;
-  put(dir / ".step-5.tmp-123" / "half", "x");
-  put(dir / ".log.tmp-7-0", "x");
-  put(dir / ".step-6.old-123" / "whole", "6");  // killed between the two renames of displace_directory
-  put(dir / ".step-7.old-123" / "whole", "old");
-  put(dir / "step-7" / "whole", "new");
-  for (const char* name : {".hidden", ".tmp-1", ".x.tmp-", ".x.tmp-1a", "x.tmp-1"}) put(dir / name, "somebody's");
-  io::remove_leftovers(dir.path());
-  CHECK(get(dir / "step-6" / "whole") == "6");
-  CHECK(get(dir / "step-7" / "whole") == "new");
-  CHECK(dir.entries() == 7);
-  io::remove_leftovers(dir / "missing");
 }
 
 }  // namespace atomic_file_test

@@ -95,49 +95,6 @@ TEST_CASE("a log has one writer at a time, and the second changes nothing") {
   CHECK(io::read_jsonl(path).size() == 3);
 }
 
-TEST_CASE("a log that is removed while it is opened is opened again") {
-  const scratch_directory dir;
-  const auto path = dir / "log.jsonl";
-  int opened = 0;
-  const auto open = [&] { return io::detail::descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)); };
-  const auto disturbed = [&] {
-    io::detail::descriptor file = open();
-    if (++opened == 1) std::filesystem::remove(path);
-    if (opened == 2) {  // and another has made a file of the name meanwhile
-      std::filesystem::remove(path);
-      open();
-    }
-    return file;
-  };
-  {
-    const io::detail::descriptor locked = io::detail::open_locked(path, LOCK_EX, disturbed);
-    CHECK(opened == 3);
-    CHECK(io::detail::has_name(locked, path));
-    CHECK(message_of([&] { jsonl_writer log(path); }) ==
-          path.string() + ": cannot write: another process is writing it");
-  }
-  opened = 0;
-  const auto gone = [&] { return ++opened == 1 ? open() : io::detail::descriptor(); };
-  std::filesystem::remove(path);
-  const auto removed = [&] {
-    io::detail::descriptor file = gone();
-    std::filesystem::remove(path);
-    return file;
-  };
-  CHECK_FALSE(io::detail::open_locked(path, LOCK_SH, removed).is_open());
-  CHECK(opened == 2);
-  // Where numbers of files do not last, a run can begin all the same.
-  opened = 0;
-  const auto never = [&] {
-    ++opened;
-    io::detail::descriptor file = open();
-    std::filesystem::remove(path);
-    return file;
-  };
-  CHECK(io::detail::open_locked(path, LOCK_EX, never).is_open());
-  CHECK(opened == 16);
-}
-
 TEST_CASE("read_jsonl drops an unfinished last line, whatever is left of it") {
   const scratch_directory dir;
   const auto path = dir / "log.jsonl";

@@ -260,37 +260,6 @@ TEST_CASE("gaps, overlaps and bytes that belong to no tensor are refused") {
   CHECK(failure("{}", 1) == "m.st: 1 bytes after the last tensor, which ends at data offset 0");
 }
 
-TEST_CASE("every truncation of a valid file is refused by name") {
-  const std::string whole = sample().bytes("x");
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    CAPTURE(size);
-    REQUIRE(failure_of_bytes(whole.substr(0, size)).rfind("m.st: ", 0) == 0);
-  }
-}
-
-TEST_CASE("every changed header byte gives a consistent file or a message") {
-  const std::string whole = sample().bytes("x");
-  const std::size_t header_end = 8 + static_cast<unsigned char>(whole[0]) + 256u * static_cast<unsigned char>(whole[1]);
-  REQUIRE(header_end < whole.size());
-  int accepted = 0;
-  for (std::size_t i = 0; i < header_end; ++i) {
-    std::string values("\0\xff\"{}[],:0 ", 11);
-    for (int bit = 0; bit < 8; ++bit) values += static_cast<char>(whole[i] ^ 1 << bit);
-    for (const char value : values) {
-      std::string bytes = whole;
-      bytes[i] = value;
-      try {
-        check_consistent(safetensors_file::from_bytes("m.st", bytes), bytes.size());
-        ++accepted;
-      } catch (const io::error& e) {
-        REQUIRE(std::string(e.what()).rfind("m.st: ", 0) == 0);
-        REQUIRE(std::string(e.what()).find('\n') == std::string::npos);
-      }
-    }
-  }
-  CHECK(accepted > 100);  // changed names and metadata: the check above was not idle
-}
-
 TEST_CASE("the writer refuses what the reader would refuse") {
   const auto attempt = [](const std::string& name, const std::string& dtype, std::vector<std::int64_t> shape,
                           std::size_t size) {
