@@ -78,12 +78,6 @@ class log_text {
     recipe_ = to;
     return add({{"event", "switch"}, {"step", step}, {"from", from}, {"to", to}, {"val_loss_before", before}});
   }
-  /// A trigger of the schedule's phase that begins at `step` at the latest.
-  log_text& trigger(int step, const std::string& kind) {
-    const std::string phase = "\"from_step\":" + std::to_string(step);
-    text_.insert(text_.find(phase), "\"trigger\":" + json{{"kind", kind}}.dump() + ",");
-    return *this;
-  }
   log_text& resume(int step) { return add({{"event", "resume"}, {"step", step}}); }
   log_text& end(const std::string& status, int step, json loss, const std::vector<double>& windows = {}) {
     return add({{"event", "end"},
@@ -244,19 +238,6 @@ TEST_CASE("summary.json has exactly its keys, and arms come by final loss") {
   CHECK(contains(r.html, "Every arm learned"));
 }
 
-TEST_CASE("the spread over validation windows stands beside the gap in arms.csv, and nowhere else") {
-  // Differences over windows 0.1, 0.3, 0.2: mean 0.2, standard deviation 0.1, standard error 0.1/√3.
-  const result r =
-      report_without_plots({whole("bf16", 5, 2, {1, 2, 3}), whole("x", 5, 2.2, {1.1, 2.3, 3.2}), whole("y", 5, 2.3)});
-  CHECK(contains(r.table, "+0.2000 "));
-  CHECK(contains(r.table, "+0.3000 "));
-  CHECK(!contains(r.table + r.html, "±"));
-  CHECK(!contains(r.html, "0.0577"));
-  CHECK(contains(r.arms,
-                 "2,x,x,ok,2.2,2.2,20000,200,100,5,0.44000000000000006,0.20000000000000018,1,,1,,0.0577350269189"));
-  CHECK(contains(r.arms, "3,y,y,ok,2.3,2.3,20000,200,100,5,0.45999999999999996,0.2999999999999998,1,,1,,\n"));
-}
-
 TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   // Windows that agree to 0.0001 change nothing: their spread is the evaluation's.
   const result r =
@@ -338,64 +319,6 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
   CHECK(contains(r.curves, "bf16,100,10000,2.6,"));
 }
 
-TEST_CASE("seeds that one arm lacks, or that diverged") {
-  std::vector<log_text> logs = three_seeds();
-  logs.erase(logs.begin() + 1);  // x without seed 3: two pairs, t = 12.706
-  const result fewer = report_without_plots(logs);
-  CHECK(contains(fewer.table, "+0.1500 [-0.4853, +0.7853]"));
-  log_text bad("x", {}, 3);
-  bad.eval(0, 5).end("diverged", 50, nullptr);
-  logs.push_back(bad);
-  const result diverged = report_without_plots(logs);
-  CHECK(contains(diverged.table, "2 of 3"));
-  CHECK(contains(diverged.table, "diverged"));
-  CHECK(diverged.summary["arms"][2]["name"] == "x");
-  CHECK(diverged.summary["arms"][2]["final_val_loss"].is_null());
-}
-
-TEST_CASE("seeds whose triggers fire at steps of their own are healed arms, with mean losses on both sides") {
-  const auto healed = [](int seed, int at, double before, double after) {
-    log_text log("heal", {{0, "mxfp4"}, {300, "fp8"}}, seed);
-    log.trigger(300, "plateau").eval(0, 5).eval(50, 3);
-    if (at > 0) {
-      log.add({{"event", "switch"},
-               {"step", at},
-               {"from", "mxfp4"},
-               {"to", "fp8"},
-               {"reason", {{"kind", "plateau"}, {"value", before}}},
-               {"val_loss_before", before},
-               {"val_loss_after", after}});
-    }
-    log.eval(100, 2.5).eval(200, 2.25);
-    return log.end("ok", 200, 2.25);
-  };
-  const result r =
-      report_without_plots({seeded("fp8", 1, 2), seeded("fp8", 2, 2), healed(1, 60, 3, 2.5), healed(2, 90, 2.75, 2.5)});
-  CHECK(contains(r.html, "heal switched from mxfp4 to fp8 at steps 60 to 90, by seed (plateau)."));
-  CHECK(contains(r.html, "On the same weights the loss went from 2.8750 to 2.5000 nats at once."));
-  CHECK(!contains(r.html, "has not been seen"));
-  const result late =
-      report_without_plots({seeded("fp8", 1, 2), seeded("fp8", 2, 2), healed(1, 60, 3, 2.5), healed(2, 0, 0, 0)});
-  CHECK(!contains(late.html, "heal switched"));
-  CHECK(contains(late.html, "heal: what starts its switch to fp8 (plateau) has not been seen by every seed."));
-  const result none = report_without_plots({healed(1, 60, 3, 2.5)});
-  CHECK(contains(none.html, "at step 60 (plateau 3.0)."));
-}
-
-TEST_CASE("runs of one name that differ in more than the seed are refused") {
-  const scratch_directory scratch;
-  const path_variable path("/nonexistent");
-  const auto paths = put_logs(scratch, {seeded("x", 1, 2), seeded("x", 2, 2)});
-  std::string changed = get(paths[1]);
-  changed.replace(changed.find("\"lr\":0.001"), 10, "\"lr\":0.002");
-  put(paths[1], changed);
-  std::ostringstream table;
-  CHECK(contains(message_of([&] {
-                   write_report({paths, (scratch / "out").string(), "", ""}, table);
-                 }),
-                 "generated1.jsonl: arm \"x\" differs from"));
-}
-
 TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, steps below √3") {
   const scratch_directory scratch;
   const auto record = [](const char* event, int step, json layer, const std::string& more) {
@@ -441,46 +364,6 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
       CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
     }
   }
-  // Adapters' own GEMMs are BF16: √3 is for what a trigger measured of all GEMMs.
-  log_text adapted = whole("a", 5, 2);
-  const auto with_lora = [&] {
-    std::string text = adapted.text();
-    const std::string model = "\"model\":{\"hidden_size\":128}";
-    return text.replace(text.find(model), model.size(), model + ",\"lora\":{\"rank\":4}");
-  };
-  put(scratch / "a/log.jsonl", with_lora());
-  const std::string quiet = report(scratch, paths).html, without = get(scratch / "out/plots.gnuplot");
-  CHECK(!contains(quiet, "observed steps below it"));
-  CHECK(contains(quiet, "Of a the &quot;gradient&quot; records are those of the adapters, whose own GEMMs are BF16"));
-  CHECK(contains(quiet, "the gradients of a was not measured (train --statistics-noise does)."));
-  CHECK(!contains(without, "1.7320508075688772 with lines"));
-  if (r.errors.empty()) CHECK(contains(quiet, "noise of the quantized base is not in it"));
-  for (const auto& [step, ratio] : {std::pair{50, 2.5}, {100, 1.5}}) {
-    adapted.add({{"event", "noise"}, {"step", step}, {"gradient_to_noise", ratio}});
-  }
-  put(scratch / "a/log.jsonl", with_lora());
-  const std::string triggered = report(scratch, paths).html;
-  CHECK(
-      contains(triggered, "the noise of all GEMMs. a: least 1.50, at step 100; 1 of 2 observed steps below it. Of a"));
-  CHECK(!contains(triggered, "was not measured"));
-  CHECK(!std::filesystem::exists(scratch / "out/noise_training.svg"));
-  // The same by statistics, of adapters too; of step 100 both have measured.
-  for (const int step : {1, 100}) {
-    for (const int layer : {0, 1}) {
-      const std::string place = R"("linear":"qkv","tensor":"qkv_proj.lora_B","cosine":0.9,"norm_to_noise":)";
-      statistics += record("noise", step, layer, place + std::to_string(step + layer));
-    }
-    statistics += record("noise_step", step, nullptr, "\"norm_to_noise\":" + std::to_string(1.5));
-  }
-  put(scratch / "a/statistics.jsonl", statistics);
-  const result noisy = report(scratch, paths);
-  CHECK(contains(noisy.html, "a: least 1.50, at step 1; 2 of 3 observed steps below it."));
-  CHECK(contains(get(scratch / "out/statistics.csv"), "a,noise_step,100,"));
-  const std::string panels = get(scratch / "out/plots.gnuplot");
-  CHECK(contains(panels, "$noise_training_2_0 << END\n1 1.5\n100 100.5\nEND\n"));
-  CHECK(contains(panels, "$noise_depth_2_0 << END\n0 100\n1 101\nEND\n"));
-  CHECK(contains(panels, "1.7320508075688772 with lines"));
-  if (noisy.errors.empty()) CHECK(std::filesystem::exists(scratch / "out/noise_depth.png"));
   put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})"
                                       "\n");
   std::ostringstream table;
@@ -515,18 +398,6 @@ TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {
   CHECK(contains(r.curves, "heal,150,15000,1.94,"));
 }
 
-TEST_CASE("at the step of the switch the evaluated recipe says which side a loss is on") {
-  log_text healed("heal", {{0, "mxfp4"}, {100, "fp8"}});
-  healed.eval(0, 5.5).eval(100, 2.5).change(100, "fp8", 2.5).eval(100, 2.25).eval(200, 1.7).end("ok", 200, 1.7);
-  log_text fp8("fp8");
-  fp8.eval(0, 5.5).eval(100, 2.0).eval(200, 1.5).end("ok", 200, 1.5);
-  const result r = report_without_plots({healed, fp8});
-  CHECK(contains(r.html,
-                 "+0.5000 nats at the last common evaluation before the switch (step 100) and +0.2500 nats at "
-                 "the first after it (step 100)."));
-  CHECK(count(r.curves, "heal,100,") == 2);
-}
-
 TEST_CASE("a resume supersedes what came after its step") {
   log_text log("bf16");
   log.eval(0, 5.0).step(100, 3.0).eval(100, 2.9).step(200, 9.0).eval(200, 9.0);
@@ -546,17 +417,6 @@ TEST_CASE("a resume supersedes what came after its step") {
   const result r = report_without_plots({log.eval(200, 2.0).end("ok", 200, 2.0)});
   CHECK(contains(r.table, "40.0 %"));
   CHECK(contains(r.curves, "bf16,200,20000,2,"));
-}
-
-TEST_CASE("a second start without a resume is a new run, with one it is the same run") {
-  const std::string again = whole("bf16", 5, 2).text();
-  const scratch_directory scratch;
-  const path_variable path("/nonexistent");
-  put(scratch / "run/log.jsonl", log_text("bf16").eval(0, 4).eval(300, 1).text() + again);
-  CHECK(report(scratch, {(scratch / "run").string()}).summary["arms"][0]["best_val_loss"] == 2.0);
-  put(scratch / "run/log.jsonl", log_text("bf16").eval(0, 4).eval(100, 3).text() +
-                                     log_text("bf16").resume(100).eval(200, 1).end("ok", 200, 1).text());
-  CHECK(contains(report(scratch, {(scratch / "run").string()}).table, "4.0000  1.0000"));
 }
 
 TEST_CASE("incomplete, diverged and stopped arms are listed as what they are") {
@@ -583,29 +443,6 @@ TEST_CASE("incomplete, diverged and stopped arms are listed as what they are") {
   CHECK(!contains(r.html, "Every arm learned"));
   CHECK(contains(r.table, "incomplete"));
   CHECK(!contains(r.html, ">nan"));
-}
-
-TEST_CASE("a baseline without a final loss leaves gaps empty") {
-  log_text killed("bf16");
-  killed.eval(0, 5);
-  const result r = report_without_plots({killed, whole("x", 5, 2)});
-  CHECK(contains(r.arms, "1,x,x,ok,2,2,20000,200,100,5,0.4,,1,,,,\n"));
-  CHECK(contains(report_without_plots({killed}).html, "there is no ranking"));
-}
-
-TEST_CASE("arms that differ in more than the recipe are pointed out") {
-  const scratch_directory scratch;
-  const path_variable path("/nonexistent");
-  const auto paths = put_logs(scratch, {whole("bf16", 5, 2), whole("x", 5, 2.1)});
-  CHECK(!contains(report(scratch, paths).html, "compare with care"));
-  std::string changed = get(paths[1]);
-  changed.replace(changed.find("\"seed\":1"), 8, "\"seed\":2");
-  changed.replace(changed.find("\"lr\":0.001"), 10, "\"lr\":0.002");
-  put(paths[1], changed);
-  const result r = report(scratch, paths);
-  CHECK(r.summary["seed"].is_null());
-  CHECK(contains(r.html,
-                 "compare with care: seed (bf16 1 and x 2) and the configuration&#39;s &quot;train&quot; section."));
 }
 
 TEST_CASE("names cannot break out of HTML, CSV, gnuplot or the terminal") {
@@ -684,22 +521,6 @@ TEST_CASE("bad logs are named, with the line") {
   CHECK(error_of(start + "{\"event\":\"of the future\"}\n") == "(no error)");
 }
 
-TEST_CASE("missing files, missing arguments and equal names") {
-  const scratch_directory scratch;
-  const auto message = [&](const report_options& options) {
-    std::ostringstream table;
-    return message_of([&] { write_report(options, table); });
-  };
-  const std::string out = (scratch / "out").string();
-  CHECK(message({{}, out, "", ""}) == "report: no logs given");
-  CHECK(contains(message({{(scratch / "none").string()}, out, "", ""}), "none: no such log file or run directory"));
-  CHECK(contains(message({{scratch.path().string()}, out, "", ""}), ": no log.jsonl in this directory"));
-  const auto paths = put_logs(scratch, {whole("a", 5, 2), whole("a", 5, 2)});
-  CHECK(message({paths, "", "", ""}) == "report: no output directory given");
-  CHECK(contains(message({paths, out, "", ""}), "generated1.jsonl: arm \"a\" was already read from"));
-  CHECK(contains(message({{paths[0]}, paths[1] + "/out", "", ""}), "cannot create directory"));
-}
-
 TEST_CASE("AMD's published curve: the gap before the switch closes within 45 steps of FP8") {
   const auto gaps = report_parts::amd_healing_gaps();
   REQUIRE(gaps.size() == 6);
@@ -718,44 +539,6 @@ TEST_CASE("AMD's published curve: the gap before the switch closes within 45 ste
   const auto below = measure_shape({{{10, -0.5}}, {{30, 0.1}}}, 20, 100);
   REQUIRE(below.points.size() == 2);
   CHECK((below.points[0].gap == -1.0 && below.points[1].gap == 0.2 && below.before == -0.5));
-}
-
-TEST_CASE("AMD's published curve stands beside ours whatever the gap is, as another model's") {
-  const auto healed = [](double before, double after) {
-    log_text log("healed", {{0, "mxfp4"}, {150, "fp8"}});
-    log.eval(0, 5.0).eval(100, 2.0 + before).change(150, "fp8", 2.0 + before).eval(200, 1.9 + after);
-    return log.end("ok", 200, 1.9 + after);
-  };
-  log_text fp8("fp8");
-  fp8.eval(0, 5.0).eval(100, 2.0).eval(200, 1.9).end("ok", 200, 1.9);
-  const std::string published =
-      "Published, of another model: AMD&#39;s Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step "
-      "339 "
-      "of 550, mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): +0.0205 nats "
-      "before the switch, +0.0005 nats 45 steps (8.2 % of the run) behind it.";
-  const struct {
-    double before, after;
-    const char *sentence, *scale;
-  } cases[] = {
-      {0.2, 0.01,
-       "Shape of healing: +0.2000 nats before the switch, +0.0100 nats 50 steps (25.0 % of the run) behind it.",
-       "healed: +0.2000; AMD"},
-      {0.02, 0.01, "behind it, of a gap that is less than one seed resolves.", "healed: +0.0200; AMD"},
-      {-0.2, 0.01, "there was no gap above zero, so nothing to heal.", "healed: -0.2000; AMD"},
-      {0.0, 0.01, "there was no gap above zero, so nothing to heal.", "healed: no gap before its switch; AMD"}};
-  for (const auto& c : cases) {
-    CAPTURE(c.before);
-    const scratch_directory scratch;
-    const result r = report(scratch, put_logs(scratch, {healed(c.before, c.after), fp8}));
-    CHECK(contains(r.html, published));
-    CHECK(contains(r.html, c.sentence));
-    const std::string script = get(scratch / "out/plots.gnuplot");
-    CHECK(contains(script, "AMD, Llama 2 70B LoRA"));
-    if (r.errors.empty()) CHECK(contains(r.html, c.scale));
-  }
-  // Without an arm to measure against, and with none that heals.
-  CHECK(contains(report_without_plots({healed(0.2, 0.1)}).html, published));
-  CHECK(!contains(report_without_plots({fp8}).html, "AMD"));
 }
 
 }  // namespace llama_report_test

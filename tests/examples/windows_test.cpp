@@ -214,29 +214,6 @@ TEST_CASE("records: what is learnt is part of what the data are") {
   CHECK(fingerprint_of("{\"prompt\": \"abc\", \"answer\": \"d\"}") != one);  // the same tokens
 }
 
-TEST_CASE("what begins as records, or seems to be meant as such") {
-  const std::string mark = "\xEF\xBB\xBF", record = "{\"text\": \"a\"}";
-  CHECK(begins_as_records("\n {\"prompt\": \"a\", \"answer\": \"b\"}\nanything", "f"));
-  CHECK(begins_as_records(record, "f"));
-  CHECK(begins_as_records(mark + record, "f"));
-  for (const char* text : {"", "\n", "text", "{", "{}", "{ int x; }", "{\n  \"text\": \"a\"\n}", "[1]",
-                           "[\n{\"text\": 2}", "\xEF\xBB\xBF", "{\ntext\n{}"}) {
-    CHECK_FALSE(begins_as_records(text, "f"));
-  }
-  const auto failure_of = [](const std::string& text) { return message_of([&] { begins_as_records(text, "f"); }); };
-  const std::string advice = "; --text-format plain takes the file as text";
-  const std::string fault = "no record: it has neither prompt and answer nor text" + advice;
-  CHECK(failure_of("{\"prompt\": \"a\"}") == "f: line 1: " + fault);
-  CHECK(failure_of("\n\n{ \"a\": 1}\n" + record) == "f: line 3: " + fault);
-  CHECK(failure_of("{}\n\n" + record) == "f: line 1: " + fault);
-  for (const std::string& broken :
-       {std::string("{\"text\": \"a\""), "{text: 1}\n" + record, mark + "{\"text\": \"a}\n" + record}) {
-    const std::string message = failure_of(broken);
-    CHECK(message.starts_with("f: line 1, column "));
-    CHECK(message.ends_with(advice));
-  }
-}
-
 TEST_CASE("files of two kinds are refused in either order") {
   const scratch_directory dir;
   const std::string text = (dir / "text").string(), mark = "\xEF\xBB\xBF";
