@@ -235,23 +235,6 @@ TEST_CASE("the environment forces a kernel, and names another table") {
   std::filesystem::remove(path);
 }
 
-TEST_CASE("a selection says what decided") {
-  const auto rows = table(
-      "sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,5,m8,10.25,1,0\n"
-      "sm_90,132,mxfp4,128,4096,4096,accurate,256x256,4,2,m8,12.5,1,0\n");
-  CHECK(selected(rows, gemm_contract::fast, {false, 128, 4096, 4096}).message() ==
-        "fast, 256x256 tiles, 4 stages, split-K 5, raster m8: the fastest measured with M = 128 (10.2 us)");
-  CHECK(selected(rows, gemm_contract::accurate, {false, 100, 4096, 4096}).message() ==
-        "accurate, 256x256 tiles, 4 stages, split-K 2, raster m8: the fastest measured with M = 128 (12.5 us)");
-  CHECK(selected(rows, gemm_contract::fast, {true, 128, 4096, 4096}).message() ==
-        "fast, 128x128 tiles, 6 stages, split-K 4, raster m8: no measurement of this shape on this device; the tile "
-        "and parts of "
-        "K that fill it");
-  const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
-  CHECK(selected(rows, gemm_contract::fast, {false, 1, 1, 32}).message() ==
-        "accurate, split-K 4: ROTOSCALE_GPU_KERNEL");
-}
-
 namespace {
 
 /// Operands of a shape that nobody reads.
@@ -292,13 +275,6 @@ TEST_CASE("select_gemm answers from the library's own table, of which every row 
     CHECK(c.microseconds <= r.us);
     CHECK(gemm_workspace_bytes(p, r.choice.contract, device) == gemm_workspace_bytes(p, c.choice, device));
   }
-}
-
-TEST_CASE("a forced kernel that the device has not is the variable's fault") {
-  const variable force("ROTOSCALE_GPU_KERNEL", "accurate/1/300x300");
-  gemm_selection c;
-  CHECK(select_gemm(problem_of({false, 128, 4096, 4096}), gemm_contract::fast, h200, c).message() ==
-        "ROTOSCALE_GPU_KERNEL: no kernel of this device has this tile");
 }
 
 TEST_CASE("what no kernel takes is refused before it is looked up") {

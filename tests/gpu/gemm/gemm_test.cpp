@@ -468,77 +468,6 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
 }
 
-TEST_CASE("what other devices' kernels do not take is named, wherever it is asked") {
-  const matrix_data a = random_matrix(32, 512, 17, scales_of::ordinary),
-                    b = random_matrix(16, 512, 18, scales_of::ordinary);
-  array<std::uint8_t> out(bytes(32 * 16 * 2));
-  const gemm_problem plain{{out.there}, a.view(), b.view()};
-  gemm_problem placed = plain;
-  placed.b.code_order = placement::aiter_data_16x16;
-  placed.a.scale_order = placed.b.scale_order = placement::aiter_scale;
-  constexpr device_info other{arch::other, 1}, gfx942{arch::gfx942, 304}, gfx950{arch::gfx950, 256};
-  const auto message = [](const device_info& device, gemm_problem p, auto change, gemm_choice choice = {}) {
-    change(p);
-    return check_gemm(p, choice, device).message();
-  };
-  const auto as_it_is = [](gemm_problem&) {};
-  const auto fp8 = [](gemm_problem& p) {
-    p.a.element = p.b.element = formats::e4m3;
-    p.a.k = p.b.k = 256;
-  };
-  const gemm_choice reference{gemm_contract::reference}, parts{gemm_contract::accurate, 2};
-  CHECK(message(other, plain, as_it_is) == "choice.contract: this device has the reference kernel only");
-  CHECK(message(other, plain, as_it_is, reference) == "ok");
-  CHECK(message(other, placed, as_it_is, reference) == "ok");
-
-  CHECK(message(gfx942, plain, as_it_is) == "ok");
-  CHECK(message(gfx942, plain, fp8) == "ok");
-  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.a.k = p.b.k = 96; }) ==
-        "a.k: must be a multiple of 128 on gfx942");
-  CHECK(message(gfx942, plain, [](gemm_problem& p) { p.b.scale_stride = 18; }) ==
-        "b.scale_stride: must be a multiple of 4 on gfx942");
-  CHECK(message(gfx942, plain, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
-  CHECK(message(gfx942, placed, as_it_is) == "a.scale_order: this kernel takes row-major scales");
-  CHECK(message(gfx942, plain, as_it_is, parts) == "choice.split_k: must be 1 for this kernel");
-  const auto tile = [](int size, int band = 0) { return gemm_choice{gemm_contract::fast, 1, {size, size, 0, band}}; };
-  CHECK(message(gfx942, plain, as_it_is, tile(128)) == "ok");
-  CHECK(message(gfx942, plain, as_it_is, tile(256)) ==
-        "choice.schedule.tile_m: no kernel of this device has this tile");
-
-  CHECK(message(gfx950, placed, as_it_is) == "ok");
-  CHECK(message(gfx950, placed, as_it_is, parts) == "ok");
-  CHECK(message(gfx950, placed, as_it_is, tile(256)) == "ok");
-  CHECK(message(gfx950, placed, as_it_is, tile(128)) == "ok");
-  CHECK(message(gfx950, placed, as_it_is, tile(64)) ==
-        "choice.schedule.tile_m: no kernel of this device has this tile");
-  CHECK(message(gfx950, placed, as_it_is, tile(256, 8)) == "choice.schedule.band: must be 0 on this device");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) == "ok");
-  CHECK(message(gfx950, placed, fp8) == "ok");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.code_order = placement::row_major; }) == "ok");
-  CHECK(message(gfx950, plain, fp8) == "a.scale_order: must be aiter_scale on gfx950");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.k = p.b.k = 384; }) ==
-        "a.k: must be a multiple of 256 on gfx950");
-  CHECK(message(gfx950, plain, as_it_is) == "a.scale_order: must be aiter_scale on gfx950");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.a.code_order = placement::nvidia_scale_128x4; }) ==
-        "a.code_order: must be row_major or aiter_data_16x16 on gfx950");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.code_order = placement::nvidia_scale_128x4; }) ==
-        "b.code_order: must be row_major or aiter_data_16x16 on gfx950");
-  const auto of_64_gib = [&](index_t rows) {
-    return message(gfx950, placed, [rows](gemm_problem& p) {
-      p.b.code_order = placement::row_major;
-      p.b.code_stride = index_t{1} << 26;
-      p.b.rows = rows;
-    });
-  };
-  CHECK(of_64_gib(1024) == "ok");
-  CHECK(of_64_gib(1040) == "b.rows: codes must be 64 GiB at most on gfx950");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.scale_order = placement::row_major; }) ==
-        "b.scale_order: must be aiter_scale on gfx950");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { p.b.rows = 24; }) ==
-        "b.rows: this order of codes needs whole tiles");
-  CHECK(message(gfx950, placed, [](gemm_problem& p) { ++p.a.scales; }) == "a.scales: must be aligned to 4 bytes");
-}
-
 TEST_CASE("the reference at both ends of FP32") {
   // One product of 0.25 a block: 2^(sum of scale bytes - 256).
   for (const int sum : {382, 383, 384, 385, 508, 130, 108, 107, 106, 105, 60, 0}) {
@@ -618,30 +547,6 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
     expect(gpu::destroy(graph));
     expect(gpu::destroy(stream));
   }
-}
-
-TEST_CASE("streams that take no work are refused before any launch") {
-  if (!on_device) return;
-  const matrix_data a = random_matrix(16, 64, 60, scales_of::ordinary),
-                    b = random_matrix(16, 64, 61, scales_of::ordinary);
-  const array<std::uint8_t> workspace(bytes(1 << 16));
-  array<std::uint8_t> out(bytes(16 * 16 * 2, 0xA5));
-  const gemm_problem p{{out.there}, a.view(), b.view()};
-  const auto call = [&](gpu::stream on) { return gemm_mxfp4(p, {}, workspace.there, 1 << 16, on); };
-  gpu::stream stream;
-  gpu::graph graph;
-  expect(gpu::create(stream, true));
-  expect(gpu::begin_capture(stream));
-  const status null = call({});
-  CHECK(null.code == error_code::bad_option);
-  CHECK(std::string(null.argument) == "stream");
-  CHECK(call(stream).message() == "ok");  // the refusal has not broken the capture
-  expect(gpu::end_capture(stream, graph));
-  expect(gpu::destroy(graph));
-  expect(gpu::destroy(stream));
-  out.fetch();
-  CHECK(out.here == bytes(out.here.size(), 0xA5));
-  CHECK(call({}).message() == "ok");
 }
 
 TEST_CASE("large GEMMs on a device, sampled") {

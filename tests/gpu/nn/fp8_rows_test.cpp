@@ -92,34 +92,4 @@ TEST_CASE("a layer's FP8 operands are those of what it would write") {
   }
 }
 
-TEST_CASE("bad arguments of layers that cast to FP8") {
-  alignas(16) static float memory[4096];
-  alignas(16) static std::uint8_t bytes[4096];
-  const auto rows = [&](index_t m, index_t n) { return nn::dense_tensor(memory, nn::dtype::fp32, {m, n}); };
-  const gpu::fp8_output to{bytes, nullptr}, none;
-  const auto refused = [](const gpu::status& s, gpu::error_code code, const char* argument) {
-    CAPTURE(s.message());
-    CHECK(s.code == code);
-    CHECK(std::string(s.argument) == argument);
-  };
-  using gpu::error_code;
-  gpu::fp8_options stochastic, e2m1_option;
-  stochastic.rounding = rounding::stochastic;
-  e2m1_option.element = formats::e2m1;
-  refused(gpu::swiglu_quantize(rows(32, 63), {}, {}, nullptr, to, {}), error_code::bad_extent, "gate_up");
-  refused(gpu::swiglu_quantize(rows(32, 64), {}, {}, nullptr, none, {}), error_code::bad_pointer, "out.rows");
-  refused(gpu::swiglu_quantize(rows(32, 64), {}, stochastic, nullptr, to, {}), error_code::bad_option, "o.rounding");
-  refused(gpu::swiglu_quantize(rows(32, 64), {}, e2m1_option, nullptr, to, {}), error_code::bad_option, "o.element");
-  gpu::fp8_output narrow = to;
-  narrow.row_stride = 63;
-  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 64), {}, {}, nullptr, narrow, {}),
-          error_code::bad_extent, "out.row_stride");
-  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 62), {}, {}, nullptr, to, {}), error_code::bad_extent,
-          "gate_up");
-  nn::residual_norm_args norm;
-  norm.x = rows(32, 32);
-  norm.gain = memory;
-  refused(gpu::residual_norm_quantize(norm, {}, nullptr, to, {}), error_code::bad_pointer, "rstd");
-}
-
 }  // namespace nn_fp8_rows_test

@@ -108,35 +108,4 @@ TEST_CASE("a layer's operands are those of what it would write") {
   }
 }
 
-TEST_CASE("bad arguments of layers that quantize") {
-  alignas(16) static float memory[4096];
-  alignas(16) static std::uint8_t bytes[4096];
-  const auto rows = [&](index_t m, index_t n) { return nn::dense_tensor(memory, nn::dtype::fp32, {m, n}); };
-  const gpu::quantized_output to{bytes, bytes, presets::te_rocm}, none;
-  const auto refused = [](const gpu::status& s, gpu::error_code code, const char* argument) {
-    CAPTURE(s.message());
-    CHECK(s.code == code);
-    CHECK(std::string(s.argument) == argument);
-  };
-  using gpu::error_code;
-  refused(gpu::swiglu_quantize(rows(32, 63), {}, mxfp4, to, none, {}), error_code::bad_extent, "gate_up");
-  refused(gpu::swiglu_quantize(rows(32, 64), rows(32, 64), mxfp4, to, none, {}), error_code::bad_extent, "h");
-  refused(gpu::swiglu_quantize(rows(32, 80), {}, mxfp4, to, none, {}), error_code::bad_extent, "source");
-  refused(gpu::swiglu_quantize(rows(32, 64), {}, nvfp4, to, none, {}), error_code::bad_option, "f");
-  refused(gpu::swiglu_backward_quantize(rows(32, 16), rows(32, 32), {}, mxfp4, to, none, {}), error_code::bad_extent,
-          "dh");
-  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 64), {}, square_blocks(mxfp4), to, none, {}),
-          error_code::bad_option, "f");
-  gpu::quantized_output placed = to;
-  placed.scale_order = placement::aiter_scale;
-  refused(gpu::swiglu_backward_quantize(rows(32, 32), rows(32, 64), {}, mxfp4, placed, none, {}),
-          error_code::bad_option, "rows.scale_order");
-  nn::residual_norm_args norm;
-  norm.x = rows(32, 32);
-  norm.gain = norm.rstd = memory;
-  refused(gpu::residual_norm_quantize(norm, mxfp4, none, none, {}), error_code::bad_pointer, "rows.codes");
-  norm.rstd = nullptr;
-  refused(gpu::residual_norm_quantize(norm, mxfp4, to, none, {}), error_code::bad_pointer, "rstd");
-}
-
 }  // namespace nn_quantized_rows_test

@@ -111,33 +111,4 @@ TEST_CASE("a comparison of gradients has the CPU's bytes") {
   }
 }
 
-TEST_CASE("bad arguments of statistics") {
-  alignas(16) static float memory[4096];
-  alignas(16) static nn::operand_statistics to;
-  gemm_operand stored;
-  stored.element = formats::fp32;
-  stored.rows = 4;
-  stored.k = 8;
-  stored.codes = reinterpret_cast<const std::uint8_t*>(memory);
-  stored.code_stride = 32;
-  const auto x = [&](index_t m, index_t n) { return nn::dense_tensor(memory, nn::dtype::fp32, {m, n}); };
-  const auto refused = [](const gpu::status& s, gpu::error_code code, const char* argument) {
-    CAPTURE(s.message());
-    CHECK(s.code == code);
-    CHECK(std::string(s.argument) == argument);
-  };
-  using gpu::error_code;
-  gpu::observed_form by_columns, rotated;
-  by_columns.columns = true;
-  rotated.points = 16;
-  refused(gpu::observe(x(4, 9), stored, {}, &to, memory, sizeof memory, {}), error_code::bad_extent, "stored");
-  refused(gpu::observe(x(4, 8), stored, by_columns, &to, memory, sizeof memory, {}), error_code::bad_extent, "stored");
-  refused(gpu::observe(x(4, 8), stored, rotated, &to, memory, sizeof memory, {}), error_code::bad_option, "how.points");
-  refused(gpu::observe(x(4, 8), stored, {}, nullptr, memory, sizeof memory, {}), error_code::bad_pointer, "to");
-  refused(gpu::observe(x(4, 8), stored, {}, &to, memory, 3, {}), error_code::out_of_memory, "workspace_bytes");
-  refused(gpu::compare(memory, memory, -1, nullptr, memory, 0, {}), error_code::bad_extent, "n");
-  nn::comparison_statistics compared;
-  refused(gpu::compare(memory, memory, 5, &compared, memory, 0, {}), error_code::out_of_memory, "workspace_bytes");
-}
-
 }  // namespace nn_statistics_test
