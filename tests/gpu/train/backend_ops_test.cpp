@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the device backend against the CPU's, by bytes, and coarse operations against their compositions:
-// in host mode, or on a device. Times: --no-skip --test-case=times.
+// in host mode, or on a device.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -247,24 +246,6 @@ TEST_CASE("a fault that a device reports late names the last operation") {
   CHECK(fault.operation() == "device");
   CHECK(fault.of_device());
   CHECK(std::string(fault.what()).starts_with("device: at or before gemm: "));
-}
-
-TEST_CASE("times" * doctest::skip()) {
-  const auto device = make_device();
-  std::printf("%s\n", device->description().c_str());
-  for (const op_case& c : all_cases()) {
-    if (!c.runs_on(*device)) continue;
-    op_scene scene(*device);
-    const op_case::prepared p = c.prepare(scene, false);
-    double best = 1e9;
-    for (int run = 0; run < 5; ++run) {
-      const auto start = std::chrono::steady_clock::now();
-      p.run();
-      device->synchronize(op_scene::queue);
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    std::printf("%10.1f us  %s\n", best * 1e6, c.name.c_str());
-  }
 }
 
 }  // namespace train_backend_ops_test

@@ -43,12 +43,6 @@ std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_ev
                   const char* first = "mxfp4_h16") {
   return llama::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
 }
-/// Of a recipe before a trigger by gradient noise, in a model of 4 layers.
-std::string noise_fault(const nn::recipe& before, std::optional<llama::layer_linear> first_adapter = {}) {
-  std::vector<nn::resolved_phase> phases = phases_of(noise(1, 1, 1), 100);
-  phases[0].recipe = before;
-  return llama::find_trigger_fault(phases, {100, every(1), 4, first_adapter}).value_or("");
-}
 
 }  // namespace
 
@@ -185,75 +179,6 @@ TEST_CASE("a plateau is measured when the run is evaluated") {
   CHECK(fault_of({66, 2, 1}) == "");  // behind 66 and 99
   CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end behind the run and") !=
         std::string::npos);
-}
-
-TEST_CASE("gradient noise needs operands narrower than BF16 in GEMMs that are computed") {
-  const nn::recipe bf16 = llama::load_recipe("bf16"), mxfp4 = llama::load_recipe("mxfp4");
-  constexpr auto qkv = llama::layer_linear::qkv;
-  nn::recipe r = mxfp4;
-  CHECK(noise_fault(r) == "");
-  r.bf16_first_layers = 3;
-  CHECK(noise_fault(r) == "");
-  r.bf16_last_layers = 1;
-  CHECK(noise_fault(r) ==
-        "phases[1].trigger.kind: never fires, since recipe mxfp4 has no quantization noise in this model");
-  r.bf16_first_layers = r.bf16_last_layers = std::numeric_limits<int>::max();
-  CHECK(noise_fault(r) != "");
-  r.head = mxfp4;  // is not one of the layers
-  CHECK(noise_fault(r) == "");
-  for (const auto gemm : {&nn::linear_recipe::fprop, &nn::linear_recipe::dgrad, &nn::linear_recipe::wgrad}) {
-    const bool is_wgrad = gemm == &nn::linear_recipe::wgrad;
-    r = bf16;
-    r.*gemm = mxfp4.*gemm;
-    CHECK(noise_fault(r) == "");
-    CHECK(noise_fault(r, qkv).empty() != is_wgrad);
-    r = bf16;
-    r.head = bf16;
-    (*r.head).*gemm = mxfp4.*gemm;
-    CHECK(noise_fault(r) == "");
-    CHECK(noise_fault(r, qkv).empty() != is_wgrad);
-  }
-  r = bf16;
-  r.dgrad.left = mxfp4.dgrad.left;  // one operand
-  CHECK(noise_fault(r, qkv) == "");
-}
-
-TEST_CASE("beside a frozen base a dgrad GEMM has noise for the adapters in front of it") {
-  using llama::layer_linear;
-  const nn::recipe bf16 = llama::load_recipe("bf16"), mxfp4 = llama::load_recipe("mxfp4");
-  nn::recipe r = bf16;
-  r.dgrad = mxfp4.dgrad;
-  CHECK(noise_fault(r, layer_linear::down) == "");
-  r.bf16_last_layers = 2;
-  CHECK(noise_fault(r, layer_linear::down) == "");
-  r.bf16_first_layers = 1;
-  CHECK(noise_fault(r, layer_linear::down) == "");
-  r.bf16_first_layers = 0;
-  r.bf16_last_layers = 3;  // layer 0 alone
-  CHECK(noise_fault(r, layer_linear::down) ==
-        "phases[1].trigger.kind: never fires, since recipe bf16 quantizes nothing that the gradients of these adapters "
-        "depend on");
-  for (const auto first : {layer_linear::qkv, layer_linear::o, layer_linear::gate_up}) {
-    CHECK(noise_fault(r, first) == "");
-  }
-  CHECK(noise_fault(r) == "");
-  r.head = bf16;
-  CHECK(noise_fault(r, layer_linear::down) != "");
-  (*r.head).dgrad = mxfp4.dgrad;
-  CHECK(noise_fault(r, layer_linear::down) == "");
-  r.head.reset();
-  r.fprop = mxfp4.fprop;
-  CHECK(noise_fault(r, layer_linear::down) == "");
-  llama::lora_config lora;
-  for (const auto& [targets, first] : {std::pair{std::vector<std::string>{"down_proj"}, layer_linear::down},
-                                       {{"down_proj", "up_proj"}, layer_linear::gate_up},
-                                       {{"gate_up_proj", "down_proj"}, layer_linear::gate_up},
-                                       {{"up_proj", "o_proj"}, layer_linear::o},
-                                       {{"down_proj", "v_proj"}, layer_linear::qkv},
-                                       {{"qkv_proj"}, layer_linear::qkv}}) {
-    lora.targets = targets;
-    CHECK(lora.first_linear() == first);
-  }
 }
 
 }  // namespace trigger_test

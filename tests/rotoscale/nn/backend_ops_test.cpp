@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of every backend of this build against the CPU's on one thread, by bytes, and coarse operations
-// against their compositions. Times: backend_ops_test --no-skip --test-case=times.
+// against their compositions.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -92,24 +91,6 @@ TEST_CASE("a backend's contracts are the reference's or have names of their own"
     g.accumulate = "hopper-fp8-promoted";
     const auto agreed = tested->contract(g, 64, 64, 64);
     if (agreed) CHECK(agreed->name == g.accumulate);
-  }
-}
-
-TEST_CASE("times" * doctest::skip()) {
-  for (const auto& tested : tested_backends()) {
-    std::printf("%s\n", tested->description().c_str());
-    for (const op_case& c : all_cases()) {
-      op_scene scene(*tested);
-      const op_case::prepared p = c.prepare(scene, false);
-      double best = 1e9;
-      for (int run = 0; run < 5; ++run) {
-        const auto start = std::chrono::steady_clock::now();
-        p.run();
-        tested->synchronize(op_scene::queue);
-        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-      }
-      std::printf("%10.1f us  %s\n", best * 1e6, c.name.c_str());
-    }
   }
 }
 

@@ -104,29 +104,6 @@ TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of ea
   }
 }
 
-TEST_CASE("what observing leaves has digests") {
-  struct wrong_statistics final : nn::cpu_backend {
-    explicit wrong_statistics(bool of_operands) : cpu_backend(1), operands(of_operands) {}
-    void observe(nn::queue q, nn::const_tensor_view source, nn::operand what, const nn::step_state* state,
-                 nn::operand_statistics* to) override {
-      cpu_backend::observe(q, source, what, state, to);
-      if (operands) ++to->flushed;
-    }
-    void compare(nn::queue q, const float* value, const float* reference, index_t n,
-                 nn::comparison_statistics* to) override {
-      cpu_backend::compare(q, value, reference, n, to);
-      if (!operands) to->product += 1;
-    }
-    bool operands;
-  };
-  nn::cpu_backend good(1);
-  const auto want = digests_of(good, preset("mxfp4"));
-  for (const bool operands : {false, true}) {
-    wrong_statistics bad(operands);
-    CHECK(first_difference(want, digests_of(bad, preset("mxfp4"))).starts_with(operands ? "observe " : "compare "));
-  }
-}
-
 TEST_CASE("a coarse operation runs as the backend has it, and what it writes wrong is named") {
   enum class coarse { none, residual_norm, swiglu, swiglu_backward, rope, cross_entropy };
   struct fused_backend final : nn::cpu_backend {
@@ -187,55 +164,6 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
       CHECK(named.empty() == (c.wrong == coarse::none));
     }
   }
-}
-
-TEST_CASE("graphs are launched while no digests are taken, also those that were captured while they were") {
-  struct counting_backend final : nn::cpu_backend {
-    counting_backend() : cpu_backend(1) {}
-    std::unique_ptr<nn::graph> capture(nn::queue q, std::function<void()> operations) override {
-      ++captures;
-      return cpu_backend::capture(q, std::move(operations));
-    }
-    void launch(nn::queue q, nn::graph& what) override {
-      ++launches;
-      cpu_backend::launch(q, what);
-    }
-    int captures = 0, launches = 0;
-  };
-  counting_backend inner;
-  nn::digest_backend ops(inner);
-  int ran = 0;
-  const auto before = ops.capture({}, [&] { ++ran; });
-  ops.launch({}, *before);
-  CHECK(inner.captures == 1);
-  CHECK(inner.launches == 1);
-  CHECK(ran == 1);
-  ops.take_digests([](const nn::operation_digest&) {});
-  const auto meanwhile = ops.capture({}, [&] { ++ran; });
-  ops.launch({}, *before);
-  ops.launch({}, *meanwhile);
-  CHECK(inner.captures == 1);
-  CHECK(inner.launches == 1);
-  CHECK(ran == 3);
-  ops.take_digests(nullptr);
-  ops.launch({}, *before);
-  ops.launch({}, *meanwhile);
-  ops.launch({}, *meanwhile);
-  CHECK(inner.captures == 2);
-  CHECK(inner.launches == 4);
-  CHECK(ran == 6);
-}
-
-TEST_CASE("a weight has one digest a step and form, however often it is multiplied") {
-  nn::cpu_backend ops(1);
-  nn::recipe r = preset("mxfp4");
-  const auto seen = digests_of(ops, r);
-  const auto count = [&](const std::string& begin) {
-    return std::count_if(seen.begin(), seen.end(), [&](const auto& d) { return d.operation.starts_with(begin); });
-  };
-  // Four linear layers of two decoder layers, and the head.
-  CHECK(count("quantize w by rows ") == 4 * 2 + 1);
-  CHECK(count("quantize w by columns ") == 4 * 2 + 1);
 }
 
 }  // namespace digest_backend_test

@@ -22,12 +22,6 @@ TEST_CASE("memory is aligned to cache lines and zero") {
   }
 }
 
-TEST_CASE("the description names threads") {
-  CHECK(nn::cpu_backend(1).description().starts_with("cpu (1 thread, "));
-  CHECK(nn::cpu_backend(3).description().starts_with("cpu (3 threads, "));
-  CHECK(nn::cpu_backend().threads() >= 1);
-}
-
 namespace {
 
 /// Every row-wise operation once on activations of a type, results in a row; 300 rows make several chunks.
