@@ -43,10 +43,10 @@ inline constexpr int max_gemm_extent = 1 << 20;
 /// A kernel's tile, stages and raster order. They change no bit of a result. Zeros select the device's first tile
 /// (`tiles` of gpu/dialect/arch.hpp), the maximum number of stages, and bands of 8.
 struct gemm_schedule {
-  int tile_m = 0;  ///< output rows per tile; the device has kernels for some shapes
-  int tile_n = 0;  ///< output columns per tile
-  int stages = 0;  ///< shared memory buffers of the copy pipeline
-  int band = 0;    ///< raster order: rows of tiles per band, 2^i up to 64
+  int tile_m = 0;                 ///< output rows per tile; the device has kernels for some shapes
+  int tile_n = 0;                 ///< output columns per tile
+  int stages = 0;                 ///< shared memory buffers of the copy pipeline
+  int band = 0;                   ///< raster order: rows of tiles per band, 2^i up to 64
   bool bands_of_columns = false;  ///< bands are columns of tiles instead
 
   bool operator==(const gemm_schedule&) const = default;

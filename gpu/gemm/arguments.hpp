@@ -58,7 +58,7 @@ struct gemm_arguments {
   float alpha = 1.0f, beta = 0.0f;
   const float *factor_a = nullptr, *factor_b = nullptr;  ///< one number each, null: 1; multiply alpha
   const float* bias = nullptr;                           ///< [n] or null
-  const int* base = nullptr;  ///< exponents of folded rows: A's, then B's from base_b on
+  const int* base = nullptr;                             ///< exponents of folded rows: A's, then B's from base_b on
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< widths of rows, like `base`; null: the kernel takes every tile
   operand_width min_width = operand_width::int8;  ///< width of the first kernel's tiles
