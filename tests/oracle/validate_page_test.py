@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Python and the commands of docs/reference/validate.md, section Files, in the order of the page: each block is run as it stands, and
+"""The Python and the commands of docs/reference/dumps.md in the order of the page: each block is run as it stands, and
 rotoscale-validate must find what it wrote identical. What the page leaves to its reader is defined here: a quantizer's source and
 result, a GEMM's inputs, and a kernel, in float64, whose sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
 safetensors; blocks that import another package are left out, with the command behind them, where it is missing.
@@ -75,8 +75,7 @@ def check_packing(np, pack, unpack, validate):
 def main():
     np, ml_dtypes, _ = oracle.require("numpy", "ml_dtypes", "safetensors")
     validate, page = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).read_text(encoding="utf-8")
-    section = page[page.index("## Files\n"):page.index("\n## Quantizers\n")]
-    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", section, re.M | re.S)
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", page, re.M | re.S)
     ran, left_out, checked, runs, kept = 0, 0, 0, True, {}  # kept: what blocks have defined
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -90,7 +89,7 @@ def main():
                     kept.update(reader.names("torch" in modules))
                     exec(text, kept)
                 continue
-            words = shlex.split(text, comments=True)
+            words = shlex.split(text.replace("\\\n", " "), comments=True)
             if not runs and "--make-case" not in words:
                 continue
             assert words[0] == "rotoscale-validate", f"not a command of this page: {text}"
