@@ -4,6 +4,8 @@
 // flags and logs use these names.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +16,7 @@
 
 namespace rotoscale {
 
-/// Specialised for every type with named values: `static constexpr enum_name<E> table[]`.
+/// A table of enum_name<E> for each type with named values.
 template <class E>
 struct enum_names;
 
@@ -23,6 +25,33 @@ template <class E>
 struct enum_name {
   E value;                ///< the value
   std::string_view name;  ///< its name in text, lower case
+};
+
+namespace detail {
+/// Splits the text of a list of enumerators at its commas.
+template <class E, std::size_t N>
+constexpr std::array<enum_name<E>, N> enumerator_table(const E (&values)[N], std::string_view text) {
+  std::array<enum_name<E>, N> table{};
+  for (std::size_t i = 0; i < N; ++i) {
+    const std::size_t end = text.find(',');
+    table[i] = {values[i], text.substr(0, end)};
+    if (end != text.npos) text.remove_prefix(end + 2);
+  }
+  return table;
+}
+}  // namespace detail
+
+/// Put after an enum, in its namespace: the names are those of the enumerators.
+#define ROTOSCALE_ENUM_NAMES(type, ...)                                  \
+  constexpr auto named_enumerators(type) {                               \
+    using enum type;                                                     \
+    return ::rotoscale::detail::enumerator_table<type>({__VA_ARGS__},    \
+                                                       #__VA_ARGS__);    \
+  }
+template <class E>
+  requires requires { named_enumerators(E{}); }
+struct enum_names<E> {
+  static constexpr auto table = named_enumerators(E{});
 };
 
 template <class E>
@@ -59,72 +88,16 @@ std::vector<std::string> names(E) {
   return all;
 }
 
-template <>
-struct enum_names<scale_rule> {
-  static constexpr enum_name<scale_rule> table[] = {{scale_rule::floor, "floor"},
-                                                    {scale_rule::ceil, "ceil"},
-                                                    {scale_rule::even, "even"},
-                                                    {scale_rule::rceil, "rceil"}};
-};
-
-template <>
-struct enum_names<split_order> {
-  static constexpr enum_name<split_order> table[] = {{split_order::ascending, "ascending"},
-                                                     {split_order::descending, "descending"},
-                                                     {split_order::pairwise, "pairwise"}};
-};
-
-template <>
-struct enum_names<rounding> {
-  static constexpr enum_name<rounding> table[] = {{rounding::nearest_even, "nearest_even"},
-                                                  {rounding::nearest_away, "nearest_away"},
-                                                  {rounding::toward_zero, "toward_zero"},
-                                                  {rounding::up, "up"},
-                                                  {rounding::down, "down"},
-                                                  {rounding::to_odd, "to_odd"},
-                                                  {rounding::stochastic, "stochastic"}};
-};
-
-template <>
-struct enum_names<overflow> {
-  static constexpr enum_name<overflow> table[] = {
-      {overflow::saturate, "saturate"}, {overflow::to_inf, "to_inf"}, {overflow::to_nan, "to_nan"}};
-};
-
-template <>
-struct enum_names<specials> {
-  static constexpr enum_name<specials> table[] = {
-      {specials::none, "none"}, {specials::nan_only, "nan_only"}, {specials::ieee, "ieee"}, {specials::fnuz, "fnuz"}};
-};
-
-template <>
-struct enum_names<block_axis> {
-  static constexpr enum_name<block_axis> table[] = {{block_axis::row, "row"}, {block_axis::column, "column"}};
-};
-
-template <>
-struct enum_names<placement> {
-  static constexpr enum_name<placement> table[] = {{placement::row_major, "row_major"},
-                                                   {placement::column_major, "column_major"},
-                                                   {placement::aiter_data_16x16, "aiter_data_16x16"},
-                                                   {placement::aiter_scale, "aiter_scale"},
-                                                   {placement::hipblaslt_scale_32x8, "hipblaslt_scale_32x8"},
-                                                   {placement::nvidia_scale_128x4, "nvidia_scale_128x4"}};
-};
-
-template <>
-struct enum_names<block_policy::nan_rule> {
-  using enum block_policy::nan_rule;
-  static constexpr enum_name<block_policy::nan_rule> table[] = {
-      {ignore, "ignore"}, {ignore_unless_all, "ignore_unless_all"}, {nan_scale, "nan_scale"}};
-};
-
-template <>
-struct enum_names<block_policy::infinity_rule> {
-  using enum block_policy::infinity_rule;
-  static constexpr enum_name<block_policy::infinity_rule> table[] = {
-      {exponent_128, "exponent_128"}, {largest_scale, "largest_scale"}, {nan_scale, "nan_scale"}};
-};
+ROTOSCALE_ENUM_NAMES(scale_rule, floor, ceil, even, rceil)
+ROTOSCALE_ENUM_NAMES(split_order, ascending, descending, pairwise)
+ROTOSCALE_ENUM_NAMES(rounding, nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic)
+ROTOSCALE_ENUM_NAMES(overflow, saturate, to_inf, to_nan)
+ROTOSCALE_ENUM_NAMES(specials, none, nan_only, ieee, fnuz)
+ROTOSCALE_ENUM_NAMES(block_axis, row, column)
+ROTOSCALE_ENUM_NAMES(placement, row_major, column_major, aiter_data_16x16, aiter_scale, hipblaslt_scale_32x8,
+                     nvidia_scale_128x4)
+ROTOSCALE_ENUM_NAMES(block_policy::nan_rule, ignore, ignore_unless_all, nan_scale)
+ROTOSCALE_ENUM_NAMES(block_policy::infinity_rule, exponent_128, largest_scale, nan_scale)
 
 template <>
 struct enum_names<block_policy> {

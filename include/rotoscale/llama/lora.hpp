@@ -41,6 +41,7 @@ enum class lora_init {
   kaiming_uniform,  ///< within 1 / sqrt(in), as PEFT does
   xavier_normal     ///< standard deviation sqrt(2 / (in + rank)), as Megatron's adapters do
 };
+ROTOSCALE_ENUM_NAMES(lora_init, kaiming_uniform, xavier_normal)
 
 /// Adapters of a run. The defaults are those of MLPerf's llama2_70b_lora.
 struct lora_config {
@@ -72,16 +73,6 @@ struct lora_config {
   }
 };
 
-}  // namespace rotoscale::llama
-
-namespace rotoscale {
-template <>
-struct enum_names<llama::lora_init> {
-  static constexpr enum_name<llama::lora_init> table[] = {{llama::lora_init::kaiming_uniform, "kaiming_uniform"},
-                                                          {llama::lora_init::xavier_normal, "xavier_normal"}};
-};
-
-namespace llama {
 using rotoscale::from_string;
 using rotoscale::names;
 using rotoscale::to_string;
@@ -141,5 +132,4 @@ inline std::optional<std::string> find_fault(const lora_config& c) {
   return std::nullopt;
 }
 
-}  // namespace llama
-}  // namespace rotoscale
+}  // namespace rotoscale::llama

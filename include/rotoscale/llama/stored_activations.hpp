@@ -22,32 +22,17 @@ enum class recompute_part {
   mlp,          ///< from the residual stream behind attention to the down projection: kept is that stream
   layer         ///< both: only the layer's input is kept
 };
+ROTOSCALE_ENUM_NAMES(recompute_part, none, elementwise, attention, mlp, layer)
 /// How the tensors that are kept for the backward pass (inputs of norms, query-key-value, attention's result, gate-up)
 /// are stored. Operands of weight gradients, and tensors of one number a token, stay as they are.
 enum class kept_format {
   as_computed,  ///< as the recipe's `activations`
   mxfp8_e4m3    ///< E4M3 in blocks of 32 features, scales rounded up, so that nothing saturates
 };
+ROTOSCALE_ENUM_NAMES(kept_format, as_computed, mxfp8_e4m3)
 
 /// What the quantizer is told for 8 bits.
 inline constexpr nn::operand_recipe kept_mxfp8 = {nn::operand_format::mxfp8_e4m3, scale_rule::rceil};
-
-}  // namespace rotoscale::llama
-
-namespace rotoscale {
-template <>
-struct enum_names<llama::recompute_part> {
-  using enum llama::recompute_part;
-  static constexpr enum_name<llama::recompute_part> table[] = {
-      {none, "none"}, {elementwise, "elementwise"}, {attention, "attention"}, {mlp, "mlp"}, {layer, "layer"}};
-};
-template <>
-struct enum_names<llama::kept_format> {
-  using enum llama::kept_format;
-  static constexpr enum_name<llama::kept_format> table[] = {{as_computed, "as_computed"}, {mxfp8_e4m3, "mxfp8_e4m3"}};
-};
-
-namespace llama {
 
 /// A sentence that says what cannot be, or nothing.
 inline std::optional<std::string> find_fault(const model_config& c, recompute_part recompute, kept_format kept) {
@@ -68,5 +53,4 @@ inline std::optional<std::string> find_fault(const model_config& c, recompute_pa
   return whole("2 * intermediate_size", 2 * index_t{c.intermediate_size});
 }
 
-}  // namespace llama
-}  // namespace rotoscale
+}  // namespace rotoscale::llama

@@ -35,6 +35,9 @@ enum class memory_category {
   snapshot,     ///< what a checkpoint in the making holds and steps change, in pinned memory
   transfers     ///< inputs and results of the steps in flight, in pinned memory
 };
+ROTOSCALE_ENUM_NAMES(memory_category, weights, masters, gradients, moments, quantized, adapters, stash, activations,
+                     workspace, snapshot, transfers)
+ROTOSCALE_ENUM_NAMES(dtype, fp32, bf16, fp64, e4m3, e5m2, u8, i32, i64)
 inline constexpr int memory_categories = 11;  ///< how many there are
 /// Where a category's memory lies.
 constexpr memory_kind kind_of(memory_category c) {
@@ -171,20 +174,3 @@ class memory_cursor {
 };
 
 }  // namespace rotoscale::nn
-
-namespace rotoscale {
-template <>
-struct enum_names<nn::memory_category> {
-  using enum nn::memory_category;
-  static constexpr enum_name<nn::memory_category> table[] = {
-      {weights, "weights"},     {masters, "masters"},   {gradients, "gradients"}, {moments, "moments"},
-      {quantized, "quantized"}, {adapters, "adapters"}, {stash, "stash"},         {activations, "activations"},
-      {workspace, "workspace"}, {snapshot, "snapshot"}, {transfers, "transfers"}};
-};
-template <>
-struct enum_names<nn::dtype> {
-  using enum nn::dtype;
-  static constexpr enum_name<nn::dtype> table[] = {{fp32, "fp32"}, {bf16, "bf16"}, {fp64, "fp64"}, {e4m3, "e4m3"},
-                                                   {e5m2, "e5m2"}, {u8, "u8"},     {i32, "i32"},   {i64, "i64"}};
-};
-}  // namespace rotoscale

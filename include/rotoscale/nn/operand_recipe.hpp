@@ -27,6 +27,8 @@ enum class operand_format {
   nvfp4,
   dequantized  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
 };
+ROTOSCALE_ENUM_NAMES(operand_format, fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3,
+                     mxfp8_e5m2, nvfp4, dequantized)
 
 /// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
 struct block_recipe {
@@ -44,6 +46,7 @@ enum class sign_kind {
   mask,   ///< the recipe's own, for all layers
   step    ///< drawn anew each step, for each layer and GEMM
 };
+ROTOSCALE_ENUM_NAMES(sign_kind, none, layer, mask, step)
 
 /// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
 /// cancel.
@@ -113,26 +116,7 @@ constexpr bool is_source(const operand_recipe& o, dtype source) {
 /// Only fp32 and bf16.
 constexpr dtype storage_for(operand_format f) { return f == operand_format::bf16 ? dtype::bf16 : dtype::fp32; }
 
-}  // namespace rotoscale::nn
-
-namespace rotoscale {
-template <>
-struct enum_names<nn::operand_format> {
-  using enum nn::operand_format;
-  static constexpr enum_name<nn::operand_format> table[] = {{fp32, "fp32"},
-                                                            {bf16, "bf16"},
-                                                            {fp8_e4m3, "fp8_e4m3"},
-                                                            {fp8_e5m2, "fp8_e5m2"},
-                                                            {mxfp4, "mxfp4"},
-                                                            {mxfp6_e2m3, "mxfp6_e2m3"},
-                                                            {mxfp6_e3m2, "mxfp6_e3m2"},
-                                                            {mxfp8_e4m3, "mxfp8_e4m3"},
-                                                            {mxfp8_e5m2, "mxfp8_e5m2"},
-                                                            {nvfp4, "nvfp4"},
-                                                            {dequantized, "dequantized"}};
-};
-
-namespace nn::detail {
+namespace detail {
 /// Codes of at most 8 bits need scales, of their tensor or of their blocks.
 constexpr bool narrow_formats_have_scales() {
   for (const auto& f : enum_names<operand_format>::table) {
@@ -142,11 +126,6 @@ constexpr bool narrow_formats_have_scales() {
   return true;
 }
 static_assert(narrow_formats_have_scales(), "name each format of at most 8 bits in is_fp8 or in has_blocks");
-}  // namespace nn::detail
-template <>
-struct enum_names<nn::sign_kind> {
-  using enum nn::sign_kind;
-  static constexpr enum_name<nn::sign_kind> table[] = {
-      {none, "none"}, {layer, "layer"}, {mask, "mask"}, {step, "step"}};
-};
-}  // namespace rotoscale
+}  // namespace detail
+
+}  // namespace rotoscale::nn

@@ -35,11 +35,14 @@ struct linear_recipe {
 
 /// Which history entries of a tensor's amax make its next scale.
 enum class amax_algorithm { max, most_recent };
+ROTOSCALE_ENUM_NAMES(amax_algorithm, max, most_recent)
 /// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
 enum class frozen_scale { unscaled, amax };
+ROTOSCALE_ENUM_NAMES(frozen_scale, unscaled, amax)
 /// When recorded maxima become scales: behind each micro-batch (Transformer Engine), or once a step, so that a batch
 /// gives the same bits in micro-batches of one rank as on as many ranks.
 enum class scale_update { micro_batch, step };
+ROTOSCALE_ENUM_NAMES(scale_update, micro_batch, step)
 
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
@@ -59,6 +62,7 @@ enum class backward_kind {
   high_precision,  ///< the tensors as BF16
   dequantized      ///< the forward pass's quantized x and w, as BF16; dy as BF16
 };
+ROTOSCALE_ENUM_NAMES(backward_kind, none, high_precision, dequantized)
 
 /// Contracts of the three GEMMs of layers whose formats are not the recipe's to choose.
 struct accumulate_recipe {
@@ -160,33 +164,6 @@ inline recipe override_backward(recipe r, backward_kind kind) {
   return r;
 }
 
-}  // namespace rotoscale::nn
-
-namespace rotoscale {
-template <>
-struct enum_names<nn::amax_algorithm> {
-  static constexpr enum_name<nn::amax_algorithm> table[] = {{nn::amax_algorithm::max, "max"},
-                                                            {nn::amax_algorithm::most_recent, "most_recent"}};
-};
-template <>
-struct enum_names<nn::backward_kind> {
-  using enum nn::backward_kind;
-  static constexpr enum_name<nn::backward_kind> table[] = {
-      {none, "none"}, {high_precision, "high_precision"}, {dequantized, "dequantized"}};
-};
-
-template <>
-struct enum_names<nn::frozen_scale> {
-  static constexpr enum_name<nn::frozen_scale> table[] = {{nn::frozen_scale::unscaled, "unscaled"},
-                                                          {nn::frozen_scale::amax, "amax"}};
-};
-template <>
-struct enum_names<nn::scale_update> {
-  static constexpr enum_name<nn::scale_update> table[] = {{nn::scale_update::micro_batch, "micro_batch"},
-                                                          {nn::scale_update::step, "step"}};
-};
-
-namespace nn {
 using rotoscale::from_string;
 using rotoscale::names;
 using rotoscale::to_string;
@@ -292,5 +269,4 @@ void describe(Visitor&& v, recipe& r) {
   v("attention", r.attention, "contract of attention: FP32 chains, or tiles on a matrix unit by name");
 }
 
-}  // namespace nn
-}  // namespace rotoscale
+}  // namespace rotoscale::nn

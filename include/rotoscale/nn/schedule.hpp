@@ -18,10 +18,13 @@ namespace rotoscale::nn {
 /// of 1, no history (AMD's healing). `keep`: a tensor keeps its state where its FP8 format stays. `seed`: from maxima
 /// of a pass under the recipe before, on the data of the coming step.
 enum class scale_handover { reset, keep, seed };
+ROTOSCALE_ENUM_NAMES(scale_handover, reset, keep, seed)
 /// Which GEMMs take a phase's recipe; the others keep that of the phase before.
 enum class gemm_scope { all, forward, backward };
+ROTOSCALE_ENUM_NAMES(gemm_scope, all, forward, backward)
 /// What a trigger observes: validation loss, or gradient norm against quantization noise.
 enum class trigger_kind { plateau, gradient_noise };
+ROTOSCALE_ENUM_NAMES(trigger_kind, plateau, gradient_noise)
 
 /// Starts a phase by what is measured in the phase before.
 struct trigger {
@@ -94,27 +97,6 @@ inline std::vector<schedule> schedules() {
 
 }  // namespace presets
 
-}  // namespace rotoscale::nn
-
-namespace rotoscale {
-template <>
-struct enum_names<nn::scale_handover> {
-  using enum nn::scale_handover;
-  static constexpr enum_name<nn::scale_handover> table[] = {{reset, "reset"}, {keep, "keep"}, {seed, "seed"}};
-};
-template <>
-struct enum_names<nn::gemm_scope> {
-  using enum nn::gemm_scope;
-  static constexpr enum_name<nn::gemm_scope> table[] = {{all, "all"}, {forward, "forward"}, {backward, "backward"}};
-};
-template <>
-struct enum_names<nn::trigger_kind> {
-  using enum nn::trigger_kind;
-  static constexpr enum_name<nn::trigger_kind> table[] = {{plateau, "plateau"}, {gradient_noise, "gradient_noise"}};
-};
-
-namespace nn {
-
 template <class Visitor>
 void describe(Visitor&& v, trigger& t) {
   v("kind", t.kind, "plateau of the validation loss, or gradient_noise: gradient norm to quantization noise");
@@ -151,5 +133,4 @@ void describe(Visitor&& v, resolved_phase& p) {
   v("trigger", p.trigger, "what starts it; null: the step");
 }
 
-}  // namespace nn
-}  // namespace rotoscale
+}  // namespace rotoscale::nn
