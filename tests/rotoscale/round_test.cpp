@@ -350,19 +350,6 @@ TEST_CASE("stochastic rounding, all words of up to 10 bits: exactly the truncate
   }
 }
 
-TEST_CASE("stochastic rounding is unbiased over evenly spread 32-bit words") {
-  // Words i * 2^32 / n + half a step are spread evenly: exactly fraction * n of them round up, for fractions in n-ths.
-  const std::uint32_t n = 1024;
-  for (std::uint32_t m = 0; m < n; ++m) {
-    const float x = 2.0f + static_cast<float>(m) / static_cast<float>(n);  // between the codes of 2 and 3
-    std::uint32_t up = 0;
-    for (std::uint32_t i = 0; i < n; ++i) {
-      up += encode(formats::e2m1, x, rounding::stochastic, overflow::saturate, i * (1u << 22) + (1u << 21)) == 5;
-    }
-    REQUIRE(up == m);
-  }
-}
-
 namespace {
 
 /// Codes of 64 FP32 numbers of `F` under every rounding (all overflow modes in turn), as a table.

@@ -167,33 +167,6 @@ TEST_SUITE("slow") {
   TEST_CASE("every rule and element by its definition: all FP32 amax") { compare_rules(1); }
 }
 
-TEST_CASE("the even rule's thresholds: mantissa 1.75 for one bit, 1.875 for two, 1.9375 for three") {
-  const auto even = [](float amax, const format& element) {
-    return int{shared_scale(fp32_bits(amax), element, scale_rule::even, policies::te_rocm)};
-  };
-  CHECK(even(1.75f, formats::e2m1) == even(1.0f, formats::e2m1) + 1);
-  CHECK(even(std::nextafter(1.75f, 1.0f), formats::e2m1) == even(1.0f, formats::e2m1));
-  CHECK(even(1.875f, formats::e5m2) == even(1.0f, formats::e5m2) + 1);
-  CHECK(even(std::nextafter(1.875f, 1.0f), formats::e5m2) == even(1.0f, formats::e5m2));
-  CHECK(even(1.9375f, formats::e4m3) == even(1.0f, formats::e4m3) + 1);
-  CHECK(even(std::nextafter(1.9375f, 1.0f), formats::e4m3) == even(1.0f, formats::e4m3));
-  // INT8 has six mantissa bits below 2: 127/64 is its largest number, and 127.5/64 rounds up to 2.
-  CHECK(even(1.9921875f, formats::int8) == even(1.0f, formats::int8) + 1);
-  CHECK(even(std::nextafter(1.9921875f, 1.0f), formats::int8) == even(1.0f, formats::int8));
-}
-
-TEST_CASE("rceil: a block maximum just above the largest element takes the next scale") {
-  const auto rceil = [](float amax, const format& element) {
-    return int{shared_scale(fp32_bits(amax), element, scale_rule::rceil, policies::ocp)};
-  };
-  for (const auto& f : elements()) {
-    CAPTURE(f.name);
-    const auto largest = static_cast<float>(f.max);
-    CHECK(rceil(largest, f.value) == 127);
-    CHECK(rceil(std::nextafter(largest, 1e9f), f.value) == 128);
-  }
-}
-
 TEST_CASE("zero byte and least byte are the policy's") {
   const block_policy policy{125, 3, nan_rule::ignore, infinity_rule::largest_scale};
   CHECK(shared_scale(0, formats::e2m1, scale_rule::floor, policy) == 125);

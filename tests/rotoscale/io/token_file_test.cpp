@@ -128,19 +128,4 @@ TEST_CASE("tokens that do not fit leave no file") {
   CHECK(dir.entries() == 0);
 }
 
-TEST_CASE("a file that is cut short while it is open is an error, no signal") {
-  const scratch_directory dir;
-  token_file_writer writer(dir / "t.bin", token_kind::gpt2);
-  writer.write(std::vector<std::int32_t>(10000, 7));
-  writer.commit();
-  const token_file file = token_file::open(dir / "t.bin");
-  fs::resize_file(dir / "t.bin", 2000);
-  std::vector<std::int32_t> tokens(10);
-  const std::string message = (dir / "t.bin").string() + ": was cut short while it was read: 2000 bytes of 21024";
-  CHECK(message_of([&] { file.read(9000, tokens); }) == message);
-  CHECK(message_of([&] { file.for_each_chunk([](std::span<const std::int32_t>) {}); }) == message);
-  fs::remove(dir / "t.bin");
-  token_file_writer(dir / "t.bin", token_kind::gpt2).commit();  // another file of that name
-}
-
 }  // namespace token_file_test
