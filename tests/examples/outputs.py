@@ -9,7 +9,7 @@ usage: outputs.py [--write] ROOT BUILD
   the line `<!-- WHAT -->` and the line `<!-- end -->` must be
     examples/NAME.cpp         that file from its first line of code on
     examples/NAME.out         that recorded output
-    recipes                   a table of the presets
+    recipes                   two tables of the presets
     recipe NAME               the preset as mini-llama logs it
     schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
     models                    the models that rotoscale-validate lists
