@@ -15,6 +15,7 @@ usage: tests/run.sh [options]
   --portability   instead of the release build: the whole tree with -Werror for five x86-64 processors by each of g++,
                   clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
   --port NAME     that for one of them, as clang++-22-haswell, so that several machines share the hours
+  --aarch64       also cross-compiles headers, examples and digest for aarch64 and runs them under qemu
   --werror        warnings are errors; the default where CI=true, since they differ from compiler to compiler
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
@@ -25,19 +26,20 @@ END
 
 slow=no
 amd=no
+aarch64=no
 sanitize=no
 portability=no
 only_port=
 werror=false
 quick=true
-# On every change all warnings of the release flags, those of programs and of kernels in host mode too.
-if [ "${CI:-}" = true ]; then werror=true quick=false; fi
+if [ "${CI:-}" = true ]; then werror=true; fi
 filter=
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
   case $1 in
     --slow) slow=yes ;;
     --amd) amd=yes ;;
+    --aarch64) aarch64=yes ;;
     --sanitize) sanitize=yes ;;
     --portability) portability=yes ;;
     --werror) werror=true ;;
@@ -64,8 +66,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-# What is exhaustive, or looks for warnings, does it at the flags of a release.
-if [ $slow = yes ] || [ $werror = true ]; then quick=false; fi
+# Exhaustive tests have the flags of a release.
+if [ $slow = yes ]; then quick=false; fi
 if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
   echo "tests/run.sh: --jobs needs a positive number, not ${jobs@Q}" >&2
   exit 2
@@ -74,6 +76,7 @@ fi
 need_packages meson ninja-build g++ 'clang-14|clang-19' libeigen3-dev doctest-dev libcli11-dev \
   nlohmann-json3-dev zlib1g-dev libsentencepiece-dev libbenchmark-dev gnuplot-nox pkgconf cmake doxygen python3
 if [ $slow = yes ]; then need_packages 'libclang-rt-14-dev|libclang-rt-19-dev'; fi
+if [ $aarch64 = yes ]; then need_packages g++-aarch64-linux-gnu qemu-user; fi
 if [ $amd = yes ]; then need_packages clang-22 clang-tools-22 lld-22 libamdhip64-dev; fi
 
 # The more sources are one, the more g++ 12 inlines into kernels in host mode, and calls what it then cannot follow uninitialized.
@@ -83,8 +86,7 @@ logs=()
 # No test needs benchmarks: that they compile is looked at where CI=true and by --portability. (Meson 1.0.1 has them in `all`, and newer
 # Mesons leave what only tests need out of it.)
 targets=(meson-test-prereq)
-if [ "${CI:-}" = true ] || [ $portability = yes ]; then targets+=(all); fi
-if [ $sanitize = no ] && [ ${#targets[@]} -gt 1 ]; then targets+=(benchmarks); fi
+if [ $portability = yes ]; then targets+=(all benchmarks); fi
 
 # run_tests DIRECTORY MESON_TEST_OPTION...: configures with ${options[@]}, builds, runs what --slow and --filter ask
 # for, notes where the log is. A build that fails leaves no log, which tests/summary.py counts as a failure.
@@ -117,6 +119,18 @@ for test in json.load(sys.stdin):
   # With a wrapper Meson gives the log another name.
   local wrapped=$directory/meson-logs/testlog-setarch.json
   if [ -f "$wrapped" ]; then mv "$wrapped" "$log"; fi
+}
+
+# also NAME COMMAND...: runs a command, which counts as one test.
+also() {
+  local name=$1 log=build/meson-logs/also-$1.json status=0 result=OK
+  shift
+  logs+=("$log")
+  mkdir -p build/meson-logs
+  echo "== $*"
+  "$@" || status=$?
+  if [ $status -eq 77 ]; then result=SKIP; elif [ $status -ne 0 ]; then result=FAIL; fi
+  printf '{"name": "%s", "result": "%s"}\n' "$name" $result >"$log"
 }
 
 # Can this processor run what -march=$1 compiles to?
@@ -173,7 +187,7 @@ if [ $portability = yes ]; then
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given. With assertions, but for the slow suite.
   ndebug=$([ $slow = yes ] && echo true || echo false)
-  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled -Dexamples=enabled -Dbench=enabled "${at_once[@]}")
+  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled -Dexamples=enabled -Dbench=disabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   run_tests build
   # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.
@@ -184,7 +198,9 @@ elif [ $sanitize = no ]; then
         tests/llama_tests.p/rotoscale_llama_model_test.cpp.o tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o \
         examples/llama/mini-llama examples/validate/rotoscale-validate
     done
+    also benchmarks bench/run.sh --quick
   fi
+  if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
 else
   # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.
   common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1
