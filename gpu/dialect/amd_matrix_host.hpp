@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// amd_matrix.hpp in host mode. A matrix instruction collects the wave's fragments into two operands of 16 rows and
-// computes each result under the mma_model of the unit: by accumulate_ref, or, where all numbers are finite and the
-// model is of late_c form, as AMD's all are, by the same steps on integers.
+// amd_matrix.hpp in host mode. A matrix instruction collects the wave's fragments as two operands of 16 rows and
+// computes each result under the unit's mma_model. Finite numbers under a late_c model (all of AMD's) take an integer
+// fast path with the same steps; others take accumulate_ref.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace rotoscale::gpu::amd {
 
-/// An instruction: its unit, what it multiplies, and in how many runs of k a lane holds its bytes.
+/// A matrix instruction: unit, operand formats, k, bytes per lane, and the number of runs of k that those bytes form.
 struct matrix_form {
   mma_unit unit;
   format a, b;
@@ -24,15 +24,14 @@ struct matrix_form {
   constexpr int row_bytes() const { return 4 * lane_bytes; }
 };
 
-/// What a lane hands to a matrix instruction.
+/// A lane's arguments of a matrix instruction.
 struct matrix_registers {
   const void *a, *b;
   float4* d;
   std::uint8_t scale_a = 0, scale_b = 0;
 };
 
-/// 16 rows of an instruction's operand: codes and scales, and for the fast form numbers and their exponents, scales
-/// included.
+/// 16 rows of an operand: codes and scales, and for the fast path values and exponents with scales applied.
 struct matrix_tile {
   static constexpr int max_k = 128;
   static constexpr int exponent_of_zero = -20000;
@@ -40,9 +39,9 @@ struct matrix_tile {
   std::uint8_t codes[16][max_k], scales[16][4];
   double values[16][max_k];
   int exponents[16][max_k];
-  bool has_nan[16], has_infinity[16];  ///< scales count as well
+  bool has_nan[16], has_infinity[16];  ///< of elements or scales
 
-  /// An element without its scale, by code.
+  /// An element without its scale.
   struct number {
     double value;
     int exponent;
@@ -91,8 +90,8 @@ struct matrix_tile {
   }
 };
 
-/// late_step of finite numbers, for models that admit it (below). False where the definition has to say: a product's
-/// exponent is above `most`.
+/// late_step for finite numbers and models with has_fast_form. Returns false if a product's exponent is above `most`;
+/// the caller then uses accumulate_ref.
 template <int Parts>
 bool late_step_of(const mma_model& m, const double* a, const int* exponents_a, const double* b, const int* exponents_b,
                   int count, int most, unpacked& acc) {
@@ -124,7 +123,7 @@ bool late_step_of(const mma_model& m, const double* a, const int* exponents_a, c
   return true;
 }
 
-/// Is the model one that late_step_of evaluates, with sums that 64 bits hold?
+/// True if late_step_of implements the model and 64 bits hold its sums.
 constexpr bool has_fast_form(const mma_model& m) {
   return (m.sum == mma_sum::late_c || m.sum == mma_sum::late_c_split) && m.fraction_bits <= 31 && m.late_bits <= 31 &&
          m.group >= 1 && m.operand == format{} && m.instruction_k == 0 && !m.c_last && !m.sparse;
@@ -134,7 +133,7 @@ template <const matrix_form& Form>
 float matrix_element(const matrix_tile& a, int i, const matrix_tile& b, int j, float c) {
   constexpr mma_model m = Form.unit.model;
   constexpr auto step = late_step_of < m.sum == mma_sum::late_c_split ? 2 : 1 > ;
-  // Products of narrow formats stay within FP32 whatever their scales.
+  // Products of narrow formats stay in FP32's range with any scale.
   constexpr int most = Form.a.max_exponent() + Form.b.max_exponent() < 126 ? 1000 : 125;
   if (a.has_nan[i] || b.has_nan[j]) return fp32_from_bits(fp32_nan_bits);
   if (has_fast_form(m) && !a.has_infinity[i] && !b.has_infinity[j]) {
@@ -152,7 +151,7 @@ float matrix_element(const matrix_tile& a, int i, const matrix_tile& b, int j, f
   return accumulate_ref(a.operand<Form>(Form.a), i, b.operand<Form>(Form.b), j, o, c);
 }
 
-/// The instruction for a wave.
+/// Executes the instruction for a wave.
 template <const matrix_form& Form>
 void matrix_instruction(matrix_registers* const (&lanes)[64]) {
   static thread_local matrix_tile a, b;
@@ -183,7 +182,7 @@ inline int uniform(int x, const char* file = __builtin_FILE(), int line = __buil
   return x;
 }
 
-/// What a lane hands to wave_xor.
+/// A lane's arguments of wave_xor.
 struct exchange_registers {
   std::uint32_t value;
   unsigned mask;
@@ -216,7 +215,7 @@ inline std::uint32_t permute(std::uint32_t low, std::uint32_t high, std::uint32_
   return result;
 }
 
-/// loads_done counts a load or a copy as a group of copies, empty or not.
+/// Each load or copy is a copy group, perhaps empty, so that loads_done can count it.
 template <class T>
 T load_counted(const std::uint8_t* from, std::uint32_t offset) {
   host::end_copy_group();

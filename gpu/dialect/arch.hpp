@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers have to know of each architecture, in one table.
+// Table of architecture properties that launchers use: tile shapes, contracts, GEMM features.
 #pragma once
 
 #include <span>
@@ -10,20 +10,23 @@
 
 namespace rotoscale::gpu {
 
-/// Rows and columns of C that `processors` multiprocessors or compute units compute together, from min_stages to
-/// max_stages steps of K in shared memory at a time; `percent` of the matrix unit's rate, roughly, since a processor
-/// reads operands of m + n rows for m · n products. Of sm_90's from an H200's int8 kernels. Of AMD's nobody knows:
-/// products take their share of the cycles of LDS or caches (gfx950_tile.hpp, amd/dense.hpp); of gfx942's MXFP4 the
-/// loop's instructions, of which products are few. gfx950's are all of AITER's FP4 kernels
-/// (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter); dense ones of 64 columns are all of AITER's BF16
-/// kernels for gfx942 (hsa/gfx942/bf16gemm/bf16gemm_fp32bf16.csv).
+/// Tile of a GEMM kernel: m × n of C on `processors` SMs or CUs, with min_stages to max_stages steps of K in shared
+/// memory. `percent` is the estimated share of the tensor core's rate, since m · n products read m + n rows of
+/// operands.
+///
+/// Sources of `percent`:
+/// - sm_90: measured on an H200 with int8 kernels.
+/// - AMD: estimated, not measured, from the share of LDS or cache cycles (gfx950_tile.hpp, amd/dense.hpp).
+/// - gfx942 MXFP4: estimated from the loop's instructions, few of which are products.
+/// The gfx950 FP4 shapes are all of AITER's (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter). The dense
+/// shapes with 64 columns are all of AITER's BF16 kernels for gfx942 (hsa/gfx942/bf16gemm/bf16gemm_fp32bf16.csv).
 struct tile_shape {
   int m, n, processors, min_stages, max_stages, percent;
 };
 inline constexpr tile_shape sm90_tiles[] = {
     {256, 256, 2, 2, 4, 100}, {128, 128, 1, 2, 6, 85}, {64, 256, 1, 2, 5, 75}, {256, 64, 1, 2, 5, 75}};
 inline constexpr tile_shape gfx942_fp4_tiles[] = {{128, 128, 1, 1, 1, 100}, {32, 128, 1, 1, 1, 60}};
-/// Of BF16, and so of MXFP8 on gfx942, which is expanded to it.
+/// BF16 tiles, which gfx942 also uses for MXFP8 after expansion to BF16.
 inline constexpr tile_shape dense_tiles[] = {{128, 128, 1, 1, 1, 100}, {160, 64, 1, 1, 1, 71}, {128, 64, 1, 1, 1, 66},
                                              {96, 64, 1, 1, 1, 60},    {32, 128, 1, 1, 1, 40}, {64, 64, 1, 1, 1, 50},
                                              {48, 64, 1, 1, 1, 42},    {32, 64, 1, 1, 1, 33}};
@@ -43,38 +46,36 @@ inline constexpr tile_shape gfx950_fp8_tiles[] = {{192, 256, 1, 2, 2, 85},
                                                   {64, 256, 1, 2, 2, 40},
                                                   {32, 128, 1, 2, 2, 20}};
 
-/// Contracts of gemm_bf16. gfx950 has an instruction of its own that multiplies twice as many k, but nobody knows how
-/// it adds; it has gfx942's as well.
+/// Contracts of gemm_bf16. gfx950 runs gfx942's instruction. Its own, with twice the k, adds in an unknown order.
 inline constexpr const char *hopper_bf16[] = {"mx-bf16-sm90"}, *cdna3_bf16[] = {"mx-bf16-gfx942"},
                             *host_bf16[] = {"mx-bf16-sm90", "mx-bf16-gfx942"};
 
 struct arch_traits {
   gpu::arch arch;
   const char* name;
-  /// GEMM operands are expanded in the workspace before a kernel multiplies them: MXFP4 to E5M2, int8 or BF16, MXFP8 to
-  /// BF16.
+  /// GEMM operands are expanded in the workspace first: MXFP4 to E5M2, int8 or BF16, and MXFP8 to BF16.
   bool expands_mxfp4 = false, expands_mxfp8 = false;
-  /// The matrix unit takes block scales. Its kernel reads scales as AITER stores them (aiter_scale), and codes so
+  /// The matrix core takes block scales. Its kernel reads scales in AITER's layout (aiter_scale), and codes in AITER's
   /// (aiter_data_16x16) or row-major.
   bool has_scaled_mma = false;
-  bool multiplies_fnuz = false;  ///< FP8 of the matrix unit and of the vendor's library is FNUZ, not OCP's
-  /// A kernel forms fp32_blockwise's sums from MXFP4 operands themselves, k a multiple of 128: FP8 products of a block,
-  /// which are exact in a unit that keeps 13 bits.
+  bool multiplies_fnuz = false;  ///< FP8 of the matrix core and of the vendor library is FNUZ, not OCP
+  /// One kernel computes fp32_blockwise from MXFP4 operands if k is a multiple of 128. The FP8 products of a block are
+  /// exact in an accumulator that keeps 13 bits.
   bool forms_blockwise_sums = false;
   bool splits_k = false;
-  /// Least m * n * k for which the matrix unit, expansion included, beats ordinary cores on MXFP4.
+  /// Least m * n * k for which the matrix core, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
-  std::span<const tile_shape> fp4_tiles{}, fp8_tiles{};  ///< that GEMM kernels have; the first is the largest
-  bool walks_bands = false;  ///< tiles in bands of as many rows or columns as the caller says
+  std::span<const tile_shape> fp4_tiles{}, fp8_tiles{};  ///< tiles of the GEMM kernels, largest first
+  bool walks_bands = false;  ///< tiles are walked in bands, whose width the caller sets
   int grain = 1;             ///< parts of K are multiples of this
-  int k_multiple = 32;       ///< of MXFP4 operands; of MXFP8's where has_scaled_mma
-  /// Contracts (gemm_contracts.hpp) of MXFP4 under `accurate` and `fast`, of MXFP8 and of tiles expanded to BF16; null:
+  int k_multiple = 32;       ///< of MXFP4 operands, and of MXFP8 if has_scaled_mma
+  /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles expanded to BF16. Null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
-  std::span<const char* const> dense_bf16{};  ///< contracts of gemm_bf16, a matrix unit each
-  /// Contracts of gemm_fp8, `fp8_fast` without promotion; null: it has no kernel.
+  std::span<const char* const> dense_bf16{};  ///< contracts of gemm_bf16, one for each matrix unit
+  /// Contracts of gemm_fp8; `fp8_fast` has no promotion. Null: no kernel.
   const char *fp8 = nullptr, *fp8_fast = nullptr;
-  /// Contracts of the vendor library's plain GEMMs; null: not measured.
+  /// Contracts of the vendor library's GEMMs. Null: not measured.
   const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;
 
   constexpr std::span<const tile_shape> tiles(bool fp8) const { return fp8 ? fp8_tiles : fp4_tiles; }
@@ -99,7 +100,7 @@ inline constexpr arch_traits sm90_traits = {.arch = arch::sm_90,
                                             .library_fp8 = "hopper-fp8-promoted",
                                             .library_fp8_fast = "hopper-fp8-fast-accumulate"};
 
-/// In host mode the launchers of sm_90 run, with a stand-in for its kernels and no vendor library.
+/// Host mode runs the launchers of sm_90 with a stand-in for its kernels and without a vendor library.
 constexpr arch_traits host_traits() {
   arch_traits host = sm90_traits;
   host.arch = arch::host;
@@ -150,7 +151,7 @@ static_assert([] {
   return true;
 }());
 
-/// The architecture that a name begins with ("gfx950:sramecc+"), or `other`.
+/// Returns the architecture whose name is a prefix of `name` ("gfx950:sramecc+"), or `other`.
 constexpr arch arch_from_name(std::string_view name) {
   for (const arch_traits& t : all_archs) {
     if (name.starts_with(t.name)) return t.arch;

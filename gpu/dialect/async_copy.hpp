@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous copies from global to shared memory: NVIDIA's instructions; ordinary loads and stores on AMD.
+// Asynchronous copies from global to shared memory, in groups: cp.async on NVIDIA, a load and a store on AMD. The bulk
+// tensor copies of sm_90 are in sm90_ptx.hpp.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
 
 namespace rotoscale::gpu {
 
-/// 16 bytes from global to shared memory, both aligned to 16; they are there after wait_for_copies (the thread's own)
-/// and a barrier (the block's).
+/// Copies 16 bytes from global to shared memory, both aligned to 16. This thread sees them after wait_for_copies, the
+/// block after a barrier as well.
 __device__ inline void copy_async(vec16* shared, const void* from) {
 #if defined(ROTOSCALE_CUDA)
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -26,14 +27,14 @@ __device__ inline void wait_for_copies() {
   host::finish_copies();
 #endif
 }
-/// Brings the 128 bytes around `from` to the device's last cache; changes nothing else. AMD's kernels leave that out.
+/// Prefetches the 128 bytes around `from` into L2. Does nothing on AMD.
 __device__ inline void prefetch([[maybe_unused]] const void* from) {
 #if defined(ROTOSCALE_CUDA)
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 #endif
 }
 
-/// Copies in groups: this one ends here; wait_for_all_but leaves the `Youngest` youngest groups on their way.
+/// Ends this thread's current group of copies. wait_for_all_but leaves the latest `Youngest` groups in flight.
 __device__ inline void end_copy_group() {
 #if defined(ROTOSCALE_CUDA)
   asm volatile("cp.async.commit_group;" ::: "memory");

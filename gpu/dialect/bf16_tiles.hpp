@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// BF16 matrix instructions as products of 16 × 16 tiles, one shape for both vendors: a kernel written on a unit of
-// these runs on either. A unit says which rows and columns of a result a lane holds, so that a result can be the first
-// operand of the next product without leaving registers. In host mode both run, under the mma_model of their unit.
+// BF16 matrix instructions as products of 16 × 16 tiles, in one shape for both vendors. A unit tells which rows and
+// columns of a result a lane holds, so that a result can be the first operand of the next product without leaving
+// registers. Host mode runs both units under their mma_model.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -24,12 +24,12 @@ namespace rotoscale::gpu {
 #if defined(ROTOSCALE_GPU_HOST)
 namespace detail {
 
-/// What a lane hands to mma.sync.m16n8k16.
+/// A lane's arguments of mma.sync.m16n8k16.
 struct mma_registers {
   const std::uint32_t *a, *b;
   float* d;
 };
-/// d [16 × 8] += a [16 × 16] · bᵀ [8 × 16] by the unit's model.
+/// d [16 × 8] += a [16 × 16] · bᵀ [8 × 16] under the unit's model.
 inline void mma_m16n8k16(mma_registers* const (&lanes)[32]) {
   constexpr mma_model m = find_unit("hopper-mma-fp16-f32")->model;
   static thread_local mma_term a[16][16], b[8][16];
@@ -57,31 +57,33 @@ inline void mma_m16n8k16(mma_registers* const (&lanes)[32]) {
 }  // namespace detail
 #endif
 
-/// 64 rows of D features of BF16 in shared memory. Rows are 16 bytes longer, so that eight of them lie in different
+/// 64 rows × D features of BF16 in shared memory. Rows are padded by 16 bytes, so that eight rows are in different
 /// banks.
 template <int D>
 struct padded_tile {
   static constexpr int stride = D + 8;
   alignas(16) std::uint16_t codes[64 * stride];
 
-  /// Where 8 features of a row lie.
+  /// Index of 8 features of a row.
   __device__ static int place(int row, int column) { return row * stride + column; }
-  /// Of rows [16 i, 16 i + 16), features from 16 j on.
+  /// Rows 16 i to 16 i + 15, features from 16 j on.
   __device__ const std::uint16_t* at(int i, int j) const { return codes + i * 16 * stride + j * 16; }
 };
 
-/// How a kernel of attention is laid out: tiles of 64 rows that a block computes side by side, blocks of a processor at
-/// a time that registers are limited for, buffers for what is read in tiles, and whether the forward pass runs a tile's
-/// product with values beside the next tile's with keys, for which it keeps a buffer. All but that one and the one
-/// computed on are on their way. `in_turn`: the tiles of a block start their products one after the other, where the
-/// unit has a copy engine.
+/// Schedule of an attention kernel.
+///
+/// tiles     tiles of 64 rows that a block computes concurrently
+/// blocks    blocks per SM that registers are limited for
+/// stages    buffers of streamed tiles; all but one or two are in flight
+/// overlaps  overlap a tile's product with values and the next tile's with keys (forward pass); takes one more buffer
+/// in_turn   the tiles of a block start their products one after the other (ping-pong), if the unit has a copy engine
 struct tile_plan {
   int tiles, blocks, stages;
   bool overlaps = false;
   bool in_turn = false;
 };
 
-/// What a unit has whose device copies no tiles by itself.
+/// For units without TMA.
 struct no_tile_engine {
   static constexpr bool exists = false;
   struct maps {};
@@ -91,18 +93,18 @@ struct no_tile_engine {
 
 #if !defined(ROTOSCALE_AMD)
 
-/// NVIDIA's mma.sync.m16n8k16 (sm_80 and later), two of them a product.
+/// NVIDIA's mma.sync.m16n8k16 (sm_80 and later), two instructions per product.
 struct mma_sync_unit {
   static constexpr const char* name = "hopper-mma-fp16-f32";
   static constexpr int lanes = 32;
-  static constexpr int elements = 8;             ///< of a result that a lane holds
-  static constexpr int rows = 2;                 ///< rows of it that they are in
-  static constexpr bool whole_tiles = false;     ///< are operands tiles of 64 rows, products asynchronous?
-  static constexpr bool keeps_operands = false;  ///< are there registers for operands that stay?
+  static constexpr int elements = 8;             ///< of a result in one lane
+  static constexpr int rows = 2;                 ///< rows of those elements
+  static constexpr bool whole_tiles = false;     ///< true: operands are tiles of 64 rows, products asynchronous
+  static constexpr bool keeps_operands = false;  ///< true: registers hold operands across tiles
   using engine = no_tile_engine;
   static constexpr bool has_nan_maximum = true;  ///< larger_or_nan is one instruction
   static constexpr bool has_ex2_approx = true;   ///< and so is ex2_approx
-  /// Of the forward pass, of the kernel for dk and dv and of that for dq, with heads of D features.
+  /// Schedules for heads of D features: forward pass, kernel of dk and dv, kernel of dq.
   template <int D>
   static constexpr tile_plan forward_plan = D == 64 ? tile_plan{2, 1, 2} : tile_plan{2, 1, 3, true};
   template <int D>
@@ -114,7 +116,7 @@ struct mma_sync_unit {
   struct fragment {
     std::uint32_t word[4];
   };
-  /// A number that all lanes have, so that the compiler knows it.
+  /// Tells the compiler that x is equal in all lanes.
   __device__ static int uniform(int x) {
 #if defined(ROTOSCALE_CUDA)
     return static_cast<int>(shuffle(static_cast<std::uint32_t>(x), 0));
@@ -122,28 +124,28 @@ struct mma_sync_unit {
     return x;
 #endif
   }
-  /// 64 rows in shared memory, and what their writers do before a barrier.
+  /// 64 rows in shared memory. Their writers call publish before a barrier.
   template <int D>
   using tile = padded_tile<D>;
   __device__ static void publish() {}
 
   __device__ static int lane() { return static_cast<int>(thread_index().x) % lanes; }
-  /// Of the r-th row of a lane, and of element e: its row's number and its column.
+  /// Position of a lane's elements: row number of its r-th row, and that row and the column of element e.
   __device__ static int row(int r) { return lane() / 4 + 8 * r; }
   __device__ static constexpr int row_of_element(int e) { return e / 2 % 2; }
   __device__ static int column(int e) { return 8 * (e / 4) + 2 * (lane() % 4) + e % 2; }
-  /// Which of the lane's four columns element e is in.
+  /// Index of element e's column among the lane's four.
   __device__ static constexpr int column_of_element(int e) { return e / 4 * 2 + e % 2; }
-  /// One lane of those that share a row.
+  /// True in one of the lanes that share a row.
   __device__ static bool leads() { return lane() % 4 == 0; }
 
   __device__ static float row_max(float x) { return segment_max<4>(x); }
-  /// Sixteen sums, one a column of a row, of which a lane holds four: folded j + 8, j + 4, j + 2, j + 1.
+  /// Sums over the 16 columns of a row, of which a lane holds four. Folds columns j + 8, j + 4, j + 2, then j + 1.
   __device__ static float fold(const float (&sum)[4]) {
     return segment_sum<4>(sum[0] + sum[2]) + segment_sum<4>(sum[1] + sum[3]);
   }
 
-  /// A result, rounded, as a first operand.
+  /// Rounds a result to BF16 as a first operand.
   __device__ static fragment as_operand(const float (&d)[elements]) {
     return {{bf16_pair(d[0], d[1]), bf16_pair(d[2], d[3]), bf16_pair(d[4], d[5]), bf16_pair(d[6], d[7])}};
   }
@@ -166,15 +168,15 @@ struct mma_sync_unit {
     }
     return f;
   }
-  /// First operand: 16 rows of k in shared memory, `stride` elements apart (a multiple of 8).
+  /// First operand: 16 rows × 16 k in shared memory. `stride` is in elements, a multiple of 8.
   __device__ static fragment load_first(const std::uint16_t* x, int stride) {
     return load_matrices<false>(x + (lane() % 16) * stride + lane() / 16 * 8);
   }
-  /// Second operand: 16 rows of k.
+  /// Second operand: 16 rows × 16 k.
   __device__ static fragment load_second(const std::uint16_t* x, int stride) {
     return load_matrices<false>(x + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8);
   }
-  /// Second operand that lies the other way: 16 k of rows.
+  /// Second operand stored transposed: 16 k × 16 rows.
   __device__ static fragment load_second_transposed(const std::uint16_t* x, int stride) {
     return load_matrices<true>(x + (lane() % 16) * stride + lane() / 16 * 8);
   }
@@ -227,13 +229,13 @@ struct mma_sync_unit {
 
 struct wgmma_unit_without_engine;
 
-/// sm_90a's wgmma: lanes hold results as those of mma.sync do, but products are of whole tiles.
+/// sm_90a's wgmma on tiles of 64 rows. Results have the lane layout of mma.sync.
 struct wgmma_unit : mma_sync_unit {
   static constexpr const char* name = "hopper-wgmma-fp16-f32";
   static constexpr bool whole_tiles = true;
   using engine = sm90::tile_engine;
   using without_engine = wgmma_unit_without_engine;
-  // By measurement: docs/lab/attention-ladder.md.
+  // Fastest schedules as measured.
   template <int D>
   static constexpr tile_plan forward_plan = D == 64 ? tile_plan{1, 4, 2} : tile_plan{3, 1, 4, true, true};
   template <int D>
@@ -262,7 +264,7 @@ struct wgmma_unit : mma_sync_unit {
     sm90::finish<Youngest>(d...);
   }
 };
-/// The same for tensors that the copy engine cannot read.
+/// For tensors that TMA cannot read.
 struct wgmma_unit_without_engine : wgmma_unit {
   using engine = no_tile_engine;
 };
@@ -271,8 +273,8 @@ struct wgmma_unit_without_engine : wgmma_unit {
 
 #if !defined(ROTOSCALE_CUDA)
 
-/// AMD's 16x16x16 BF16 instruction (gfx942, gfx950). The second operand goes first, so that a lane holds neighbouring
-/// columns of a row.
+/// AMD's 16x16x16 BF16 instruction (gfx942, gfx950). Operands are exchanged, so that a lane holds neighbouring columns
+/// of a row.
 struct mfma_unit {
   static constexpr const char* name = "cdna3-mfma-fp16-f32";
   static constexpr int lanes = 64;
@@ -290,7 +292,7 @@ struct mfma_unit {
   template <int D>
   static constexpr tile_plan queries_plan = {1, 1, 1};
 
-  __device__ static int uniform(int x) { return x; }  // the compiler finds out by itself
+  __device__ static int uniform(int x) { return x; }  // the compiler can tell
   struct fragment {
     amd::short4 four;
   };
@@ -348,7 +350,7 @@ struct mfma_unit {
 
 #endif
 
-/// Calls body(unit) with the unit of this build that adds as `model` says; `otherwise` where it has none.
+/// Returns body(unit) for the unit of this build with this model, or `otherwise` if there is none.
 template <class Result, class Body>
 Result with_bf16_unit(const mma_model& model, const Result& otherwise, const Body& body) {
 #if defined(ROTOSCALE_CUDA)

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The vendors' libraries of plain GEMMs under one set of names, hipBLASLt's; cuBLASLt's get aliases, as CUDA's do in
-// hip.hpp. Handles as owners, words for formats, and in one place what one library has and the other has not. Their
-// matrices are column-major: of a row-major D = A · Bᵀ one asks for the transpose, B · Aᵀ, whose operands are then
-// contiguous along K. For programs compiled where a library was found.
+// cuBLASLt and hipBLASLt under hipBLASLt's names: RAII handles, formats, and the differences between the two. For
+// programs compiled with one of them.
+//
+// Matrices of both libraries are column-major. For a row-major D = A · Bᵀ ask for Dᵀ = B · Aᵀ; both operands are then
+// contiguous along K.
 #pragma once
 
 #if defined(__HIP__)
@@ -72,7 +73,7 @@ using description = owner<hipblasLtMatmulDesc_t, hipblasLtMatmulDescDestroy>;
 using matrix_layout = owner<hipblasLtMatrixLayout_t, hipblasLtMatrixLayoutDestroy>;
 using preference = owner<hipblasLtMatmulPreference_t, hipblasLtMatmulPreferenceDestroy>;
 
-/// Of a format that the libraries multiply: the floating-point formats of 16 to 64 bits and FP8.
+/// Data type of FP16, BF16, TF32, FP32, FP64 or FP8.
 inline hipDataType to_data_type(const format& f) {
   if (f == formats::fp64) return HIP_R_64F;
   if (f == formats::fp32 || f == formats::tf32) return HIP_R_32F;
@@ -86,7 +87,7 @@ inline hipDataType to_data_type(const format& f) {
   return f == formats::e4m3 ? HIP_R_8F_E4M3 : HIP_R_8F_E5M2;
 }
 
-/// `stride`: elements between columns; 0: rows.
+/// Layout of a column-major matrix. `stride`: elements between columns; 0 means `rows`.
 inline matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t columns, std::int64_t stride = 0) {
   hipblasLtMatrixLayout_t layout = nullptr;
   (void)hipblasLtMatrixLayoutCreate(&layout, to_data_type(f), static_cast<std::uint64_t>(rows),
@@ -94,7 +95,7 @@ inline matrix_layout layout_of(const format& f, std::int64_t rows, std::int64_t 
   return matrix_layout(layout);
 }
 
-/// Sets an attribute of a product's description; false: the library did not take it.
+/// Sets an attribute. Returns false if the library refuses it.
 template <class T>
 bool set(const description& d, hipblasLtMatmulDescAttributes_t attribute, const T& value) {
   return hipblasLtMatmulDescSetAttribute(d.get(), attribute, &value, sizeof value) == HIPBLAS_STATUS_SUCCESS;
@@ -104,7 +105,7 @@ bool set(const preference& p, hipblasLtMatmulPreferenceAttributes_t attribute, c
   return hipblasLtMatmulPreferenceSetAttribute(p.get(), attribute, &value, sizeof value) == HIPBLAS_STATUS_SUCCESS;
 }
 
-/// What a product is, as the libraries are asked for it.
+/// A matmul as both libraries describe it.
 struct product {
   const description& operation;
   const matrix_layout &first, &second, &result;
@@ -112,7 +113,7 @@ struct product {
 
 #if defined(__HIP__)
 
-// hipBLASLt does not report split-K. Without workspace partial sums have no storage; atomic adds remain possible.
+// hipBLASLt does not report split-K. Without workspace, partial sums have no storage, but atomic adds remain possible.
 inline constexpr std::size_t max_workspace = 0;
 inline constexpr bool has_fast_accumulate = false;
 inline bool set_fast_accumulate(const description&, bool) { return true; }
@@ -131,7 +132,7 @@ inline bool set_fast_accumulate(const description& d, bool fast) {
 inline bool forbid_split_k(const preference& p) {
   return set(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
 }
-/// Also where the library does not say: K is promised to be whole.
+/// Returns true also if the library does not tell, because callers promise that K is not split.
 inline bool uses_split_k(const cublasLtMatmulAlgo_t& algorithm) {
   std::int32_t parts = 0;
   std::uint32_t reduction = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between numbers and narrow codes: the device's instruction where it has one whose bits are those of the
-// definition, and what it means elsewhere.
+// Conversions between FP32 and FP16, FP8 or E2M1 codes. Each uses the device's instruction if that gives the bits of
+// rotoscale/, and portable code elsewhere.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -9,7 +9,7 @@
 
 namespace rotoscale::gpu {
 
-/// The number that FP16 bits are. NVIDIA's instruction loses the signs of NaN.
+/// Returns the value of FP16 bits. NVIDIA's instruction loses the sign of a NaN.
 __device__ inline float fp16_value(std::uint16_t bits) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   float y;
@@ -22,9 +22,9 @@ __device__ inline float fp16_value(std::uint16_t bits) {
 #endif
 }
 
-/// FP16 bits, nearest even, Inf beyond the range.
+/// FP16 bits of x, nearest even, Inf on overflow.
 __device__ inline std::uint32_t fp16_bits(float x) { return fp16(x, rounding::nearest_even, overflow::to_inf).bits(); }
-/// The same of two numbers.
+/// FP16 bits of two numbers, `low` in the lower half.
 __device__ inline std::uint32_t fp16_pair(float low, float high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   std::uint32_t pair;
@@ -35,7 +35,8 @@ __device__ inline std::uint32_t fp16_pair(float low, float high) {
 #endif
 }
 
-/// An E4M3 or E5M2 code's value: FP32 has room for its bits, with an exponent that one exact product corrects.
+/// Returns the value of an E4M3 or E5M2 code. The code's bits move into an FP32, and an exact product corrects the
+/// exponent.
 ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
   const std::uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
   if (e4m3) {
@@ -47,7 +48,7 @@ ROTOSCALE_HD constexpr float fp8_value(bool e4m3, std::uint32_t code) {
   return fp32_from_bits(magnitude << 21 | sign) * pow2_fp32(112);
 }
 
-/// x * y rounded to FP32, never joined with an addition behind it.
+/// x * y rounded to FP32, never contracted into an FMA.
 __device__ inline float rounded_product(float x, float y) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __fmul_rn(x, y);
@@ -59,8 +60,8 @@ __device__ inline float rounded_product(float x, float y) {
 #endif
 }
 
-/// encode(F, x, nearest_even, saturate) for x not NaN and F of at most 8 bits with subnormal numbers; a signed F has
-/// -0, and of an unsigned one x is not negative either.
+/// encode(F, x, nearest_even, saturate). F has at most 8 bits, subnormal numbers and, if signed, -0. x must not be NaN,
+/// nor negative if F is unsigned.
 template <format F>
 __device__ inline std::uint32_t encode_nearest(float x) {
   static_assert(F.bits() <= 8 && F.exponent_bits > 0 && F.has_subnormals && F.is_signed == F.has_negative_zero());
@@ -69,7 +70,7 @@ __device__ inline std::uint32_t encode_nearest(float x) {
   constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
   const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
   const std::uint32_t normal = ((u + ((1u << (drop - 1)) - 1) + (u >> drop & 1u)) >> drop) - bias_gap;
-  // Below the smallest normal number, adding a power of two whose last place is the format's step rounds in the adder.
+  // Subnormal results: the addition rounds at the format's step, which is the last place of `magic`.
   constexpr float magic = pow2_fp32(F.min_exponent() - F.mantissa_bits + 23);
   const std::uint32_t subnormal = fp32_bits(fp32_from_bits(u) + magic) - fp32_bits(magic);
   constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(F.min_exponent() + 127) << 23;
@@ -78,7 +79,7 @@ __device__ inline std::uint32_t encode_nearest(float x) {
   return (finite < largest ? finite : largest) | sign;
 }
 
-/// Two codes, that of `even` in the low byte. Neither is NaN.
+/// Two FP8 codes, `even` in the low byte. Neither number may be NaN.
 template <format F>
 __device__ inline std::uint32_t fp8_codes(float even, float odd) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -94,14 +95,15 @@ __device__ inline std::uint32_t fp8_codes(float even, float odd) {
 #endif
 }
 
-/// Has the device gfx950's conversion to E2M1?
+/// True if the device has gfx950's conversion to E2M1.
 #if defined(__gfx950__)
 inline constexpr bool has_e2m1_conversion = true;
 #else
 inline constexpr bool has_e2m1_conversion = false;
 #endif
 
-/// `word` with byte `Byte` replaced by the E2M1 codes of two numbers over a power of two, nearest even, saturating.
+/// Replaces byte `Byte` of `word` by the E2M1 codes of even / scale and odd / scale, nearest even, saturating. `scale`
+/// is a power of two.
 template <unsigned Byte>
 __device__ inline std::uint32_t insert_e2m1([[maybe_unused]] std::uint32_t word, [[maybe_unused]] float even,
                                             [[maybe_unused]] float odd, [[maybe_unused]] float scale) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// HIP's names of what gpu/ takes of CUDA's runtime.
+// HIP names for the parts of the CUDA runtime that gpu/ uses.
 #pragma once
 
 #include <cuda_runtime.h>

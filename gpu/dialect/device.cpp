@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gpu/api/device.hpp over the runtime of the mode that this is compiled in.
+// Implements gpu/api/device.hpp with the runtime of the build's mode.
 #include "gpu/api/device.hpp"
 
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "gpu/dialect/launch.hpp"
 #include "gpu/dialect/ranges.hpp"
 
-#if defined(ROTOSCALE_CUDA)  // which the dialect defines
+#if defined(ROTOSCALE_CUDA)  // defined by hip.hpp
 #include <dlfcn.h>
 #endif
 
@@ -22,7 +22,7 @@ namespace {
 #if defined(ROTOSCALE_GPU_HOST)
 
 hipError_t query(int, device_info& device) {
-  device = {arch::host, 2};  // few, so that blocks of small tests work on several tiles
+  device = {arch::host, 2};  // few, so that a block of a small test computes several tiles
   return hipSuccess;
 }
 
@@ -80,7 +80,7 @@ status select_device(int index) {
 
 status current_device(device_info& device) {
   static std::mutex mutex;
-  static std::vector<device_info> known;  // by index; no processors: not asked yet
+  static std::vector<device_info> known;  // by index; 0 processors: not queried yet
   const std::scoped_lock lock(mutex);
   if (known.empty()) {
     int count = 0;
@@ -184,7 +184,7 @@ namespace {
 hipEvent_t native(event e) { return static_cast<hipEvent_t>(e.handle); }
 
 #if defined(ROTOSCALE_CUDA)
-/// The driver's own number, which its management library knows; empty where that is not there.
+/// Returns the driver version from NVML, or an empty string without NVML.
 std::string driver_number() {
   void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return {};

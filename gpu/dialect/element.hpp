@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The elements of MX blocks that devices multiply, as a type that kernels are compiled for.
+// Element types of MX blocks that GEMM kernels are compiled for.
 #pragma once
 
 #include "rotoscale/format.hpp"

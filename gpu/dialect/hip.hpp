@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The dialect of gpu/: HIP's names in four modes. With the HIP SDK they are the SDK's; nvcc sees aliases of CUDA's;
-// clang without an SDK compiles device code alone, to be disassembled; an ordinary C++ compiler gets host.hpp, which
-// runs the threads of a block on the CPU. This file chooses the mode; conditions on it stand in gpu/dialect alone, and
-// where a build's kernels are listed (tests/include_rule.py, MODE_FILES). Lanes exchange values within segments of 32,
-// so that waves of 64 and warps of 32 run the same code.
+// The dialect of gpu/: HIP's names in four modes. Only gpu/dialect and the kernel lists (tests/include_rule.py,
+// MODE_FILES) may test the mode.
+//
+// - HIP SDK: the SDK's names.
+// - nvcc: aliases of CUDA's names (cuda_names.hpp).
+// - clang without an SDK: device code alone, to be disassembled.
+// - other C++ compilers: host.hpp runs the threads of a block on the CPU.
+// Lanes exchange values within segments of 32, so that waves of 64 and warps of 32 run the same code.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +22,7 @@
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define __host__ __attribute__((host))
-// As the SDK defines it: most threads of a block, least waves of a SIMD unit.
+// As in the SDK: maximum threads of a block, minimum waves of a SIMD.
 #define ROTOSCALE_BOUNDS(threads, waves, ...) \
   __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
 #define __launch_bounds__(...) ROTOSCALE_BOUNDS(__VA_ARGS__, 1, 1)
@@ -37,8 +40,8 @@
 #include "gpu/dialect/host_copies.hpp"
 #endif
 
-// Before a loop: unroll it wholly, so that arrays become registers, 16 times, or leave it a loop. Host compilers do as
-// they like.
+// Loop pragmas: unroll fully so that arrays become registers, unroll 16 times, or keep the loop. Host compilers decide
+// themselves.
 #if defined(ROTOSCALE_GPU_HOST)
 #define ROTOSCALE_UNROLL
 #define ROTOSCALE_UNROLL_16
@@ -56,7 +59,7 @@
 #define ROTOSCALE_NOINLINE __device__ inline
 #endif
 
-// A kernel's parameter that functions take by reference without a copy of it.
+// A kernel parameter that functions may take by reference without a local copy.
 #if defined(ROTOSCALE_CUDA)
 #define ROTOSCALE_GRID_CONSTANT __grid_constant__
 #else
@@ -70,12 +73,12 @@
 namespace rotoscale::gpu {
 
 #if defined(ROTOSCALE_AMD)
-/// Has a block at most 64 KiB of shared memory (LDS)?
+/// True if a block has at most 64 KiB of shared memory (LDS).
 inline constexpr bool has_small_shared_memory = true;
-/// What does the second argument of __launch_bounds__ count: waves of a SIMD unit, or blocks of a processor?
+/// Unit of the second argument of __launch_bounds__: waves of a SIMD (true) or blocks of an SM (false).
 inline constexpr bool bounds_count_waves = true;
-/// May later loads stay outstanding while one is waited for, as the counts of s_waitcnt allow? NVIDIA's scoreboards
-/// wait for all of their loads.
+/// True if a wait for one load leaves later loads in flight (s_waitcnt). NVIDIA's scoreboards wait for all loads on
+/// them.
 inline constexpr bool waits_count_loads = true;
 #else
 inline constexpr bool has_small_shared_memory = false;
@@ -83,15 +86,15 @@ inline constexpr bool bounds_count_waves = false;
 inline constexpr bool waits_count_loads = false;
 #endif
 
-/// May a block wait for one that has not begun, where all of them fit on the device? Host mode runs one after the
-/// other; on AMD nobody has tried.
+/// True if a block may wait for one that has not started, provided that all fit on the device. Host mode runs blocks
+/// one after the other. On AMD this is untested.
 #if defined(ROTOSCALE_CUDA)
 inline constexpr bool blocks_run_at_once = true;
 #else
 inline constexpr bool blocks_run_at_once = false;
 #endif
 
-/// Lanes that may exchange values: half a wave on AMD, a warp on NVIDIA.
+/// Lanes of a segment, which may exchange values: half a wave on AMD, a warp on NVIDIA.
 inline constexpr int segment_lanes = 32;
 
 #if defined(ROTOSCALE_GPU_HOST)
@@ -136,7 +139,7 @@ __device__ inline index3 grid_size() {
 }
 #endif
 
-/// Waits for all threads of the block; what they wrote to shared and global memory is then seen by the block.
+/// Barrier of the block. Writes to shared and global memory before it are visible to the block after it.
 __device__ inline void block_barrier() {
 #if defined(ROTOSCALE_CUDA)
   __syncthreads();
@@ -147,14 +150,14 @@ __device__ inline void block_barrier() {
 #endif
 }
 
-/// The block's shared memory of type T (one object a kernel and type), uninitialised.
+/// Returns the block's uninitialised shared memory of type T (one object per kernel and type).
 template <class T>
 __device__ inline T& block_shared() {
   __shared__ T memory;
   return memory;
 }
 
-/// The block's shared memory whose size the launch gave, uninitialised, aligned to 128 bytes.
+/// Returns the block's dynamic shared memory, uninitialised, aligned to 128 bytes.
 template <class T>
 __device__ inline T* dynamic_shared() {
 #if defined(ROTOSCALE_CUDA)
@@ -166,14 +169,14 @@ __device__ inline T* dynamic_shared() {
 }
 
 #if !defined(ROTOSCALE_CUDA)
-/// Lane of the wave.
+/// Lane of the wave (0 to 63).
 __device__ inline unsigned wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
 __device__ inline std::uint32_t wave_permute(unsigned lane, std::uint32_t value) {
   return static_cast<std::uint32_t>(__builtin_amdgcn_ds_bpermute(static_cast<int>(4 * lane), static_cast<int>(value)));
 }
 #endif
 
-/// The `value` of lane `lane` (0 to 31) of the segment. All lanes of the segment call these together.
+/// Returns `value` of lane `lane` (0 to 31) of the segment. All lanes of the segment must call it together.
 __device__ inline std::uint32_t shuffle(std::uint32_t value, unsigned lane) {
 #if defined(ROTOSCALE_CUDA)
   return __shfl_sync(0xFFFFFFFFu, value, static_cast<int>(lane));
@@ -182,7 +185,7 @@ __device__ inline std::uint32_t shuffle(std::uint32_t value, unsigned lane) {
 #endif
 }
 
-/// The `value` of the lane whose number differs in the bits of `mask` (1 to 31).
+/// Returns `value` of lane (own lane ^ mask). `mask` is 1 to 31.
 __device__ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask) {
 #if defined(ROTOSCALE_CUDA)
   return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(mask));
@@ -191,7 +194,7 @@ __device__ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask) 
 #endif
 }
 
-/// In which lanes of the segment does `condition` hold? A bit each, the first lane's lowest.
+/// Returns a bit for each lane of the segment, the first lane's lowest: set if `condition` holds there.
 __device__ inline std::uint32_t segment_ballot(bool condition) {
 #if defined(ROTOSCALE_CUDA)
   return __ballot_sync(0xFFFFFFFFu, condition);
@@ -203,17 +206,16 @@ __device__ inline std::uint32_t segment_ballot(bool condition) {
 
 #endif
 
-/// Sixteen bytes that move as one, of memory that may hold numbers of any type: accesses through a vec16* or vec16& may
-/// alias all types, so that compilers keep their order. Not so through a pointer to `word`, nor as another object's
-/// member.
+/// 16 bytes that move as one, in memory that may hold any type. Accesses through vec16* or vec16& may alias all types.
+/// Accesses through a pointer to `word`, or as a member of another object, may not.
 struct [[gnu::may_alias]] alignas(16) vec16 {
   std::uint32_t word[4];
 };
-/// The same of four and two bytes; as a template argument, and through `auto*`, they are plain numbers.
+/// The same for four and two bytes. As a template argument or through `auto*` they are plain integers.
 using any_word [[gnu::may_alias]] = std::uint32_t;
 using any_half [[gnu::may_alias]] = std::uint16_t;
 
-/// 16 bytes from global memory that nobody reads again soon. `from` is aligned to 16.
+/// Loads 16 bytes that are not read again soon. `from` is aligned to 16.
 __device__ inline vec16 load_streaming(const void* from) {
 #if defined(ROTOSCALE_CUDA)
   const uint4 v = __ldcs(static_cast<const uint4*>(from));
@@ -227,7 +229,7 @@ __device__ inline vec16 load_streaming(const void* from) {
 #endif
 }
 
-/// 16 bytes to global memory that nobody reads soon. `to` is aligned to 16.
+/// Stores 16 bytes that are not read soon. `to` is aligned to 16.
 __device__ inline void store_streaming(void* to, const vec16& bytes) {
 #if defined(ROTOSCALE_CUDA)
   __stcs(static_cast<uint4*>(to), uint4{bytes.word[0], bytes.word[1], bytes.word[2], bytes.word[3]});
@@ -253,8 +255,7 @@ __device__ inline void store_streaming8(void* to, std::uint32_t low, std::uint32
 #endif
 }
 
-/// A word that other blocks may change meanwhile; or two that one store writes, aligned to 8 bytes, so that a load has
-/// both of them or neither.
+/// Loads a word that other blocks may write concurrently. A 64-bit load sees both words of one aligned 8-byte store.
 template <class Word>
 __device__ inline Word load_relaxed(const Word* from) {
 #if defined(ROTOSCALE_AMD)
@@ -271,8 +272,7 @@ __device__ inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
 #endif
 }
 
-/// Lets the kernel that launch_behind has put behind this one take processors that are free, once all blocks have
-/// called it or ended.
+/// griddepcontrol.launch_dependents: the next kernel may start on free SMs once all blocks have called it or ended.
 __device__ inline void release_kernel_behind() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
@@ -281,9 +281,9 @@ __device__ inline void release_kernel_behind() {
 #endif
 }
 
-/// Waits for the end of what was launched before, in a kernel that launch_behind may have put on the stream, and lets
-/// the kernel behind it be put on processors that become free. Every thread of such a kernel calls it before it reads
-/// or writes global memory, so that an end of it is an end of all before.
+/// griddepcontrol.wait: waits until previous kernels have completed, and lets the next kernel start on free SMs. Every
+/// thread of a kernel that launch_behind launches calls it before any global access. The kernel's completion then
+/// implies that of all before it.
 __device__ inline void wait_for_kernel_before() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
@@ -292,7 +292,7 @@ __device__ inline void wait_for_kernel_before() {
 #endif
 }
 
-/// *to = max(*to, value), whole.
+/// Atomic *to = max(*to, value), relaxed.
 __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #if defined(ROTOSCALE_CUDA)
   atomicMax(to, value);
@@ -303,7 +303,7 @@ __device__ inline void atomic_max(std::uint32_t* to, std::uint32_t value) {
 #endif
 }
 
-/// *to += value, whole; returns what it was.
+/// Atomic *to += value, relaxed. Returns the old value.
 __device__ inline std::uint32_t atomic_add(std::uint32_t* to, std::uint32_t value) {
 #if defined(ROTOSCALE_CUDA)
   return atomicAdd(to, value);
@@ -316,7 +316,7 @@ __device__ inline std::uint32_t atomic_add(std::uint32_t* to, std::uint32_t valu
 #endif
 }
 
-/// Other blocks that see what this thread writes afterwards see what it wrote before; the same for reads.
+/// Fence of device scope: this thread's accesses before it are ordered before its accesses after it for all blocks.
 __device__ inline void device_fence() {
 #if defined(ROTOSCALE_CUDA)
   __threadfence();
@@ -325,7 +325,7 @@ __device__ inline void device_fence() {
 #endif
 }
 
-/// Copies by the bulk tensor engine that come after see what this thread saw or wrote in global memory before.
+/// Orders this thread's earlier reads and writes of global memory before later TMA copies.
 __device__ inline void copy_engine_fence() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900

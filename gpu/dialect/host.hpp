@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode of gpu/dialect/hip.hpp: a thread block on the CPU. Every thread is a fiber (host_fiber.hpp); blocks run one
-// after the other and threads in a fixed order up to the next barrier or exchange, so a run is deterministic and can be
-// debugged. Tests change the order: a kernel without a race gives the same bytes in all of them. A barrier, exchange or
-// instruction of a whole wave that not all its threads reach, or that they reach at different places of the source, is
-// an error and not a hang.
+// Host mode of hip.hpp: runs a thread block on the CPU, each thread a fiber (host_fiber.hpp).
+//
+// Blocks run one after the other. Threads run in a fixed order up to the next barrier or exchange, so a run is
+// deterministic. Tests vary the order: a kernel without a race gives the same bytes in every order. A barrier, exchange
+// or wave instruction that some threads skip, or reach at another source line, is an error and not a hang.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,7 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// The part of HIP's host interface that tests and launchers use: one device, whose memory is the process's own and
-// whose streams are nothing.
+// The part of HIP's host API that tests and launchers use: one device with the process's memory, and no real streams.
 enum hipError_t {
   hipSuccess = 0,
   hipErrorMemoryAllocation = 2,
@@ -44,8 +43,7 @@ inline hipError_t hipGetDevice(int* index) {
   return hipSuccess;
 }
 inline hipError_t hipSetDevice(int) { return hipSuccess; }
-/// With ROTOSCALE_HOST_LOST_AT=N in the environment the N-th allocation of device memory or copy on a stream fails, and
-/// all behind it, as on a device that is lost.
+/// Simulates a lost device: with ROTOSCALE_HOST_LOST_AT=N, the N-th and every later allocation or stream copy fails.
 inline bool host_is_lost() {
   static const long at = [] {
     const char* const text = std::getenv("ROTOSCALE_HOST_LOST_AT");
@@ -96,19 +94,19 @@ inline const char* hipGetErrorString(hipError_t error) {
 
 namespace rotoscale::gpu::host {
 
-/// In which order the threads of a block run between two barriers. Asynchronous copies arrive at once in forward order,
-/// as late as they may in the others.
+/// Order of a block's threads between two barriers. Asynchronous copies complete at once in forward order, and as late
+/// as possible in the others.
 enum class thread_order { forward, reverse, shuffled };
 
 namespace detail {
 
 inline constexpr unsigned lanes = 32, wave_lanes = 64;
 inline constexpr std::size_t stack_bytes = 256 * 1024;
-inline constexpr int poison = 0xFD;  // what shared memory holds before a thread wrote it
+inline constexpr int poison = 0xFD;  // fills uninitialised shared memory
 
 enum class wait { ready, segment, wave, block, finished };
 
-/// Bytes on their way, in the so many-th group of the thread's.
+/// A copy in flight, and the index of its group in its thread.
 struct pending_copy {
   void* to;
   const void* from;
@@ -121,21 +119,21 @@ struct fiber {
   dim3 index;
   unsigned linear = 0;
   wait waits = wait::ready;
-  const char* file = nullptr;  ///< where it waits
+  const char* file = nullptr;  ///< source position of the wait
   int line = 0;
-  std::uint32_t sent[2] = {};  ///< what it shows to its segment, in exchanges of even and odd number
+  std::uint32_t sent[2] = {};  ///< values exchanged in its segment, by parity of the exchange
   unsigned exchanges = 0;
-  void* registers = nullptr;                       ///< what it hands to its wave or warp
-  unsigned group = 0;                              ///< lanes of that
-  void (*wave_operation)(void* const*) = nullptr;  ///< what the wave is to do with all of it
+  void* registers = nullptr;                       ///< its arguments of the wave instruction
+  unsigned group = 0;                              ///< lanes of that instruction (32 or 64)
+  void (*wave_operation)(void* const*) = nullptr;  ///< executes it for all lanes
   std::vector<pending_copy> copies;
-  unsigned copy_groups = 0;  ///< that have ended
+  unsigned copy_groups = 0;  ///< number of groups ended
 };
 
-/// One block at a time; thread_local, so that several host threads may launch.
+/// Runs one block at a time. thread_local, so that several host threads can launch.
 struct executor {
   dim3 grid, size, block;
-  std::uint64_t blocks_run = 0;  ///< names the block, for shared memory
+  std::uint64_t blocks_run = 0;  ///< identifies the owner of block_shared memory
   unsigned count = 0;
   std::vector<fiber> fibers;
   std::unique_ptr<unsigned char[]> stacks;
@@ -158,7 +156,7 @@ struct executor {
     count = s.x * s.y * s.z;
     if (fibers.size() < count) {
       fibers = std::vector<fiber>(count);
-      stacks.reset(new unsigned char[count * stack_bytes]);  // not touched until used
+      stacks.reset(new unsigned char[count * stack_bytes]);  // pages are untouched until used
       for (unsigned i = 0; i < count; ++i) begin(i);
     }
     dynamic.assign(shared_bytes + 128, 0);
@@ -183,7 +181,7 @@ struct executor {
     for (unsigned i = 0; i < count; ++i) start(i);
   }
 
-  /// Do fibers [first, last) wait for `what` at the same place?
+  /// True if fibers [first, last) wait for `what` at the same source position.
   bool all_wait_for(unsigned first, unsigned last, wait what) const {
     for (unsigned i = first; i < last; ++i) {
       const fiber &f = fibers[i], &leader = fibers[first];
@@ -194,11 +192,11 @@ struct executor {
   void resume(unsigned first, unsigned last) {
     for (unsigned i = first; i < last; ++i) fibers[i].waits = wait::ready;
   }
-  /// Lets them go on if they do.
+  /// Resumes the fibers if all of them wait for `what`.
   void release(unsigned first, unsigned last, wait what) {
     if (all_wait_for(first, last, what)) resume(first, last);
   }
-  /// Does for a wave or warp what all of its lanes wait for; one that lacks lanes waits forever.
+  /// Executes the instruction that all lanes of a wave or warp wait for. A wave that lacks lanes waits forever.
   void release_wave(unsigned first, unsigned group) {
     const unsigned last = first + group;
     if (last > count || !all_wait_for(first, last, wait::wave)) return;
@@ -211,7 +209,7 @@ struct executor {
     resume(first, last);
   }
 
-  /// False if threads wait for what cannot come.
+  /// Runs one block. Returns false with error_text if a thread waits forever or leaves copies in flight.
   bool run_block() {
     start_block();
     for (;;) {
@@ -238,7 +236,7 @@ struct executor {
         error_text = "thread " + std::to_string(i) + " ended with copies that it has not waited for";
         return false;
       }
-      for (unsigned j = i; j < count; ++j) begin(j);  // those that wait are given up where they are
+      for (unsigned j = i; j < count; ++j) begin(j);  // abandon the fibers that wait
       error_text = std::string("thread ") + std::to_string(i) + " waits at " + f.file + ":" + std::to_string(f.line) +
                    (f.waits == wait::block  ? " for threads of its block"
                     : f.waits == wait::wave ? " for lanes of its wave"
@@ -263,7 +261,7 @@ inline executor& state() {
   return e;
 }
 
-/// What a fiber runs: its thread of one block after the other.
+/// A fiber's main loop: its thread of one block after the other.
 inline void executor::enter() {
   executor& e = state();
   for (;;) {
@@ -272,7 +270,7 @@ inline void executor::enter() {
   }
 }
 
-/// Sends `value` and waits for the segment; afterwards every lane's value of this exchange can be read.
+/// Publishes `value` and waits for the segment. `received` then returns any lane's value of this exchange.
 inline unsigned exchange(std::uint32_t value, const char* file, int line) {
   executor& e = state();
   const unsigned parity = e.current->exchanges++ % 2;
@@ -281,7 +279,7 @@ inline unsigned exchange(std::uint32_t value, const char* file, int line) {
   return parity;
 }
 
-/// The value that lane `lane` of the current segment sent; a lane that the block lacks sends zero.
+/// Returns the value of lane `lane` of the segment, or zero if the block lacks that lane.
 inline std::uint32_t received(unsigned lane, unsigned parity) {
   executor& e = state();
   const unsigned at = e.current->linear / lanes * lanes + lane;
@@ -295,7 +293,7 @@ inline dim3 current_block() { return detail::state().block; }
 inline dim3 current_block_size() { return detail::state().size; }
 inline dim3 current_grid_size() { return detail::state().grid; }
 
-/// The order of the launches that follow on this host thread.
+/// Sets the thread order of later launches of this host thread.
 inline void set_thread_order(thread_order order) { detail::state().order = order; }
 
 inline void block_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -321,8 +319,8 @@ inline std::uint32_t segment_ballot(bool condition, const char* file = __builtin
   return lanes;
 }
 
-/// What one instruction does for a wave of 64 lanes, or a warp of 32: every lane shows its registers, and once all have
-/// come here, `All(registers of lane 0 .. 63)` runs. A block whose last wave lacks lanes cannot do it.
+/// An instruction of a wave of 64 lanes or a warp of 32. Once all lanes have arrived, it runs All(registers of lanes 0
+/// .. Lanes - 1). It is an error in a block whose last wave lacks lanes.
 template <auto All, unsigned Lanes = detail::wave_lanes, class Registers>
 void wave_instruction(Registers& mine, const char* file, int line) {
   detail::fiber& f = *detail::state().current;
@@ -336,7 +334,7 @@ void wave_instruction(Registers& mine, const char* file, int line) {
   detail::state().suspend(detail::wait::wave, file, line);
 }
 
-/// One object of type T a block, poisoned when a block first asks for it.
+/// One object of type T per block, poisoned at the block's first access.
 template <class T>
 T& block_shared() {
   alignas(T) static thread_local unsigned char memory[sizeof(T)];
@@ -354,13 +352,13 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(first + (128 - reinterpret_cast<std::uintptr_t>(first) % 128) % 128);
 }
 
-/// Runs `body` once for each thread of each block. Null, or what went wrong, valid until the next call of this thread.
+/// Runs `body` once per thread of each block. Returns null, or an error text valid until this host thread's next call.
 inline const char* run_blocks(dim3 grid, dim3 size, std::size_t shared_bytes, const std::function<void()>& body) {
   detail::executor& e = detail::state();
   if (e.current != nullptr) return "a kernel cannot launch kernels";
   if (size.x * size.y * size.z == 0 || size.x * size.y * size.z > 1024) return "a block has 1 to 1024 threads";
   e.prepare(grid, size, shared_bytes);
-  struct launch_scope {  // the executor keeps no pointer to a body that has ended
+  struct launch_scope {  // the executor must not keep a pointer to `body`
     detail::executor& e;
     launch_scope(detail::executor& to, const std::function<void()>& b) : e(to) { e.body = &b; }
     ~launch_scope() { e.body = nullptr; }

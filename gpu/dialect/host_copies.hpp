@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous copies in host mode. A thread that ends with one that it has not waited for is an error.
+// Asynchronous copies of host mode. A thread that ends with a copy in flight is an error.
 #pragma once
 
 #include "gpu/dialect/host.hpp"
 
 namespace rotoscale::gpu::host {
 
-/// Copies `bytes`, which have arrived after finish_copies, and perhaps before.
+/// Starts a copy of `bytes`. It completes at finish_copies at the latest, and at once in forward thread order.
 inline void copy_later(void* to, const void* from, std::size_t bytes) {
   detail::executor& e = detail::state();
   if (e.order == thread_order::forward) {
@@ -16,9 +16,9 @@ inline void copy_later(void* to, const void* from, std::size_t bytes) {
     e.current->copies.push_back({to, from, bytes, e.current->copy_groups});
   }
 }
-/// A group of the thread's copies ends here.
+/// Ends this thread's current group of copies.
 inline void end_copy_group() { ++detail::state().current->copy_groups; }
-/// Waits for the thread's own copies but those of the `youngest` youngest groups and of the one that has not ended.
+/// Completes this thread's copies, except the latest `youngest` groups and the group that has not ended.
 inline void finish_copies_but(unsigned youngest) {
   detail::fiber& f = *detail::state().current;
   std::size_t done = 0;
@@ -27,7 +27,7 @@ inline void finish_copies_but(unsigned youngest) {
   }
   f.copies.erase(f.copies.begin(), f.copies.begin() + static_cast<std::ptrdiff_t>(done));
 }
-/// Waits for all of them.
+/// Completes all copies of this thread.
 inline void finish_copies() {
   end_copy_group();
   finish_copies_but(0);

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fibers of host mode: stacks that one CPU thread changes between. POSIX ucontext begins them; where GCC's and Clang's
-// non-local jumps may cross stacks they make every later change, since swapcontext asks the kernel for the signal mask
-// each time, which took three quarters of what host mode took.
+// Fibers of host mode: stacks between which one CPU thread switches. ucontext starts a fiber. Later switches use
+// __builtin_setjmp where it may cross stacks, because swapcontext makes a system call for the signal mask.
 #pragma once
 
 #include <ucontext.h>
@@ -10,7 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-// Sanitizers follow swapcontext.
+// Sanitizers can follow swapcontext alone.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ROTOSCALE_JUMPS_BETWEEN_STACKS 0
 #elif defined(__has_feature)
@@ -24,9 +23,9 @@
 
 namespace rotoscale::gpu::host::detail {
 
-/// Where a stack was left. Stays at its address.
+/// Saved context of a fiber. The object must not move.
 struct fiber_context {
-  /// The next change to it begins `entry`, which never returns, on `stack`.
+  /// Makes the next switch to this context call `entry`, which never returns, on `stack`.
   void begin(unsigned char* stack, std::size_t bytes, void (*entry)()) {
     if (getcontext(&state) != 0) std::abort();
     state.uc_stack.ss_sp = stack;
@@ -42,7 +41,7 @@ struct fiber_context {
 };
 
 #if ROTOSCALE_JUMPS_BETWEEN_STACKS
-/// Not part of change_stack: a function may not hold both halves of a jump.
+/// Separate from change_stack, because a function must not contain both setjmp and longjmp.
 [[gnu::noinline, noreturn]] inline void leave_for(fiber_context& to) {
   if (to.is_new) {
     to.is_new = false;
@@ -51,7 +50,7 @@ struct fiber_context {
   }
   __builtin_longjmp(to.jump, 1);
 }
-/// Leaves the current stack, to be returned to through `from`, for `to`.
+/// Saves the current stack in `from` and continues `to`.
 [[gnu::noinline]] inline void change_stack(fiber_context& from, fiber_context& to) {
   if (__builtin_setjmp(from.jump) == 0) leave_for(to);
 }

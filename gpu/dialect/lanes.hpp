@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that a segment's lanes exchange, and what they combine to. All lanes of a segment call these together.
+// Shuffles, votes and reductions over a segment of 32 lanes. All lanes of the segment must call these together.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -8,7 +8,7 @@
 
 namespace rotoscale::gpu {
 
-/// Where a function is called: in host mode the threads of a segment must come to the same place.
+/// Source position of a call. Host mode checks that all threads of a segment wait at the same one.
 #if defined(ROTOSCALE_GPU_HOST)
 struct call_site {
   const char* file;
@@ -21,7 +21,7 @@ struct call_site {
 };
 #endif
 
-/// The `x`, of 4 or 8 bytes, of the lane whose number differs in the bits of `mask` (1 to 31).
+/// Returns `x` of lane (own lane ^ mask). T has 4 or 8 bytes, mask is 1 to 31.
 template <class T>
 __device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site at = call_site::here()) {
   const auto word = [&](std::uint32_t bits) {
@@ -42,7 +42,7 @@ __device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site a
   }
 }
 
-/// Lanes of a segment wait for each other; what one wrote before, another sees afterwards.
+/// Barrier of a segment. Writes before it are visible to the segment after it.
 __device__ inline void segment_barrier([[maybe_unused]] call_site at = call_site::here()) {
 #if defined(ROTOSCALE_CUDA)
   __syncwarp();
@@ -54,7 +54,7 @@ __device__ inline void segment_barrier([[maybe_unused]] call_site at = call_site
 #endif
 }
 
-/// Does `condition` hold in any lane of the segment?
+/// Returns true if `condition` holds in any lane of the segment.
 __device__ inline bool segment_any(bool condition, [[maybe_unused]] call_site at = call_site::here()) {
 #if defined(ROTOSCALE_CUDA)
   return __any_sync(0xFFFFFFFFu, condition) != 0;
@@ -65,8 +65,8 @@ __device__ inline bool segment_any(bool condition, [[maybe_unused]] call_site at
 #endif
 }
 
-/// combine(x, other) over `Lanes` neighbouring lanes, first with the lane Lanes / 2 away, last with the next one. All
-/// of them return the same where `combine` commutes; a sum then has the bits of halves that are folded.
+/// Reduces x over `Lanes` neighbouring lanes by xor shuffles with masks Lanes / 2 to 1. All lanes return the same bits
+/// if `combine` commutes.
 template <unsigned Lanes = unsigned{segment_lanes}, class T, class Combine>
 __device__ inline T segment_reduce(T x, const Combine& combine, call_site at = call_site::here()) {
   static_assert(Lanes >= 2 && Lanes <= unsigned{segment_lanes} && (Lanes & (Lanes - 1)) == 0);
@@ -79,7 +79,7 @@ __device__ inline T segment_sum(T x, call_site at = call_site::here()) {
   return segment_reduce<Lanes>(
       x, [](T a, T b) { return a + b; }, at);
 }
-/// Of numbers that are not NaN.
+/// Maximum over `Lanes` lanes. No x may be NaN.
 template <unsigned Lanes = unsigned{segment_lanes}, class T>
 __device__ inline T segment_max(T x, call_site at = call_site::here()) {
   return segment_reduce<Lanes>(
@@ -91,8 +91,8 @@ __device__ inline std::uint32_t segment_or(std::uint32_t x, call_site at = call_
       x, [](std::uint32_t a, std::uint32_t b) { return a | b; }, at);
 }
 
-/// Hadamard's butterflies over `points` neighbouring lanes (a power of two up to 32), which the low bits of `lane`
-/// number; without their factor.
+/// Hadamard transform without its factor over `points` neighbouring lanes (a power of two up to 32). The low bits of
+/// `lane` number the points.
 __device__ inline float segment_butterflies(float x, unsigned lane, unsigned points, call_site at = call_site::here()) {
   for (unsigned step = 1; step < points; step *= 2) {
     const float other = shuffle_xor(x, step, at);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launching a kernel, the same in every mode that has host code. It allocates nothing and does not wait, so it can be
-// captured in a graph; in host mode the kernel has run when it returns.
+// Kernel launches and argument checks, with one interface in every mode that has host code. A launch allocates nothing
+// and does not wait, so it can be captured in a graph. In host mode the kernel has run when it returns.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@
 
 namespace rotoscale::gpu {
 
-// A namespace a mode: a test compiled in host mode may be linked with a library that was built for a device.
+// One namespace per mode: a test compiled in host mode may be linked with a library built for a device.
 inline namespace ROTOSCALE_GPU_MODE {
 
 inline hipStream_t native(stream s) { return static_cast<hipStream_t>(s.handle); }
 
-/// A grid or block of `count` along x, at most 2^31 - 1.
+/// Returns a grid or block of `count` along x, at most 2^31 - 1.
 inline dim3 blocks(std::int64_t count) {
   ROTOSCALE_ASSERT(count >= 0 && count <= 0x7FFFFFFF);
   return {static_cast<unsigned>(count), 1, 1};
 }
 
-/// Is `pointer` set and a multiple of `alignment` (1, 2, 4, 8 or 16)? `argument` names it.
+/// Checks that `pointer` is not null and a multiple of `alignment` (1, 2, 4, 8 or 16). The error names `argument`.
 inline status check_pointer(const void* pointer, std::uintptr_t alignment, const char* argument) {
   if (pointer == nullptr) return {error_code::bad_pointer, argument, "must not be null"};
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
@@ -39,18 +39,18 @@ inline status check_pointer(const void* pointer, std::uintptr_t alignment, const
   }
   return {};
 }
-/// The same with the alignment of T.
+/// The same with T's alignment.
 template <class T>
 status check_pointer(const T* pointer, const char* argument) {
   return check_pointer(pointer, alignof(T), argument);
 }
-/// The same of an argument that may be null.
+/// The same, but the argument may be null.
 template <class T>
 status check_optional(const T* pointer, const char* argument) {
   return pointer == nullptr ? status{} : check_pointer(pointer, argument);
 }
 
-/// Is there as much workspace as is needed, at a multiple of `alignment` (16 or 256)?
+/// Checks that the workspace has `needed` bytes and is aligned to `alignment` (16 or 256).
 inline status check_workspace(const void* workspace, std::size_t bytes, std::size_t needed, std::uintptr_t alignment) {
   if (needed == 0) return {};
   if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % alignment != 0) {
@@ -92,7 +92,7 @@ status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t s
   return {};
 }
 
-/// Both as launch: host mode runs one kernel after the other.
+/// Host mode runs kernels one after the other, so both are `launch`.
 template <class... Parameter, class... Argument>
 status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
                      Argument... arguments) {
@@ -106,8 +106,8 @@ status launch_behind_any(void (*kernel)(Parameter...), dim3 grid, dim3 block, st
 
 #else
 
-/// May work be put on this stream? Not where its capture has failed; not on the null stream while another stream that
-/// waits for it is being captured.
+/// Checks that the stream accepts work. Errors: its capture has failed, or it is the null stream while another stream
+/// that synchronizes with it is being captured.
 inline status check_stream(stream s) {
   hipStreamCaptureStatus capture;
   const hipError_t error = hipStreamIsCapturing(native(s), &capture);
@@ -116,21 +116,22 @@ inline status check_stream(stream s) {
   return {};
 }
 
-/// Has the build code of this kernel for the current device? For launchers that put work of others before it.
+/// Checks that the build has code of this kernel for the current device. For launchers whose first launch is another
+/// kernel or a library call.
 template <class... Parameter>
 status check_code(void (*kernel)(Parameter...)) {
   hipFuncAttributes attributes;
   return to_status(hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
 }
 
-/// Asks for shared memory above 48 KiB.
+/// Permits dynamic shared memory above 48 KiB.
 inline status allow_shared(const void* function, std::size_t shared_bytes) {
   if (shared_bytes <= 48 * 1024) return {};
   return to_status(
       hipFuncSetAttribute(function, hipFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
 }
 
-/// Arguments are converted to the kernel's parameters. Shared memory above 48 KiB is asked for.
+/// Launches the kernel, with arguments converted to its parameters. Shared memory above 48 KiB is permitted first.
 template <class... Parameter, class... Argument>
 status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
               Argument... arguments) {
@@ -142,8 +143,8 @@ status launch(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t s
   }(arguments...);
 }
 
-/// The same of a kernel that calls wait_for_kernel_before, behind one that does or that `launch` put there: on NVIDIA
-/// it is brought to the processors while the one before ends, instead of after it.
+/// Launches with programmatic dependent launch (PDL): on NVIDIA the kernel may start while the previous kernel ends.
+/// Requires that the kernel calls wait_for_kernel_before, and that the previous launch is `launch` or of such a kernel.
 template <class... Parameter, class... Argument>
 status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
                      Argument... arguments) {
@@ -169,8 +170,8 @@ status launch_behind(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::s
 #endif
 }
 
-/// launch_behind for the first kernel of a launcher: behind whatever its caller put on the stream. Not while the stream
-/// is captured: there that may be several nodes of a graph, or none that is a kernel.
+/// launch_behind for the first kernel of a launcher, after any work of the caller. During capture it is `launch`,
+/// because the previous work may be several graph nodes or no kernel.
 template <class... Parameter, class... Argument>
 status launch_behind_any(void (*kernel)(Parameter...), dim3 grid, dim3 block, std::size_t shared_bytes, stream s,
                          Argument... arguments) {
@@ -182,7 +183,7 @@ status launch_behind_any(void (*kernel)(Parameter...), dim3 grid, dim3 block, st
 
 #endif
 
-/// Is there a device, and may work be put on this stream? Launchers ask last, when all other arguments are in order.
+/// Checks that there is a device and that the stream accepts work. Launchers call it after all other checks.
 inline status check_ready(stream s) {
   device_info device;
   if (status found = current_device(device); !found.ok()) return found;

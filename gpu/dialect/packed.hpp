@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Two 16-bit numbers in a register: the few operations that quantizers and expansions need, NVIDIA's instructions where
-// nvcc compiles, and what they mean elsewhere.
+// Operations on two 16-bit or four 8-bit numbers in a register, and rounding to BF16. NVIDIA's instructions with nvcc,
+// portable code of the same bits elsewhere.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -9,15 +9,15 @@
 
 namespace rotoscale::gpu {
 
-/// Has the device arithmetic of BF16 pairs? AMD's has none; in host mode it is tested.
+/// True if kernels use arithmetic of BF16 pairs. AMD has none; host mode does, for tests.
 #if defined(ROTOSCALE_AMD)
 inline constexpr bool has_packed_bf16 = false;
 #else
 inline constexpr bool has_packed_bf16 = true;
 #endif
 
-/// Byte i of the result is byte n of `high:low`, n the low three bits of the selector's nibble i; where bit 3 is set,
-/// eight copies of that byte's top bit (PTX prmt.b32).
+/// PTX prmt.b32. Byte i of the result is byte n of `high:low`, where n is the low three bits of the selector's nibble
+/// i. If bit 3 of the nibble is set, the result byte is eight copies of that byte's top bit.
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   std::uint32_t result = 0;
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -31,7 +31,7 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
 #endif
   return result;
 }
-/// The same for a selector that is part of the instruction.
+/// The same with an immediate selector.
 template <std::uint32_t Selector>
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -43,7 +43,7 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
 #endif
 }
 
-/// sum, of 32 bits, plus the four products of int8 in the bytes of a and b.
+/// sum (32 bits) plus the products of the four int8 of a and b.
 template <class Int>
 __device__ inline Int dot_int8x4(std::uint32_t a, std::uint32_t b, Int sum) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
@@ -70,7 +70,7 @@ __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std:
 #endif
 }
 
-/// Position of the lowest bit that is set; x must not be zero.
+/// Position of the lowest set bit of x, which must not be zero.
 __device__ inline int lowest_bit(std::uint32_t x) {
 #if defined(ROTOSCALE_CUDA)
   return __ffs(static_cast<int>(x)) - 1;
@@ -78,7 +78,7 @@ __device__ inline int lowest_bit(std::uint32_t x) {
   return __builtin_ctz(x);
 #endif
 }
-/// How many bits are set.
+/// Number of set bits.
 __device__ inline int count_bits(std::uint32_t x) {
 #if defined(ROTOSCALE_CUDA)
   return __popc(x);
@@ -87,25 +87,25 @@ __device__ inline int count_bits(std::uint32_t x) {
 #endif
 }
 
-/// The upper half of a product.
+/// Upper 32 bits of the product.
 __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(std::uint64_t{a} * b >> 32);
 }
 
-/// A divisor, and by what a device multiplies instead: 2^32 / divisor, rounded down, at most 2^32 - 1.
+/// A divisor and its reciprocal: floor(2^32 / divisor), at most 2^32 - 1.
 struct known_divisor {
   std::uint32_t divisor = 1, inverse = 0xFFFFFFFFu;
   known_divisor() = default;
   __host__ explicit known_divisor(std::uint32_t d)
       : divisor(d), inverse(d == 1 ? 0xFFFFFFFFu : static_cast<std::uint32_t>((std::uint64_t{1} << 32) / d)) {}
 };
-/// x / by.divisor and what is left of x.
+/// x / by.divisor and the remainder.
 struct quotient_and_rest {
   std::uint32_t quotient, rest;
 };
 __device__ inline quotient_and_rest divide(std::uint32_t x, const known_divisor& by) {
   std::uint32_t quotient = multiply_high(x, by.inverse), rest = x - quotient * by.divisor;
-  if (rest >= by.divisor) {  // the inverse is too small by less than 1, and so is the quotient
+  if (rest >= by.divisor) {  // the inverse is rounded down, so the quotient may be too small by 1
     ++quotient;
     rest -= by.divisor;
   }
@@ -121,7 +121,7 @@ __device__ inline std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
 #endif
 }
 
-/// The largest of three, one instruction on Hopper.
+/// Maximum of three, one instruction on Hopper.
 __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   return __vimax3_u16x2(a, b, c);
@@ -130,7 +130,7 @@ __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-/// a * b + c in BF16, rounded once to nearest even. For finite numbers whose result FP64 holds exactly.
+/// a * b + c of BF16 pairs, rounded once to nearest even. For finite numbers whose result FP64 holds exactly.
 __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   std::uint32_t result;
@@ -149,28 +149,27 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-/// BF16 of FP32 bits in the upper half, nearest even, other bits below; for all numbers but NaN. canonical_bf16 is the
-/// definition's rule for NaN as well (round_to); the exceptions on devices are the three functions behind this one.
+/// Rounds FP32 bits to BF16 in the upper half, nearest even; the lower half is undefined. u must not be NaN.
 ROTOSCALE_HD constexpr std::uint32_t round_number_to_bf16(std::uint32_t u) { return u + 0x7FFFu + (u >> 16 & 1u); }
-/// BF16 bits of x, nearest even; NaN keeps its sign and is otherwise canonical.
+/// BF16 bits of x, nearest even. A NaN keeps its sign and is otherwise canonical, as round_to defines.
 ROTOSCALE_HD constexpr std::uint32_t canonical_bf16(float x) {
   const std::uint32_t u = fp32_bits(x);
   return (fp32_is_nan(u) ? (u & fp32_sign_mask) | fp32_nan_bits : round_number_to_bf16(u)) >> 16;
 }
-/// BF16 bits; a NaN keeps its upper half, so that a unit's NaN (nan_bits) is stored as the unit has it. Its payload
-/// must lie there.
+/// BF16 bits of x, nearest even. A NaN keeps its upper half, so that a tensor core's NaN (nan_bits) is stored
+/// unchanged. Its payload must be in the upper half.
 ROTOSCALE_HD constexpr std::uint32_t bf16_bits_keeping_nan(float x) {
   const std::uint32_t u = fp32_bits(x);
   return fp32_is_nan(u) ? u >> 16 : round_number_to_bf16(u) >> 16;
 }
-/// BF16 in the upper half, other bits below; a NaN is quieted and keeps its payload, since a quantizer asks only
-/// whether it is one.
+/// Rounds FP32 bits to BF16 in the upper half, nearest even; the lower half is undefined. A NaN is quieted and keeps
+/// its payload: quantizers only test for NaN.
 ROTOSCALE_HD constexpr std::uint32_t round_to_bf16_quieting_nan(std::uint32_t u) {
   return fp32_is_nan(u) ? u | 0x00400000u : round_number_to_bf16(u);
 }
 
-/// Two numbers as BF16, `low` in the lower half, nearest even. A NaN stays one: on NVIDIA 0x7FFF, which is also the
-/// upper half of its matrix units' NaN.
+/// BF16 bits of two numbers, `low` in the lower half, nearest even. A NaN stays NaN. On NVIDIA it becomes 0x7FFF, the
+/// upper half of the tensor cores' NaN.
 __device__ inline std::uint32_t bf16_pair(float low, float high) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
   std::uint32_t pair;
@@ -181,7 +180,7 @@ __device__ inline std::uint32_t bf16_pair(float low, float high) {
 #endif
 }
 
-/// Products of two pairs of BF16 numbers, nearest even.
+/// Products of BF16 pairs, nearest even.
 __device__ inline std::uint32_t multiply_bf16(std::uint32_t x, std::uint32_t y) {
 #if defined(ROTOSCALE_CUDA)
   std::uint32_t z;

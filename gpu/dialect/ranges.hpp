@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Named ranges that profilers show: NVTX, whose header is the toolkit's and calls whatever profiler is attached, or
-// rocTX, whose library is loaded if there is one, so that no program depends on it. Nothing in a build for the host.
+// Named ranges for profilers: NVTX of the CUDA toolkit, or rocTX loaded at run time if it is installed. Does nothing in
+// host builds.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -19,7 +19,7 @@ namespace rotoscale::gpu {
 
 #if !defined(ROTOSCALE_CUDA)
 
-/// rocTX of the first of `libraries` that is there.
+/// Loads rocTX from the first of `libraries` that is installed.
 class range_library {
  public:
   explicit range_library(std::initializer_list<const char*> libraries) {
@@ -28,7 +28,7 @@ class range_library {
       if (library == nullptr) continue;
       begin_ = reinterpret_cast<int (*)(const char*)>(::dlsym(library, "roctxRangePushA"));
       end_ = reinterpret_cast<int (*)()>(::dlsym(library, "roctxRangePop"));
-      if (begin_ != nullptr && end_ != nullptr) return;  // loaded as long as the program runs
+      if (begin_ != nullptr && end_ != nullptr) return;  // never unloaded
       begin_ = nullptr;
       ::dlclose(library);
     }

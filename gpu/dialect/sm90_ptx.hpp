@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The PTX of the sm_90 GEMM kernels, one function an instruction: barriers in shared memory, the bulk tensor copy,
-// clusters, and wgmma of FP8, BF16 and int8. Names and operands are those of the PTX ISA, version 8.0 and later.
+// PTX of the sm_90 kernels, one function per instruction: mbarriers, TMA copies, clusters, and wgmma of FP8, BF16 and
+// int8. Names and operands are those of the PTX ISA 8.0. Tiles of attention are in wgmma_tiles.hpp.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::gpu::sm90 {
 
-/// Has the device that this is compiled for these instructions?
+/// True if the target has these instructions.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool is_sm90a = true;
 #else
@@ -31,7 +31,7 @@ __device__ inline void barrier_init(std::uint32_t bar, std::uint32_t arrivals) {
 __device__ inline void barrier_expect(std::uint32_t bar, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-/// Waits for the end of the phase with this parity.
+/// Waits until the phase with this parity has completed.
 __device__ inline void barrier_wait(std::uint32_t bar, std::uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -39,8 +39,8 @@ __device__ inline void barrier_wait(std::uint32_t bar, std::uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-/// Arrives at the barrier that has this address in block `rank` of the cluster. What this releases was read by wgmma,
-/// whose completion the caller has waited for; cluster scope would add a fence over all memory.
+/// Arrives at the barrier at this address in block `rank` of the cluster, without a cluster-scope fence. The released
+/// data was read by wgmma, whose completion the caller has waited for.
 __device__ inline void barrier_arrive_remote(std::uint32_t bar, std::uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -48,18 +48,18 @@ __device__ inline void barrier_arrive_remote(std::uint32_t bar, std::uint32_t ra
       "r"(rank)
       : "memory");
 }
-/// Makes initialised barriers visible to the cluster's other blocks and to the copy engine.
+/// Makes initialised barriers visible to the cluster and to TMA.
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Named barriers, of which a block has 16: 0 is that of __syncthreads, 1 and 2 belong to group_sync (two warpgroups
-// compute a GEMM), 3 and up to turns.
+// Named barriers (16 per block): 0 is __syncthreads, 1 and 2 group_sync (two warpgroups compute a GEMM), 3 and up
+// turns.
 
-/// Waits for the 128 threads of a warpgroup.
+/// Barrier of the 128 threads of a warpgroup.
 __device__ inline void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
-/// Warpgroups take turns: each waits for its own, and gives another one the next. A turn's barrier has 256 threads: the
-/// 128 that wait and the 128 that give.
+/// Ping-pong of warpgroups: each waits for its turn and gives another one the next. The barrier of a turn counts 256
+/// threads, 128 that wait and 128 that arrive.
 __device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
 __device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
 
@@ -82,7 +82,7 @@ __device__ void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// ------------------------------------------------------------------ bulk tensor copies: boxes of the map at (x, y)
+// ------------------------------------------------------------------ TMA copies of the map's box at (x, y)
 
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -94,13 +94,13 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
       "l"(map), "r"(x), "r"(y), "r"(bar)
       : "memory");
 }
-/// Bytes as they lie: both addresses and `bytes` are multiples of 16.
+/// Copies contiguous bytes. Both addresses and `bytes` are multiples of 16.
 __device__ inline void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(bar)
                : "memory");
 }
-/// A box of a map of four dimensions.
+/// A box of a 4D map.
 __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z, int w,
                                 std::uint32_t bar) {
   asm volatile(
@@ -109,7 +109,7 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, int x,
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
       : "memory");
 }
-/// The two-dimensional one into every block of the cluster whose bit is set, at the same offsets.
+/// Copies a 2D box to the same offset in every block of the cluster whose bit is set.
 __device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* map, int x, int y, std::uint32_t bar,
                                           std::uint16_t blocks) {
   asm volatile(
@@ -121,7 +121,7 @@ __device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* m
 
 // ------------------------------------------------------------------ words of an output
 
-/// Four lanes hold a 4 × 4 matrix of words, lane q its column q; afterwards lane q holds row q.
+/// Transposes a 4 × 4 matrix of words held by four lanes. Lane q passes column q and receives row q.
 __device__ inline uint4 transpose_quad(std::uint32_t w0, std::uint32_t w1, std::uint32_t w2, std::uint32_t w3,
                                        int lane) {
   const bool odd = lane & 1, high = lane & 2;
@@ -141,7 +141,7 @@ template <int Pending>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-/// Keeps the compiler from moving accumulators across the asynchronous instructions.
+/// Prevents the compiler from moving accumulators across asynchronous instructions.
 template <int N>
 __device__ void hold(float (&d)[N]) {
   ROTOSCALE_UNROLL
@@ -153,9 +153,10 @@ __device__ void hold(std::int32_t (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-/// A K-major operand in shared memory as the copy engine's 128-byte swizzle leaves it: rows of 128 bytes, eight of them
-/// an atom of 1024 bytes. A step along K of 32 bytes adds 2. Transposed: rows of 64 columns (128 bytes) each, eight k
-/// an atom, and the next 64 columns 8192 bytes further on; 16 k add 128.
+/// Descriptor of a shared-memory operand with 128-byte swizzle.
+///
+/// K-major: rows of 128 bytes, eight rows an atom of 1024 bytes. 32 bytes along K add 2 to the descriptor.
+/// Transposed: rows of 64 columns (128 bytes), eight k an atom, the next 64 columns 8192 bytes away. 16 k add 128.
 template <bool Transposed = false>
 __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
   constexpr std::uint64_t next_columns = Transposed ? 8192 >> 4 : 1;
@@ -163,7 +164,7 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
          std::uint64_t{1} << 62;
 }
 
-/// Formats of A and of B, one where both have it.
+/// Formats of A and B; one name if they are equal.
 enum class fp8_products { e4m3, e4m3_e5m2, e5m2_e4m3, e5m2 };
 
 // clang-format off

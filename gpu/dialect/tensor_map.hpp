@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps of sm_90's copy engine, which the driver encodes; found at run time, so that nothing links with it.
+// Tensor maps for the sm_90 TMA. The driver's encoder is found at run time, so that nothing links with libcuda.
 #pragma once
 
 #include <cuda.h>
@@ -14,7 +14,7 @@ using encode_function = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32
                                      const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                                      CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/// The driver's cuTensorMapEncodeTiled, or null.
+/// Returns the driver's cuTensorMapEncodeTiled, or null.
 inline encode_function find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -26,13 +26,13 @@ inline encode_function find_encoder() {
   return reinterpret_cast<encode_function>(function);
 }
 
-/// What a map's elements are, and how much L2 reads for a copy.
+/// Element type of a map, and the L2 promotion of its reads.
 struct map_kind {
   CUtensorMapDataType type;
   CUtensorMapL2promotion promotion;
 };
-/// Boxes of a tensor, swizzled by 128 bytes; extents in elements and strides in bytes from the last dimension on, whose
-/// elements are contiguous; zeros beyond the tensor's edges. False where the driver refuses.
+/// Encodes a map of boxes with 128-byte swizzle. Extents are in elements, strides in bytes, both starting with the last
+/// dimension, which is contiguous. Elements outside the tensor read as zero. Returns false if the driver refuses.
 template <unsigned Rank>
 bool encode_map(CUtensorMap& map, map_kind kind, const void* data, const std::int64_t (&extents)[Rank],
                 const std::int64_t (&strides)[Rank - 1], const cuuint32_t (&box)[Rank]) {
@@ -49,7 +49,7 @@ bool encode_map(CUtensorMap& map, map_kind kind, const void* data, const std::in
                 CU_TENSOR_MAP_SWIZZLE_128B, kind.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// Boxes of 64 tokens of one head × 64 features of a [batch, token, head, feature] tensor of BF16.
+/// Encodes boxes of 64 tokens × 64 features of one head. The tensor is BF16 (batch, token, head, feature).
 inline bool make_heads_map(CUtensorMap& map, const void* data, const std::int64_t (&extents)[4],
                            const std::int64_t (&strides)[3]) {
   return encode_map(map, {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_L2_PROMOTION_L2_128B}, data, extents, strides,

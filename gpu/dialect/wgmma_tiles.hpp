@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Products of whole tiles of 64 rows by sm_90a's wgmma: a warpgroup multiplies tiles that lie in shared memory as its
-// 128-byte swizzle wants them, and a result of it as first operand from registers. Results lie in lanes as those of
-// mma.sync do, and have the same bits.
+// wgmma on tiles of 64 rows. The second operand is in shared memory with 128-byte swizzle, the first there or in
+// registers. Results have the lane layout of mma.sync, and the same bits. The PTX wrappers are in sm90_ptx.hpp.
 #pragma once
 
 #include "gpu/dialect/sm90_ptx.hpp"
@@ -10,20 +9,20 @@
 
 namespace rotoscale::gpu::sm90 {
 
-/// 64 rows of D features of BF16, in column blocks of 64 features: rows of 128 bytes, whose eight 16-byte chunks are
-/// permuted by the row's number.
+/// 64 rows × D features of BF16, in column blocks of 64 features. A row of a block has 128 bytes. Its eight 16-byte
+/// chunks are permuted by the row number.
 template <int D>
 struct swizzled_tile {
   static constexpr int column_block = 64 * 64;
   alignas(1024) std::uint16_t codes[64 * D];
 
-  /// Where 8 features of a row lie.
+  /// Index of 8 features of a row.
   __device__ static int place(int row, int column) {
     return column / 64 * column_block + row * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
   }
 };
 
-/// Pairs of tiles by the copy engine, from two [batch, token, head, feature] tensors of BF16.
+/// TMA loads of pairs of tiles from two BF16 (batch, token, head, feature) tensors.
 struct tile_engine {
   static constexpr bool exists = true;
   struct maps {
@@ -34,19 +33,19 @@ struct tile_engine {
     std::uint64_t full[Stages];
   };
 
-  /// Of a tensor; see make_heads_map.
+  /// See make_heads_map.
   static bool make_map(CUtensorMap& map, const void* data, const std::int64_t (&extents)[4],
                        const std::int64_t (&strides)[3]) {
     return make_heads_map(map, data, extents, strides);
   }
-  /// By one thread, before a barrier of the block.
+  /// One thread calls this before a block barrier.
   template <int Stages>
   __device__ static void init(barriers<Stages>& b) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Stages; ++i) barrier_init(shared_address(&b.full[i]), 1);
     fence_barrier_init();
   }
-  /// Starts copies of rows [first, first + 64) of a head of both tensors, by one thread.
+  /// Starts copies of rows [first, first + 64) of head h of both tensors. One thread calls this.
   template <int D>
   __device__ static void load(const maps& m, int h, int first, int b, swizzled_tile<D>& x, swizzled_tile<D>& y,
                               std::uint64_t& full) {
@@ -61,11 +60,11 @@ struct tile_engine {
   __device__ static void wait(std::uint64_t& full, unsigned parity) { barrier_wait(shared_address(&full), parity); }
 };
 
-/// Makes what this thread wrote to shared memory visible to wgmma, after a barrier.
+/// Makes this thread's shared-memory writes visible to wgmma after the next barrier.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// A descriptor of an operand in shared memory, in halves: an offset changes the lower one alone, so that the compiler
-/// moves a word for each instruction and not a sum of two.
+/// Descriptor of a shared-memory operand in two words. An offset changes the low word alone, so an instruction needs
+/// one move and no 64-bit addition.
 struct descriptor {
   std::uint32_t low, high;
   __device__ std::uint64_t at(std::uint32_t bytes) const {
@@ -74,12 +73,12 @@ struct descriptor {
     return both;
   }
 };
-/// Rows of k: groups of eight rows lie 1 KiB apart. Descriptors have to be in uniform registers: unless the compiler
-/// knows that `codes` is the same in all lanes, it moves each of them there by an instruction of its own.
+/// Descriptor of rows of k; groups of eight rows are 1 KiB apart. `codes` must be warp-uniform for the compiler:
+/// descriptors are in uniform registers, and others need one more move each.
 __device__ inline descriptor rows_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | 1u << 16, 1024u >> 4 | 1u << 30};
 }
-/// Second operand whose k are rows: blocks of 64 columns lie 8 KiB apart, groups of eight k 1 KiB.
+/// Descriptor of a second operand whose rows are k. Blocks of 64 columns are 8 KiB apart, groups of eight k 1 KiB.
 __device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
   return {(shared_address(codes) & 0x3FFFFu) >> 4 | (8192u >> 4) << 16, 1024u >> 4 | 1u << 30};
 }
@@ -98,13 +97,13 @@ __device__ inline void multiply_k16(float (&d)[4][8], std::uint64_t a, std::uint
                : ROTOSCALE_ROW(d, 0), ROTOSCALE_ROW(d, 1), ROTOSCALE_ROW(d, 2), ROTOSCALE_ROW(d, 3)
                : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
-/// d [64 × 64] += a · b, a [64 × 16] in registers, the rows of b being k.
+/// d [64 × 64] += a · b. a [64 × 16] is in registers, the rows of b are k.
 __device__ inline void add_k16(float (&d)[4][8], const std::uint32_t (&a)[4], std::uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
                : ROTOSCALE_ROW(d, 0), ROTOSCALE_ROW(d, 1), ROTOSCALE_ROW(d, 2), ROTOSCALE_ROW(d, 3)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-/// The same for 128 columns.
+/// The same with 128 columns of d and b.
 __device__ inline void add_k16(float (&d)[8][8], const std::uint32_t (&a)[4], std::uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
                : ROTOSCALE_ROW(d, 0), ROTOSCALE_ROW(d, 1), ROTOSCALE_ROW(d, 2), ROTOSCALE_ROW(d, 3),
@@ -122,7 +121,7 @@ __device__ void hold_rows(float (&d)[Count][8]) {
   for (int i = 0; i < Count; ++i) hold(d[i]);
 }
 
-/// Starts d [64 × 64] = rows of a times rows of b, a chain over the features.
+/// Starts d [64 × 64] = a · bᵀ over D features.
 template <int D>
 __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b, float (&d)[4][8]) {
   if constexpr (is_sm90a) {
@@ -137,7 +136,7 @@ __device__ void start_rows(const swizzled_tile<D>& a, const swizzled_tile<D>& b,
     wgmma_commit();
   }
 }
-/// Starts d += weights [64 × 64] times the rows of b.
+/// Starts d [64 × D] += weights [64 × 64] · b.
 template <int D>
 __device__ void start_sum(const std::uint32_t (&weights)[4][4], const swizzled_tile<D>& b, float (&d)[D / 16][8]) {
   if constexpr (is_sm90a) {
@@ -149,7 +148,7 @@ __device__ void start_sum(const std::uint32_t (&weights)[4][4], const swizzled_t
     wgmma_commit();
   }
 }
-/// Waits for all that was started but the `Youngest` last products; d are results of it.
+/// Waits for all products except the latest `Youngest`. d are results of finished products.
 template <int Youngest, int... Count>
 __device__ void finish(float (&... d)[Count][8]) {
   if constexpr (is_sm90a) {
