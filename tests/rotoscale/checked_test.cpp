@@ -113,18 +113,6 @@ TEST_CASE("extents") {
         "source, 4 x 64 along the blocks: 4 rows are not a multiple of the block's 32");
 }
 
-TEST_CASE("extents that overflow are refused, not multiplied") {
-  const std::vector<float> x(64);
-  bytes none;
-  const index_t huge = std::numeric_limits<index_t>::max() / 2;
-  CHECK(complaint([&] {
-          checked::quantize(mxfp4, {}, floats{x, huge, 32}, block_axis::row, none, none);
-        }) == "source of " + std::to_string(huge) + " x 32, stride 32: does not fit in 64 elements");
-  CHECK(complaint([&] {
-          checked::quantize(mxfp4, {}, floats{x, 2, 32, huge}, block_axis::row, none, none);
-        }) == "source of 2 x 32, stride " + std::to_string(huge) + ": does not fit in 64 elements");
-}
-
 TEST_CASE("codes and scales must be exactly as large as the source needs") {
   CHECK(request{.more_codes = 1}() == "codes has 129 bytes, expected 4 x 32 = 128");
   CHECK(request{.more_codes = -1}() == "codes has 127 bytes, expected 4 x 32 = 128");
@@ -155,64 +143,6 @@ TEST_CASE("pointers: null, misaligned, overlapping") {
   CHECK(quantize(memory, {raw + 1023, 128}, scales) == "source and codes overlap in 1 bytes");
   CHECK(quantize(memory, codes, {raw + 100, 8}) == "source and scales overlap in 8 bytes");
   CHECK(quantize(memory, codes, {codes.data() + 120, 8}) == "codes and scales overlap in 8 bytes");
-}
-
-TEST_CASE("formats and options that do not go together") {
-  CHECK(request{.f = {formats::fp16}}() == "element of 16 bits: at most 8 can be stored");
-  CHECK(request{.f = {formats::e2m1, 32, formats::bf16}}() == "scale of 16 bits: at most 8 can be stored");
-  CHECK(request{.f = {formats::e2m1, 32, {4, 3, 7, false, specials::none}}}() ==
-        "scale: the format has no NaN to mark a block with");
-  CHECK(request{.f = {formats::e2m1, 32, formats::e4m3}}() == "scale: the format has negative numbers");
-  CHECK(request{.f = {formats::e2m1, 0}}() == "block of 1 x 0: extents must be above zero, the length at most 256");
-  CHECK(request{.f = {formats::e2m1, 512}}() == "block of 1 x 512: extents must be above zero, the length at most 256");
-  CHECK(request{.f = {formats::e2m1, 32, formats::e8m0, 0}}() ==
-        "block of 0 x 32: extents must be above zero, the length at most 256");
-  CHECK(
-      request{.o = with_rotation(24)}() ==
-      "rotation.points 24: must be 0 or a power of two from 2 to 256 that divides the block length 32 or is a multiple "
-      "of it");
-  for (const int points : {-16, 1, 512}) CHECK(request{.o = with_rotation(points)}().find("rotation.points ") == 0);
-  CHECK(request{.f = {formats::e2m1, 48}, .o = with_rotation(64), .cols = 192}().find("rotation.points 64") == 0);
-  block_options o;
-  o.random_count = 33;
-  CHECK(request{.o = o}() == "random_count 33: must be 1 to 32");
-  o = {};
-  o.encode_factor = 0.0f;
-  CHECK(request{.f = nvfp4, .o = o}() == "encode_factor 0.000000: must be finite and above zero");
-  o.encode_factor = HUGE_VALF;
-  CHECK(request{.f = nvfp4, .o = o}() == "encode_factor inf: must be finite and above zero");
-  CHECK(request{.o = o}() == "accepted");  // E8M0 scales do not use it
-  o = {};
-  o.policy = policies::te_rocm;
-  CHECK(request{.f = nvfp4, .o = o}() ==
-        "policy.zero_byte 127: is above the scale format's largest number, whose code is 126");
-  o.policy = {0, 127};
-  CHECK(request{.f = nvfp4, .o = o}() ==
-        "policy.least_byte 127: is above the scale format's largest number, whose code is 126");
-}
-
-TEST_CASE("dequantize looks at the same things") {
-  bytes codes(128), scales(8);
-  std::vector<float> y(256, 7.0f);
-  const auto dequantize = [&](index_t rows, index_t cols, float factor, std::span<float> target) {
-    return complaint([&] {
-      checked::dequantize<float>(mxfp4, codes, scales, block_axis::row, {target, rows, cols}, factor);
-    });
-  };
-  CHECK(dequantize(4, 60, 1.0f, y) == "target, 4 x 60 along the blocks: 60 is not a multiple of the block length 32");
-  CHECK(dequantize(5, 64, 1.0f, y) == "target of 5 x 64, stride 64: does not fit in 256 elements");
-  CHECK(dequantize(2, 64, 1.0f, y) == "codes has 128 bytes, expected 2 x 32 = 64");
-  CHECK(dequantize(4, 64, -HUGE_VALF, y) == "decode_factor -inf: must be finite and above zero");
-  CHECK(dequantize(4, 64, 0.0f, y) == "decode_factor 0.000000: must be finite and above zero");
-  CHECK(y == std::vector<float>(256, 7.0f));
-  CHECK(dequantize(4, 64, 1.0f, y) == "accepted");
-  scales.resize(7);
-  CHECK(dequantize(4, 64, 1.0f, y) == "scales has 7 bytes, expected 4 x 2 = 8");
-  scales.resize(8);
-  CHECK(complaint([&] {
-          const std::span<const std::uint8_t> inside{reinterpret_cast<const std::uint8_t*>(y.data()) + 10, 128};
-          checked::dequantize<float>(mxfp4, inside, scales, block_axis::row, {y, 4, 64});
-        }) == "target and codes overlap in 128 bytes");
 }
 
 TEST_CASE("gemm") {

@@ -192,49 +192,6 @@ TEST_CASE("the heuristic fills the device with parts of K, none shorter than 102
   CHECK(heuristic_choice(h200, gemm_contract::reference, {false, 16, 256, 8192}).split_k == 1);
 }
 
-TEST_CASE("the environment forces a kernel, and names another table") {
-  const auto rows = table("sm_90,132,mxfp4,128,4096,4096,fast,256x256,4,6,m8,9,1,0\n");
-  gemm_selection c;
-  {
-    const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4");
-    CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).contract == gemm_contract::accurate);
-    CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).split_k == 4);
-    CHECK(chosen(rows, gemm_contract::fast, 128, 4096, 4096).schedule == gemm_schedule{});
-  }
-  {
-    const variable force("ROTOSCALE_GPU_KERNEL", "accurate/4/64x256/3/n16");
-    const gemm_choice forced = chosen(rows, gemm_contract::fast, 128, 4096, 4096);
-    CHECK(forced.split_k == 4);
-    CHECK(forced.schedule == gemm_schedule{64, 256, 3, 16, true});
-  }
-  for (const char* wrong : {"quick", "fast/", "fast/0", "fast/x", "", "fast/1/64", "fast/1/64x256/0",
-                            "fast/1/64x256/3/8", "fast/1/64x256/3/m8/1"}) {
-    const variable force("ROTOSCALE_GPU_KERNEL", wrong);
-    CHECK(choose_gemm(rows, h200, gemm_contract::fast, {false, 1, 1, 32}, c).message() ==
-          "ROTOSCALE_GPU_KERNEL: no kernel has this name");
-  }
-  std::vector<tuned_row> loaded;
-  std::string reason;
-  CHECK(load_tuned(tuned_header, loaded, reason).ok());
-  CHECK(loaded.empty());
-  {
-    const variable other("ROTOSCALE_GPU_TUNED", "/nonexistent");
-    CHECK(load_tuned(tuned_text, loaded, reason).message() == "ROTOSCALE_GPU_TUNED: cannot open it as a regular file");
-  }
-  {
-    const variable endless("ROTOSCALE_GPU_TUNED", "/dev/zero");
-    CHECK(load_tuned(tuned_text, loaded, reason).message() == "ROTOSCALE_GPU_TUNED: cannot open it as a regular file");
-  }
-  const std::string path = "dispatch_test_empty.csv";
-  std::ofstream(path).close();
-  const variable other("ROTOSCALE_GPU_TUNED", path);
-  // The text is the caller's, who may be another thread than the one that read the table.
-  status read;
-  std::thread([&] { read = load_tuned(tuned_text, loaded, reason); }).join();
-  CHECK(read.message() == "ROTOSCALE_GPU_TUNED: is no table of tuned kernels: no header");
-  std::filesystem::remove(path);
-}
-
 namespace {
 
 /// Operands of a shape that nobody reads.

@@ -32,68 +32,6 @@ TEST_CASE("presets are valid, named once, and read back from their JSON") {
   }
 }
 
-TEST_CASE("presets on matrix units multiply other presets' operands, all of them under units' contracts") {
-  constexpr const char* hopper = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
-  constexpr const char* cdna = "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32";
-  const struct {
-    const char *name, *base, *gemms, *bf16, *attention;
-  } all[] = {{"bf16_tc", "bf16", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", hopper},
-             {"fp8_tc", "fp8_amd", "hopper-fp8-promoted", "mx-bf16-sm90", hopper},
-             {"mxfp8_tc", "mxfp8", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", hopper},
-             {"mxfp4_tc", "mxfp4_h16", "fp32_blockwise", "mx-bf16-sm90", hopper},
-             {"bf16_mfma", "bf16", "mx-bf16-gfx942", "mx-bf16-gfx942", cdna},
-             {"mxfp4_mfma", "mxfp4_h16", "fp32_blockwise", "mx-bf16-gfx942", cdna}};
-  for (const auto& own : all) {
-    CAPTURE(own.name);
-    nn::recipe r = preset(own.name);
-    const nn::linear_recipe head = head_of(r), exempt = bf16_layers_of(r), adapters = adapters_of(r);
-    for (const auto gemm : {&nn::linear_recipe::fprop, &nn::linear_recipe::dgrad, &nn::linear_recipe::wgrad}) {
-      CHECK((r.*gemm).accumulate == own.gemms);
-      for (const nn::linear_recipe* l : {&head, &exempt, &adapters}) {
-        CHECK((l->*gemm).accumulate == own.bf16);
-        CHECK((l->*gemm).left.format == nn::operand_format::bf16);
-        CHECK((l->*gemm).right.format == nn::operand_format::bf16);
-      }
-      (r.*gemm).accumulate = (preset(own.base).*gemm).accumulate;
-    }
-    CHECK(r.attention == own.attention);
-    CHECK(r.activations == nn::operand_format::bf16);
-    const nn::recipe plain = preset(own.base);
-    r.name = plain.name;
-    r.head = plain.head;
-    r.bf16_layers = plain.bf16_layers;
-    r.adapters = plain.adapters;
-    r.attention = plain.attention;
-    r.activations = plain.activations;
-    CHECK(r == plain);
-  }
-}
-
-TEST_CASE("HYBRID FP8: E4M3 forward, E5M2 gradients") {
-  const nn::recipe r = preset("fp8_delayed");
-  using enum nn::operand_format;
-  for (const auto& o : {r.fprop.left, r.fprop.right, r.dgrad.right, r.wgrad.right}) CHECK(o.format == fp8_e4m3);
-  for (const auto& o : {r.dgrad.left, r.wgrad.left}) CHECK(o.format == fp8_e5m2);
-  CHECK(r.fp8 == nn::delayed_scaling{1024, nn::amax_algorithm::max, 0});
-  CHECK(preset("fp8_amd").fp8 ==
-        nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
-}
-
-TEST_CASE("MXFP4: every operand of all three GEMMs, even scales, AMD's policy") {
-  for (const auto& [name, points] : {std::pair{"mxfp4", 0}, {"mxfp4_h16", 16}, {"mxfp4_h32", 32}}) {
-    const nn::recipe r = preset(name);
-    for (const nn::gemm_recipe& g : {r.fprop, r.dgrad, r.wgrad}) {
-      CHECK(g.accumulate == nn::fp32_blockwise_contract);
-      for (const nn::operand_recipe& o : {g.left, g.right}) {
-        CHECK(o ==
-              nn::operand_recipe{
-                  nn::operand_format::mxfp4, scale_rule::even, rounding::nearest_even, {points}, policies::te_rocm});
-        CHECK(nn::block_format_of(o) == rotoscale::mxfp4);
-      }
-    }
-  }
-}
-
 TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
   const nn::recipe mx = preset("mxfp8"), nv = preset("nvfp4");
   for (const nn::gemm_recipe& g : {mx.fprop, mx.dgrad, mx.wgrad}) {
@@ -115,21 +53,6 @@ TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
   // Its signs, as that source lists them.
   const int signs[16] = {1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1};
   for (int i = 0; i < 16; ++i) CHECK((nn::presets::nvidia_sign_mask >> i & 1u) == (signs[i] < 0 ? 1u : 0u));
-}
-
-TEST_CASE("the ladder: MXFP4 in some GEMMs, AMD's FP8 in the others") {
-  const nn::recipe fp8 = preset("fp8_amd"), narrow = preset("mxfp4");
-  for (const auto& [name, f, d, w] : {std::tuple{"mxfp4_f", true, false, false},
-                                      {"mxfp4_fd", true, true, false},
-                                      {"mxfp4_d", false, true, false},
-                                      {"mxfp4_w", false, false, true}}) {
-    const nn::recipe r = preset(name);
-    CAPTURE(r.name);
-    CHECK(r.fprop == (f ? narrow : fp8).fprop);
-    CHECK(r.dgrad == (d ? narrow : fp8).dgrad);
-    CHECK(r.wgrad == (w ? narrow : fp8).wgrad);
-    CHECK(r.fp8 == fp8.fp8);
-  }
 }
 
 TEST_CASE("JSON shows what an operand has, and takes parts of it") {
