@@ -161,23 +161,6 @@ TEST_CASE("a model of another shape, a missing tensor, another dtype") {
   refused(a.read_message(scratch / "a"), "model.embed_tokens.weight", "expected F32, BF16 or F16, found I32");
 }
 
-TEST_CASE("a place in the second part of a tensor that is read in parts") {
-  const scratch_directory scratch;
-  io::safetensors_writer to;
-  std::vector<float> values(std::size_t{3} << 20, 1.0f);
-  values[(std::size_t{2} << 20) + 5] = -std::numeric_limits<float>::infinity();
-  to.add("w", "F32", {3 << 10, 1 << 10}, std::as_bytes(std::span<const float>(values)));
-  to.write(scratch / "model.safetensors");
-  llama::parameter p;
-  p.rows = 3 << 10;
-  p.cols = 1 << 10;
-  p.slices = {{"w", 0, p.rows}};
-  const auto from = io::safetensors_shards::open(scratch / "");
-  CHECK(holds(message_of([&] { llama::detail::rows_of(from, p, 0, p.rows); }), "'w': element [2048, 5] is -Inf"));
-  CHECK(holds(message_of([&] { llama::detail::rows_of(from, p, 2000, 100); }), "'w': element [2048, 5] is -Inf"));
-  CHECK(llama::detail::rows_of(from, p, 0, 2048).size() == std::size_t{2} << 20);
-}
-
 TEST_CASE("numbers that are not finite are refused by file, tensor and place; moments may be infinite") {
   const scratch_directory scratch;
   model_case a(1);
@@ -310,42 +293,6 @@ TEST_CASE("merged weights: any rows are those of the whole, and that is w + alph
     }
   }
   CHECK(changed == 4);  // two layers of query, key and value, and of down
-}
-
-TEST_CASE("numbers that a dtype cannot hold are refused by slice and element, from half a unit beyond its largest on") {
-  const llama::parameter_list list(small_config());
-  const llama::parameter& qkv = list[list.layers()[0].qkv];  // 8 rows of queries, 4 of keys, 4 of values
-  const auto message = [&](const llama::parameter& p, float x, const char* dtype, index_t first_row, std::size_t at) {
-    std::vector<float> rows(32);
-    rows[at] = x;
-    rows.back() = x;
-    return message_of(
-        [&] { llama::detail::require_range("out", p, rows, first_row, llama::detail::stored_dtype_of(dtype)); });
-  };
-  const float largest = std::numeric_limits<float>::max(), infinite = std::numeric_limits<float>::infinity();
-  const float bf16_edge = 0x1.FFp127f, before = std::nextafter(bf16_edge, 0.0f);
-  CHECK(message(qkv, largest, "F32", 0, 0) == no_error);
-  CHECK(message(qkv, before, "BF16", 0, 0) == no_error);
-  CHECK(message(qkv, std::nextafter(65520.0f, 0.0f), "F16", 0, 0) == no_error);
-  CHECK(message(qkv, 65520.0f, "BF16", 0, 0) == no_error);
-  const std::string query = "out: tensor 'model.layers.0.self_attn.q_proj.weight': element ",
-                    key = "out: tensor 'model.layers.0.self_attn.k_proj.weight': element ";
-  CHECK(message(qkv, bf16_edge, "BF16", 0, 3) ==
-        query + "[0, 3]: 3.39618e+38 is beyond what BF16 holds (--dtype F32 would do)");
-  CHECK(message(qkv, -bf16_edge, "F16", 0, 9) ==
-        query + "[1, 1]: -3.39618e+38 is beyond what F16 holds (--dtype F32 would do)");
-  CHECK(message(qkv, 65520.0f, "F16", 4, 9) ==
-        query + "[5, 1]: 65520 is beyond what F16 holds (--dtype F32 or BF16 would do)");
-  CHECK(message(qkv, -infinite, "F32", 8, 9) ==
-        key + "[1, 1]: its sum is beyond what any dtype holds; smaller adapters would do");
-  CHECK(message(list[list.norm()], 1e6f, "F16", 0, 4).find("'model.norm.weight': element [4]: 1e+06") !=
-        std::string::npos);
-  CHECK(message(qkv, std::nanf(""), "F32", 0, 0) != no_error);
-  CHECK(message_of([] { llama::detail::stored_dtype_of("F8"); }) == "dtype: 'F8' is none of F32 or BF16 or F16");
-  for (const float x : {bf16_edge, before}) {  // what the conversion says
-    const float stored(bf16(x, rounding::nearest_even, overflow::to_inf));
-    CHECK(std::isinf(stored) == (x == bf16_edge));
-  }
 }
 
 TEST_CASE("a merged model that its dtype cannot hold is not written") {

@@ -236,52 +236,6 @@ TEST_CASE("A within 1 / sqrt(in), each target's words its own whatever else is o
   CHECK(squares / static_cast<double>(a.size()) == doctest::Approx(2.0 / 72).epsilon(5 * 0.0625));
 }
 
-TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, masks included") {
-  for (const char* name : {"fp32", "mxfp4_h16", "mxfp4_h16_fixed_signs"}) {
-    for (const int ranks : {2, 4}) {
-      const auto& modules = ranks == 2 ? split_targets : fused_targets;
-      CAPTURE(name);
-      CAPTURE(ranks);
-      constexpr index_t b = 2, seq = 32;
-      const batch data(b * ranks, seq, 64, true);
-      const nn::recipe r = preset(name);
-      const auto lora = adapters(4, 0.3, modules);
-      const auto train = [&](session_case& c, const std::vector<std::int32_t>& tokens,
-                             const std::vector<std::int32_t>& targets) {
-        fill_b(c);
-        for (std::uint64_t step = 0; step < 2; ++step) {
-          batch own = data;
-          own.tokens = tokens;
-          own.targets = targets;
-          c.step(own, step, 0.01f);
-        }
-        return c.all(true);
-      };
-      session_case one(small_config(false), r, b, seq, 1, 3, [&](llama::session_options& o) {
-        o.model.lora = lora;
-        o.micro_batches = ranks;
-      });
-      const auto want = train(one, data.tokens, data.targets);
-      nn::rank_group group(ranks);
-      std::vector<std::vector<float>> weights(static_cast<std::size_t>(ranks));
-      std::vector<std::thread> threads;
-      for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-          nn::thread_rank own(group, rank);
-          session_case c(small_config(false), r, b, seq, 1, 3, with(lora), &own);
-          const auto part = [&](const std::vector<std::int32_t>& all) {
-            const auto n = static_cast<std::ptrdiff_t>(b * seq);
-            return std::vector<std::int32_t>(all.begin() + rank * n, all.begin() + (rank + 1) * n);
-          };
-          weights[static_cast<std::size_t>(rank)] = train(c, part(data.tokens), part(data.targets));
-        });
-      }
-      for (std::thread& t : threads) t.join();
-      for (const auto& own : weights) CHECK(same_bytes(own, want));
-    }
-  }
-}
-
 TEST_CASE("signs of each step need weights of each step") {
   const auto ops = nn::make_cpu_backend(1);
   const auto options = session_case::options(2, 32, with(adapters(4, 0.1, fused_targets)));
@@ -498,25 +452,6 @@ TEST_CASE("a merged model has the logits of its base and adapters") {
     }
   }
   CHECK(moved > 0.1);
-}
-
-TEST_CASE("a forward pass that is computed again has the masks of the first one") {
-  const batch data(4, 32, 64, true);
-  const auto gradients = [&](llama::recompute_part what) {
-    session_case c(small_config(false), preset("mxfp4_h16"), 2, 32, 1, 3, [&](llama::session_options& o) {
-      o.model.lora = adapters(4, 0.3, split_targets);
-      o.model.recompute = what;
-      o.micro_batches = 2;
-    });
-    fill_b(c);
-    c.step(data, 3);
-    return c.all();
-  };
-  const auto want = gradients(llama::recompute_part::none);
-  for (const auto what : {llama::recompute_part::elementwise, llama::recompute_part::attention,
-                          llama::recompute_part::mlp, llama::recompute_part::layer}) {
-    CHECK(same_bytes(gradients(what), want));
-  }
 }
 
 }  // namespace lora_test

@@ -391,20 +391,6 @@ TEST_CASE("an update is skipped where loss or norm is not finite") {
   CHECK(c.session.find_overflow() == &m.parameters()[m.parameters().norm()]);
 }
 
-TEST_CASE("more micro-batches over all ranks than random words tell apart are refused") {
-  nn::rank_group group(4);
-  nn::thread_rank own(group, 0);
-  const auto make = [&](int micro_batches, nn::communicator* ranks) {
-    session_case c(
-        small_config(false), preset("fp32"), 1, 2, 1, 3,
-        [=](llama::session_options& o) { o.micro_batches = micro_batches; }, ranks);
-  };
-  CHECK_THROWS_WITH_AS(make(65, &own), "micro_batches: 260 over all ranks, random words repeat after 256",
-                       std::invalid_argument);
-  CHECK_THROWS_AS(make(257, nullptr), std::invalid_argument);
-  make(256, nullptr);
-}
-
 TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, bit for bit") {
   // Left out: FP8 with delayed scaling, since one rank updates its scales after each micro-batch and ranks after all;
   // tied embeddings and heads in several chunks, whose gradients have several terms a micro-batch.

@@ -13,7 +13,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
-using category = nn::memory_category;
 using llama::kept_format;
 using llama::recompute_part;
 
@@ -150,57 +149,6 @@ difference difference_of(const std::vector<float>& reference, const std::vector<
 
 }  // namespace
 
-/// Plans the model's own workspace: what kernels need within an operation depends on the processor.
-struct planning_backend final : nn::cpu_backend {
-  planning_backend() : cpu_backend(1) {}
-  std::size_t workspace_bytes(const nn::workspace_request&) const override { return 0; }
-};
-
-TEST_CASE("Llama 3.1 8B's bytes a token are those of docs/reference/training.md") {
-  llama::model_config c;
-  c.vocab_size = 128256;
-  c.hidden_size = 4096;
-  c.intermediate_size = 14336;
-  c.num_hidden_layers = 32;
-  c.num_attention_heads = 32;
-  c.num_key_value_heads = 8;
-  c.max_position_embeddings = 8192;
-  planning_backend ops;
-  const auto plan = [&](const nn::recipe& r, recompute_part recompute, kept_format kept) {
-    auto o = with(recompute, kept, 8192);
-    o.model.batch = 1;
-    return llama::plan_session(ops, c, o, {r});
-  };
-  const auto bytes = [&](const nn::recipe& r, recompute_part recompute, kept_format kept) {
-    return plan(r, recompute, kept)[category::activations] / 8192;
-  };
-  struct {
-    nn::recipe r;
-    std::array<std::size_t, 6> want;
-    double workspace, recomputed, packed;  ///< MB a token, and by how much it grows
-  } const rows[] = {{preset("mxfp4_h16"), {6955268, 6213252, 5411592, 2792712, 741132, 2496772}, 0.25, 0.23, 0.91},
-                    {narrow("mxfp4_h16"), {3932420, 3190404, 3023624, 1547528, 384780, 2480388}, 0.14, 0.20, 0.81}};
-  for (const auto& row : rows) {
-    const auto needs = [&](recompute_part part, kept_format kept) {
-      return static_cast<double>(plan(row.r, part, kept)[category::workspace]);
-    };
-    const double plain = needs(recompute_part::none, kept_format::as_computed);
-    const double again = needs(recompute_part::layer, kept_format::as_computed) / plain - 1,
-                 narrowed = needs(recompute_part::none, kept_format::mxfp8_e4m3) / plain - 1;
-    MESSAGE("workspace " << plain / 8192e6 << " MB a token, " << again << " more recomputed, " << narrowed
-                         << " in 8 bits");
-    CHECK(std::fabs(plain / 8192e6 - row.workspace) < 0.005);
-    CHECK(std::fabs(again - row.recomputed) < 0.005);
-    CHECK(std::fabs(narrowed - row.packed) < 0.005);
-    int i = 0;
-    for (const recompute_part part : {recompute_part::none, recompute_part::elementwise, recompute_part::attention,
-                                      recompute_part::mlp, recompute_part::layer}) {
-      CHECK(bytes(row.r, part, kept_format::as_computed) == row.want[static_cast<std::size_t>(i++)]);
-    }
-    CHECK(bytes(row.r, recompute_part::none, kept_format::mxfp8_e4m3) == row.want[5]);
-  }
-}
-
 TEST_CASE("8-bit activations: the forward pass's bits, and gradients within the format's error") {
   struct recorded {
     nn::recipe recipe;
@@ -227,22 +175,6 @@ TEST_CASE("8-bit activations: the forward pass's bits, and gradients within the 
     CHECK(plain_to_exact.error == doctest::Approx(want.plain).epsilon(0.01));
     CHECK(to_exact.error == doctest::Approx(want.packed).epsilon(0.01));
   }
-}
-
-TEST_CASE("training learns from 8-bit activations") {
-  const batch data(2, 32, 64, false);
-  const auto loss_after = [&](kept_format kept) {
-    auto config = deep_config();
-    config.initializer_range = 0.05;
-    session_case c(config, preset("mxfp4_h16"), 2, 32, 2, 3, [&](llama::session_options& o) { o.model.kept = kept; });
-    nn::step_state last;
-    for (std::uint64_t step = 0; step < 15; ++step) last = c.step(data, step, 0.002f);
-    return last.mean_loss();
-  };
-  const double plain = loss_after(kept_format::as_computed), packed = loss_after(kept_format::mxfp8_e4m3);
-  MESSAGE("loss after 15 steps on one batch: " << plain << " and " << packed);
-  CHECK(packed < 3.5);  // from ln 64 = 4.16
-  CHECK(std::fabs(plain - packed) < 0.1);
 }
 
 TEST_CASE("what excludes each other is refused by name") {
