@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/attention.hpp.
+// Launchers of gpu/api/attention.hpp: argument checks, the choice of kernel, grids. The kernels are in
+// attention_chains.hpp (FP32 chains) and attention_tiles_*.hpp (tensor cores).
 #include "gpu/api/attention.hpp"
 
 #include <cmath>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr index_t max_head_dim = 128;
 
-/// A tensor as kernels take it; `argument` names it. Clears `vectors` where a row does not begin at 16 bytes.
+/// Checks a tensor and converts it for kernels. Clears `vectors` if rows are not aligned to 16 bytes. Errors name
+/// `argument`.
 template <class T, class View>
 status take(const View& x, nn::dtype type, const index_t (&extents)[4], const char* argument, head_tensor<T>& to,
             bool& vectors) {
@@ -100,14 +102,14 @@ status take_backward(const nn::attention_tensors& t, const nn::attention_gradien
   return take(d.dv, type, kv, "d.dv", p.dv, p.vectors);
 }
 
-/// Blocks of `tiles` tiles for the queries behind the first `past` tokens, or for all keys.
+/// Grid of blocks of `tiles` tiles: for the queries after the first `past` tokens, or for all keys.
 dim3 blocks_of(const attention_shape& n, int heads, int tiles = 1, int past = 0) {
   const int across = (n.seq + attention_tile - 1) / attention_tile - past / attention_tile;
   return {static_cast<unsigned>((across + tiles - 1) / tiles), static_cast<unsigned>(heads),
           static_cast<unsigned>(n.batch)};
 }
 
-/// Chunks of 32 features that hold a head.
+/// Calls launch_chunks<Chunks>() with the number of chunks of 32 features that hold a head.
 template <class Launch>
 status with_chunks(int dim, const Launch& launch_chunks) {
   if (dim <= 64) return launch_chunks.template operator()<2>();
@@ -135,8 +137,7 @@ status backward_chains(const attention_backward_pass<T>& p, stream s) {
 constexpr status no_unit{error_code::unsupported_device, "contract",
                          "this build has no kernel for its unit with its exponential"};
 
-/// Calls body(unit) with the unit and the exponential that the contract names; `otherwise` where this build has not
-/// both.
+/// Returns body(unit) for the unit and exponential that the contract names, or `otherwise` if this build lacks one.
 template <class Result, class Body>
 Result with_attention_unit(const nn::attention_contract& contract, const Result& otherwise, const Body& body) {
   return with_bf16_unit(contract.model, otherwise, [&]<class Unit>(Unit unit) -> Result {
@@ -150,7 +151,7 @@ Result with_attention_unit(const nn::attention_contract& contract, const Result&
   });
 }
 
-/// The unit whose tiles are loaded by its threads.
+/// The same unit with tiles loaded by its threads.
 template <class Unit>
 auto without_engine(Unit) {
   return typename Unit::without_engine{};
@@ -160,15 +161,15 @@ auto without_engine(tiles::ex2_unit<Base>) {
   return tiles::ex2_unit<typename Base::without_engine>{};
 }
 
-/// Features that a head is padded to in shared memory.
+/// Calls launch_features<D>() with the features that a head is padded to in shared memory.
 template <class Launch>
 status with_features(int dim, const Launch& launch_features) {
   if (dim <= 64) return launch_features.template operator()<64>();
   return launch_features.template operator()<128>();
 }
 
-/// Calls body(unit, maps) with maps of x and y, which have `heads` heads, for the unit's copy engine; where that cannot
-/// read them, with the unit that has none.
+/// Returns body(unit, maps) with TMA maps of x and y, which have `heads` heads. If TMA cannot read them, the unit is
+/// the one without TMA.
 template <class Unit, class T, class Body>
 status with_maps(Unit unit, [[maybe_unused]] const head_tensor<const T>& x,
                  [[maybe_unused]] const head_tensor<const T>& y, [[maybe_unused]] const attention_shape& n,
@@ -225,7 +226,7 @@ status backward_tiles(const nn::attention_contract& contract, const attention_ba
   });
 }
 
-/// D of every row.
+/// Computes D = Σ o · do of every row into n.dots.
 template <class T>
 status make_dots(const attention_backward_pass<T>& p, stream s) {
   const std::int64_t rows = std::int64_t{p.n.batch} * p.n.heads * p.n.seq;
@@ -233,7 +234,7 @@ status make_dots(const attention_backward_pass<T>& p, stream s) {
                 p);
 }
 
-/// Calls body(T{}) with the elements' type.
+/// Returns body(T{}) for the element type.
 template <class Body>
 status with_type(nn::dtype type, const Body& body) {
   if (type == nn::dtype::fp32) return body(float{});

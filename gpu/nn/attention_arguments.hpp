@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of attention's kernels, and what the kernels share: elements of FP32 or BF16 tensors, document starts, and
-// D.
+// Arguments of the attention kernels, and their common parts: FP32 or BF16 elements, document starts, and the kernel
+// that computes D.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -15,8 +15,8 @@ namespace rotoscale::gpu {
 
 inline constexpr int attention_tile = static_cast<int>(nn::attention_tile);
 
-/// A [batch, seq, heads, head_dim] tensor whose elements of a head lie side by side; strides count elements. Where
-/// there are queries of the last tokens alone, `data` is where token 0 would be.
+/// A (batch, seq, heads, head_dim) tensor with contiguous head_dim; strides are in elements. If queries are of the last
+/// tokens alone, `data` points to where token 0 would be.
 template <class T>
 struct head_tensor {
   T* data;
@@ -25,14 +25,14 @@ struct head_tensor {
   __device__ T* row(int b, int t, int h) const { return data + b * batch + t * token + h * head; }
 };
 
-/// Extents, and where each token's document begins in its sequence.
+/// Extents, and the start of each token's document.
 struct attention_shape {
   int batch, seq, heads, kv_heads, dim;
   float scale;                 ///< 1 / sqrt(dim)
-  const std::int32_t* starts;  ///< of micro-batch 0; null: sequences are documents
-  std::int64_t starts_stride;  ///< from a micro-batch to the next
+  const std::int32_t* starts;  ///< of microbatch 0; null: each sequence is one document
+  std::int64_t starts_stride;  ///< elements between microbatches
   const nn::step_state* state;
-  float *lse, *dots;  ///< [batch, heads, queries]; dots: D, null in the forward pass
+  float *lse, *dots;  ///< (batch, heads, queries); dots: D, null in the forward pass
 
   __device__ int group() const { return heads / kv_heads; }
   __device__ std::int64_t row(int b, int h, int t) const { return (std::int64_t{b} * heads + h) * seq + t; }
@@ -43,27 +43,27 @@ struct attention_shape {
   }
 };
 
-/// Is row t of a tensor that has rows [begin, end)?
+/// True if the tensor, which has rows [begin, end), has row t.
 __device__ inline bool has_row(int t, int begin, int end) {
   return static_cast<unsigned>(t - begin) < static_cast<unsigned>(end - begin);
 }
 
-/// Queries of the tokens behind the first `past` of a sequence; tiles are those of the sequence.
+/// Forward pass: queries of the tokens after the first `past`. Tiles count from the start of the sequence.
 template <class T>
 struct attention_pass {
   attention_shape n;
   int past;
   head_tensor<const T> q, k, v;
   head_tensor<T> o;
-  bool vectors;  ///< do all rows begin at a multiple of 16 bytes?
+  bool vectors;  ///< all rows are aligned to 16 bytes
 
-  /// The first token of a block's tiles, of a grid that has the last tiles first.
+  /// First token of the block's tiles. The grid has the last tiles first.
   __device__ int first_query(int tiles = 1) const {
     return (past / attention_tile + static_cast<int>(grid_size().x - 1 - block_index().x) * tiles) * attention_tile;
   }
-  /// Has token t a query?
+  /// True if token t has a query.
   __device__ bool has_query(int t) const { return has_row(t, past, n.seq); }
-  /// Of a query in lse.
+  /// Index of a query in lse.
   __device__ std::int64_t row(int b, int h, int t) const {
     return (std::int64_t{b} * n.heads + h) * (n.seq - past) + (t - past);
   }
@@ -85,10 +85,10 @@ __device__ inline void attention_store(bf16* to, float x) {
   *to = bf16::from_bits(static_cast<std::uint16_t>(canonical_bf16(x)));
 }
 
-/// The start of query t's document.
+/// Returns the start of query t's document.
 __device__ inline int start_of(const std::int32_t* starts, int t) { return starts == nullptr ? 0 : starts[t]; }
-/// The first key that a tile of queries reads: the least start of its queries, rounded down to a whole tile. The first
-/// `past` tokens have none.
+/// Returns the first key of a tile of queries: the least start of its queries, rounded down to a whole tile. The first
+/// `past` tokens have no queries.
 __device__ inline int first_key_of(const std::int32_t* starts, int first, int seq, int past = 0) {
   if (starts == nullptr) return 0;
   int least = first + attention_tile;
@@ -99,7 +99,7 @@ __device__ inline int first_key_of(const std::int32_t* starts, int first, int se
 
 inline constexpr int dots_threads = 256, dots_rows = dots_threads / nn::sum_lanes;
 
-/// D of dots_rows rows a block: sixteen threads are the lanes of ordered_sum.
+/// D = Σ o · do of dots_rows rows per block. Sixteen threads are the lanes of one row's ordered_sum.
 template <class T>
 [[maybe_unused]] static __global__ void __launch_bounds__(dots_threads)
     attention_dots_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {

@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention in FP32 chains (attention-fp32-chains-keys-ascending): 256 threads take a tile of 64 queries or keys, four
-// by four scores each. The largest score of a row must be known before its sums begin, so the forward pass computes
-// scores twice. For the contract's bytes, not for speed: no matrix unit adds in such an order.
+// Attention in FP32 chains (attention-fp32-chains-keys-ascending). 256 threads compute a tile of 64 × 64 scores, 4 × 4
+// each. The forward pass computes scores twice, because a row's maximum must be known before its sums begin. These
+// kernels define the contract's bytes and are not fast: no tensor core adds in this order.
 #pragma once
 
 #include "gpu/nn/attention_arguments.hpp"
 
 namespace rotoscale::gpu::chains {
 
-inline constexpr int tile = attention_tile, threads = 256, chunk = 32;  // chunk: features at a time
+inline constexpr int tile = attention_tile, threads = 256, chunk = 32;  // chunk: features per load
 
-/// Shared memory: 64 rows of two tensors, a chunk of their features; probabilities, and in the backward pass gradients.
+/// Shared memory: a chunk of features of 64 rows of two tensors, and probabilities; in the backward pass also
+/// gradients.
 struct shared_tiles {
   float left[tile][chunk + 1], right[tile][chunk + 1];
   float p[tile][tile + 1];
@@ -20,12 +21,13 @@ struct backward_tiles : shared_tiles {
   float ds[tile][tile + 1];
 };
 
-/// Thread's place: it has rows 4 `down` .. + 3 and columns 4 `across` .. + 3 of a tile of scores.
+/// Part of the tile of scores that this thread owns: rows 4 `down` .. + 3, columns 4 `across` .. + 3.
 struct place {
   int down = static_cast<int>(thread_index().x) / 16, across = static_cast<int>(thread_index().x) % 16;
 };
 
-/// Rows [first, first + 64) of a head, features [c, c + 32), zero beyond the tensor, which begins at row `begin`.
+/// Loads rows [first, first + 64), features [c, c + 32) of a head. Elements outside the tensor, which starts at row
+/// `begin`, are zero.
 template <class T>
 __device__ void load_chunk(const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n, int c,
                            float (&to)[tile][chunk + 1], int begin = 0) {
@@ -36,8 +38,8 @@ __device__ void load_chunk(const head_tensor<const T>& x, int b, int h, int firs
   }
 }
 
-/// acc = 64 rows of x, which begins at row `begin`, times 64 rows of y, chains over the features. All threads of the
-/// block call it.
+/// acc = x (64 rows from first_x) · yᵀ (64 rows from first_y), one FMA chain over the features per element. x starts at
+/// row `begin`. All threads of the block must call it.
 template <class T>
 __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int first_x, const head_tensor<const T>& y,
                               int head_y, int first_y, int b, const attention_shape& n, shared_tiles& s,
@@ -47,7 +49,7 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
     for (float& a : row) a = 0.0f;
   }
   int c = 0;
-  do {  // dim is at least 1: a loop that may run zero times gives the compiler a way past the barriers
+  do {  // dim >= 1. A loop that may run zero times would let the compiler branch around the barriers
     block_barrier();
     load_chunk(x, b, head_x, first_x, n, c, s.left, begin);
     load_chunk(y, b, head_y, first_y, n, c, s.right);
@@ -66,8 +68,8 @@ __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int fir
   } while (c < n.dim);
 }
 
-/// acc += weightᵀ · rows of x: output row r takes weight(r, i) times row first + i, i ascending to `count`. A thread
-/// has rows 4 `down` .. + 3 and columns 2 `across`, + 1 of each chunk.
+/// acc(r) += Σ weight(r, i) · x(first + i) for i ascending to `count`. The thread owns rows 4 `down` .. + 3 and columns
+/// 2 `across`, + 1 of each chunk.
 template <int Chunks, class T, class Weight>
 __device__ void add_rows(const head_tensor<const T>& x, int head, int first, int count, int b, const attention_shape& n,
                          shared_tiles& s, const Weight& weight, float (&acc)[Chunks][4][2]) {
@@ -97,7 +99,7 @@ __device__ void clear(float (&acc)[Chunks][4][2]) {
     for (int i = 0; i < 8; ++i) acc[c][i / 2][i % 2] = 0.0f;
   }
 }
-/// Stores finish(row, sum) of the thread's elements; the tensor begins at row `begin`.
+/// Stores finish(row, sum) of the thread's elements. The tensor starts at row `begin`.
 template <int Chunks, class T, class Finish>
 __device__ void store_rows(const head_tensor<T>& to, int head, int first, int b, const attention_shape& n,
                            const float (&acc)[Chunks][4][2], const Finish& finish, int begin = 0) {
@@ -117,7 +119,7 @@ __device__ void store_rows(const head_tensor<T>& to, int head, int first, int b,
   }
 }
 
-/// The keys that queries see: four rows of a tile.
+/// Keys that the thread's four queries of a tile may see.
 struct seen_keys {
   int first, begin[4];
   __device__ seen_keys(const std::int32_t* starts, int tile_of_queries, int seq)
@@ -128,7 +130,7 @@ struct seen_keys {
   __device__ bool has(int i, int key) const { return key >= begin[i] && key <= first + i; }
 };
 
-/// The largest visible score of each of the thread's rows.
+/// Computes the largest visible score of each of the thread's rows.
 template <class T>
 __device__ void row_tops(const attention_pass<T>& p, int b, int h, int first, int first_key, const seen_keys& seen,
                          shared_tiles& s, float (&top)[4]) {
@@ -146,7 +148,7 @@ __device__ void row_tops(const attention_pass<T>& p, int b, int h, int first, in
   for (int i = 0; i < 4; ++i) top[i] = segment_max<16>(top[i]);
 }
 
-/// A grid of (tiles of queries, heads, batch) blocks, the last tile first.
+/// Computes o and lse. Grid: (tiles of queries, heads, batch), the last tile first.
 template <class T, int Chunks>
 [[maybe_unused]] static __global__ void __launch_bounds__(threads)
     forward_kernel(const ROTOSCALE_GRID_CONSTANT attention_pass<T> p) {
@@ -171,7 +173,7 @@ template <class T, int Chunks>
       s.p[4 * at.down + i / 4][column] = seen.has(i / 4, key + column) ? e : 0.0f;
     }
     block_barrier();
-    // Four threads have the sixteen lanes of a row's sum.
+    // Four threads hold the sixteen lanes of a row's sum.
     for (int i = 0; i < tile; ++i) {
       if (i % 16 / 4 == thread % 4) lane[i % 4] += s.p[thread / 4][i];
     }
@@ -180,7 +182,7 @@ template <class T, int Chunks>
         p.v, h / p.n.group(), key, count, b, p.n, s, [&](int r, int k) { return s.p[r][k]; }, out);
   }
   for (float& l : lane) l = segment_sum<4>(l);
-  s.left[thread / 4][thread % 4] = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // all four have the sum
+  s.left[thread / 4][thread % 4] = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // all four hold the sum
   block_barrier();
   if (at.across == 0) {
     for (int i = 0; i < 4; ++i) {
@@ -194,7 +196,7 @@ template <class T, int Chunks>
       p.o, h, first, b, p.n, out, [&](int row, float x) { return x * (1.0f / s.left[row][0]); }, p.past);
 }
 
-/// Probabilities and gradients of the scores of a pair of tiles, [query][key] in shared memory.
+/// Computes probabilities and gradients of the scores of a pair of tiles, [query][key] in shared memory.
 template <class T>
 __device__ void make_gradients(const attention_backward_pass<T>& p, int b, int h, int first, int key,
                                const std::int32_t* starts, backward_tiles& s) {
@@ -218,7 +220,7 @@ __device__ void make_gradients(const attention_backward_pass<T>& p, int b, int h
   }
 }
 
-/// dq, by tiles of queries; grid as forward_kernel.
+/// Computes dq by tiles of queries. Grid as in forward_kernel.
 template <class T, int Chunks>
 [[maybe_unused]] static __global__ void __launch_bounds__(threads)
     queries_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {
@@ -237,8 +239,8 @@ template <class T, int Chunks>
   store_rows(p.dq, h, first, b, p.n, dq, [](int, float x) { return x; });
 }
 
-/// dk and dv, by tiles of keys: the query heads of the group one after the other. A grid of (tiles of keys, key heads,
-/// batch) blocks.
+/// Computes dk and dv by tiles of keys, over the query heads of the group in turn. Grid: (tiles of keys, key heads,
+/// batch).
 template <class T, int Chunks>
 [[maybe_unused]] static __global__ void __launch_bounds__(threads)
     keys_kernel(const ROTOSCALE_GRID_CONSTANT attention_backward_pass<T> p) {

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How attention's tiles come to shared memory: by all threads or by the device's copy engine, in a pipeline.
+// Pipeline of attention tiles into shared memory, by all threads (cp.async) or by TMA. It runs with a block barrier per
+// pair of tiles, or with ping-pong scheduling.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -16,17 +17,17 @@ __device__ inline std::uint32_t load_two(const bf16* x) {
   return x[0].bits() | static_cast<std::uint32_t>(x[1].bits()) << 16;
 }
 
-/// Rows [first, first + 64) of a head as BF16, zero beyond the tensor, which begins at row `begin`; there after
-/// wait_for_copies and a barrier. `thread`: the caller among the Threads that copy. `vectors`: 16 bytes of a row may be
-/// loaded at once.
+/// Loads rows [first, first + 64) of a head as BF16, zero outside the tensor, which starts at row `begin`. The tile is
+/// there after wait_for_copies and a barrier. `thread`: index of the caller among Threads. `vectors`: rows are aligned
+/// to 16 bytes.
 template <class Unit, int D, int Threads, class T>
 __device__ void load_tile(int thread, const head_tensor<const T>& x, int b, int h, int first, const attention_shape& n,
                           bool vectors, tile_of<Unit, D>& to, int begin = 0) {
-  constexpr int vectors_of_row = D / 8, across = Threads / vectors_of_row;  // rows at a time
+  constexpr int vectors_of_row = D / 8, across = Threads / vectors_of_row;  // rows per step
   static_assert(Threads % vectors_of_row == 0);
   const int row0 = thread / vectors_of_row, column = thread % vectors_of_row * 8;
   const T* from = x.row(b, first + row0, h) + column;
-  // A whole tile of whole rows: nothing but copies.
+  // Whole tile, whole rows: no bounds checks.
   if (sizeof(T) == 2 && vectors && first >= begin && first + tile <= n.seq && n.dim == D) {
     ROTOSCALE_UNROLL
     for (int row = 0; row < tile; row += across, from += across * x.token) {
@@ -53,7 +54,7 @@ __device__ void load_tile(int thread, const head_tensor<const T>& x, int b, int 
   }
 }
 
-/// Waits until what the block's threads have copied is there for all of them.
+/// Waits until the block's copies are visible to all of its threads.
 template <class Unit>
 __device__ void finish_copies() {
   wait_for_copies();
@@ -61,21 +62,21 @@ __device__ void finish_copies() {
   block_barrier();
 }
 
-/// Copies of pairs of tiles into buffers: by the unit's copy engine if it has one, else by all threads.
+/// Copies pairs of tiles into buffers: by TMA if the unit has it, otherwise by all threads.
 template <class Unit, int Stages>
 struct tile_copies {
   using engine = typename Unit::engine;
   const typename engine::maps& maps;
   typename engine::template barriers<Stages>& barriers;
-  int producer = 0;  ///< the thread that starts the engine's copies
+  int producer = 0;  ///< the thread that starts TMA copies
 
-  /// Before a barrier of the block.
+  /// Call it before a block barrier.
   __device__ void init() const {
     if constexpr (engine::exists) {
       if (static_cast<int>(thread_index().x) == producer) engine::init(barriers);
     }
   }
-  /// Starts copies of rows [first, first + 64) of a head of x and y.
+  /// Starts copies of rows [first, first + 64) of head h of x and y.
   template <int D, int Threads, class T>
   [[gnu::always_inline]] __device__ void load(const head_tensor<const T>& x, const head_tensor<const T>& y, int b,
                                               int h, int first, const attention_shape& n, bool vectors,
@@ -88,18 +89,18 @@ struct tile_copies {
       load_tile<Unit, D, Threads>(thread, y, b, h, first, n, vectors, to_y);
     }
   }
-  /// What the caller's threads have copied since the last one is a group; the engine's copies need none.
+  /// Ends a group of cp.async copies. TMA needs none.
   __device__ void end_group() const {
     if constexpr (!engine::exists) end_copy_group();
   }
-  /// Waits for the engine's copies into a buffer: for the phase of its barrier that has this parity.
+  /// Waits for TMA copies into `buffer`: for the phase of its barrier with this parity.
   __device__ void wait(int buffer, unsigned parity) const {
     if constexpr (engine::exists) engine::wait(barriers.full[buffer], parity);
   }
 };
 
-/// A ring of Stages buffers for pairs of tiles that load(position, buffer) copies: the current pair, Stages - 1 - Kept
-/// pairs in flight, and the last Kept pairs, still readable. `next` moves a position on, false at the end.
+/// Ring of Stages buffers for pairs of tiles that load(position, buffer) copies: the current pair, Stages - 1 - Kept
+/// pairs in flight, and the last Kept pairs, still readable. `next` advances a position and returns false at the end.
 template <int Kept, class Unit, int Stages, class Position, class Load, class Next>
 struct tile_queue {
   static constexpr int ahead = Stages - 1 - Kept;
@@ -107,15 +108,15 @@ struct tile_queue {
   const tile_copies<Unit, Stages>& copies;
   const Load& load;
   const Next& next;
-  Position at;                // what is loaded next, if there is more
-  Position loaded[ahead];     // and what has been, the oldest first: `count` of them, behind which any position stands
-  int count = 0, buffer = 0;  // that of the oldest one
+  Position at;                // next position to load, if `more`
+  Position loaded[ahead];     // positions loaded, oldest first; `count` are valid
+  int count = 0, buffer = 0;  // buffer: of the oldest pair
   bool more = true;
   unsigned parity = 0;
 
   __device__ tile_queue(const tile_copies<Unit, Stages>& c, Position first, const Load& l, const Next& n)
       : copies(c), load(l), next(n), at(first) {}
-  /// Loads the first ones.
+  /// Starts the first copies.
   __device__ void start() {
     ROTOSCALE_UNROLL
     for (int i = 0; i < ahead; ++i) {
@@ -129,8 +130,8 @@ struct tile_queue {
     }
   }
   __device__ bool has_another() const { return count > 1 || more; }
-  /// Pops the oldest pair, whose buffer stays valid, and starts the next copy, into the buffer released Kept + 1 steps
-  /// ago.
+  /// Pops the oldest pair, whose buffer stays readable, and starts the next copy. It goes to the buffer released Kept +
+  /// 1 steps ago.
   __device__ void load_next() {
     ROTOSCALE_UNROLL
     for (int i = 0; i < ahead - 1; ++i) loaded[i] = loaded[i + 1];
@@ -144,7 +145,7 @@ struct tile_queue {
     copies.end_group();
   }
   __device__ void wait() const { copies.wait(buffer, parity); }
-  /// Moves to the next buffer; behind the last one the barriers' next phase begins.
+  /// Moves to the next buffer. The parity flips after the last buffer.
   __device__ void advance() {
     if (++buffer < Stages) return;
     buffer = 0;
@@ -152,8 +153,8 @@ struct tile_queue {
   }
 };
 
-/// Runs compute(position, buffer, give) for pairs of tiles, after prepare(), which loads what stays and ends with a
-/// barrier. Copies of the first pairs are on their way meanwhile if the unit's engine makes them.
+/// Runs compute(position, buffer, give) for every pair of tiles. prepare() first loads the block's own tiles and ends
+/// with a barrier; TMA already loads the first pairs meanwhile.
 template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare, class Compute>
 __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
                          const Prepare& prepare, const Compute& compute) {
@@ -192,10 +193,12 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
   }
 }
 
-/// The same without a barrier of the block for each pair: the Tiles tiles of a block take turns. In its turn compute
-/// starts a tile's products, then it calls give(), which gives the turn to the next tile; so the products of one run
-/// while others are at their exponentials. One of the last tile's threads is the producer: it loads when it gives the
-/// turn back to the first tile, and by then all of them have left the buffer that is loaded into.
+/// The same with ping-pong scheduling by named barriers (FlashAttention-3) in place of a block barrier per pair.
+///
+/// 1. Tile i of the block waits for its turn and starts its products.
+/// 2. compute calls give(), which passes the turn to the next tile. Its products overlap this tile's exponentials.
+/// 3. The producer, a thread of the last tile, loads when it passes the turn back to the first tile. By then all tiles
+///    have left the buffer that is loaded into.
 template <int Kept, int Tiles, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
           class Compute>
 __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int tile, Position at, const Load& load,
@@ -230,12 +233,12 @@ struct block_layout {
   static constexpr int threads = plan.tiles * tiles::threads<Unit>;
   static constexpr int producer = in_turn ? threads - tiles::threads<Unit> : 0;  ///< see tile_copies
 };
-/// The pipeline of a layout, for the tile-th tile of a block.
+/// Runs the pipeline of a layout for tile `tile` of a block.
 template <class Layout, int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
           class Compute>
 __device__ void run_pipeline(const tile_copies<Unit, Stages>& copies, [[maybe_unused]] int tile, Position at,
                              const Load& load, const Next& next, const Prepare& prepare, const Compute& compute) {
-  // The engine's first copies are on their way while prepare() still reads own tiles, which `kept` puts into the same
+  // TMA fills the buffers while prepare() still reads the block's own tiles, which `kept` would put into the same
   // buffers.
   static_assert(!(Unit::engine::exists && Layout::kept));
   if constexpr (Layout::in_turn) {
@@ -245,14 +248,14 @@ __device__ void run_pipeline(const tile_copies<Unit, Stages>& copies, [[maybe_un
   }
 }
 
-/// Tiles of keys and values on their way and in use.
+/// Buffers of key and value tiles.
 template <class Unit, int D, int Stages>
 struct key_memory {
   tile_of<Unit, D> k[Stages], v[Stages];
   typename Unit::engine::template barriers<Stages> barriers;
 };
-/// Where tiles that stay, `Own` of them, are loaded to: behind `memory`, or into its first tiles, if Kept says that
-/// they are then taken to registers.
+/// Returns the place of the block's `Own` own tiles: after `memory`, or its first tiles if Kept, since they then move
+/// to registers.
 template <bool Kept, int Own, class Tile, class Memory>
 __device__ Tile* own_tiles(Memory& memory) {
   static_assert(!Kept || Own * sizeof(Tile) <= sizeof(Memory));
@@ -260,16 +263,15 @@ __device__ Tile* own_tiles(Memory& memory) {
 }
 template <bool Kept, int Own, class Tile, class Memory>
 inline constexpr std::size_t shared_bytes = sizeof(Memory) + (Kept ? 0 : Own * sizeof(Tile)) + alignof(Memory);
-/// A tensor that own tiles are of, and what takes them.
+/// A tensor of own tiles, and the operand that receives them.
 template <class T, class Operand>
 struct own_rows {
   const head_tensor<const T>& from;
   Operand& to;
 };
 template <class T, class Operand>
-own_rows(const head_tensor<const T>&, Operand&) -> own_rows<T, Operand>;  // clang 14 deduces none of an aggregate
-/// Loads rows [first, first + 64) of a head of each `own`: a tile's own ones, by its threads. Passes barriers of the
-/// block.
+own_rows(const head_tensor<const T>&, Operand&) -> own_rows<T, Operand>;  // clang 14 does not deduce aggregates
+/// Loads rows [first, first + 64) of a head of each `own` tensor, by the threads of the tile. Contains block barriers.
 template <class Layout, int D, class Unit, class Memory, class... Own>
 __device__ void load_own_tiles(const place_in_block<Unit>& place, Memory& memory, int b, int h, int first,
                                const attention_shape& n, bool vectors, int begin, const Own&... own) {
@@ -281,9 +283,9 @@ __device__ void load_own_tiles(const place_in_block<Unit>& place, Memory& memory
   finish_copies<Unit>();
   i = 0;
   (own.to.take(tiles[i++], place.group), ...);
-  if (Layout::kept) block_barrier();  // before copies come in place of own tiles
+  if (Layout::kept) block_barrier();  // before copies overwrite own tiles
 }
-/// The block's shared memory, aligned as T.
+/// Returns the block's shared memory, aligned for T.
 template <class T>
 __device__ T& aligned_shared() {
   auto* const memory = dynamic_shared<unsigned char>();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention's kernels alone, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of.
+// AMD attention kernels for clang without an SDK. tests/gpu/amd_listings.py reads their disassembly.
 #include "gpu/nn/attention_chains.hpp"
 #include "gpu/nn/attention_tiles_backward.hpp"
 #include "gpu/nn/attention_tiles_forward.hpp"

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention in tiles on a matrix unit (attention-bf16-tile64x64-EXP2@UNIT): what the kernels compute with. A tile
-// of 64 rows belongs to four groups of lanes (warps, waves); each has 16 rows of it, all of its columns, and keeps them
-// in registers from one product to the next. A block computes as many tiles side by side as the unit's plan says, which
-// share what they read.
+// Building blocks of attention on tensor or matrix cores (attention-bf16-tile64x64-EXP2@UNIT).
+//
+// A tile of 64 rows belongs to four groups of lanes (warps or waves). Each group owns 16 rows with all columns and
+// keeps them in registers from one product to the next. A block computes plan.tiles tiles, which share the streamed
+// tiles.
 #pragma once
 
 #include <type_traits>
@@ -14,12 +15,12 @@
 
 namespace rotoscale::gpu::tiles {
 
-inline constexpr int tile = attention_tile, groups = 4, parts = tile / 16;  // parts: tiles of 16 of a tile
+inline constexpr int tile = attention_tile, groups = 4, parts = tile / 16;  // parts: 16-row parts of a tile
 
 template <class Unit>
 inline constexpr int threads = groups* Unit::lanes;  // of a tile
 
-/// This thread among those of its block, the tile that it works for, and its group there.
+/// Position of this thread in its block, its tile, its position in the tile, and its group there.
 template <class Unit>
 struct place_in_block {
   int thread = static_cast<int>(thread_index().x), tile = Unit::uniform(thread / threads<Unit>),
@@ -29,7 +30,7 @@ struct place_in_block {
 template <class Unit, int D>
 using tile_of = typename Unit::template tile<D>;
 
-/// Neighbours in shared memory, the first at a multiple of 8 bytes.
+/// Two adjacent floats of shared memory, aligned to 8 bytes.
 struct alignas(8) two_floats {
   float of[2];
 };
@@ -58,14 +59,14 @@ __device__ inline void store_two(bf16* to, float x, float y, bool vectors) {
   }
 }
 
-/// A group's 16 rows from `first` on, times a factor a row; the tensor begins at row `begin`.
+/// Stores a group's 16 rows from `first` on, each times its factor. The tensor starts at row `begin`.
 template <class Unit, int D, class T>
 __device__ void store_rows(const head_tensor<T>& to, int b, int h, int first, const attention_shape& n, bool vectors,
                            const float (&x)[D / 16][Unit::elements], const float (&factor)[Unit::rows], int begin = 0) {
   ROTOSCALE_UNROLL
   for (int i = 0; i < D / 16; ++i) {
     ROTOSCALE_UNROLL
-    for (int e = 0; e < Unit::elements; e += 2) {  // columns come in pairs
+    for (int e = 0; e < Unit::elements; e += 2) {  // two adjacent columns
       const int r = Unit::row_of_element(e), t = first + Unit::row(r), column = 16 * i + Unit::column(e);
       if (!has_row(t, begin, n.seq) || column >= n.dim) continue;
       store_two(to.row(b, t, h) + column, canonical(x[i][e] * factor[r]), canonical(x[i][e + 1] * factor[r]), vectors);
@@ -73,14 +74,14 @@ __device__ void store_rows(const head_tensor<T>& to, int b, int h, int first, co
   }
 }
 
-/// log2(e) / sqrt(dim), and log2(e).
+/// Factors for base-2 exponentials: log2(e) / sqrt(dim), and x · log2(e).
 __device__ inline float binary_scale(const attention_shape& n) { return n.scale * 0x1.715476p+0f; }
 __device__ inline float to_binary(float x) { return x * 0x1.715476p+0f; }
 
-/// Queries that a lane has rows of.
+/// Queries of a lane's rows.
 template <class Unit>
 struct query_rows {
-  int t[Unit::rows], begin[Unit::rows];  ///< places; the first keys that they see
+  int t[Unit::rows], begin[Unit::rows];  ///< token; first key that it sees
 
   __device__ query_rows(const std::int32_t* starts, int first, int seq) {
     ROTOSCALE_UNROLL
@@ -92,7 +93,7 @@ struct query_rows {
   __device__ bool sees(int r, int key) const { return key <= t[r] && key >= begin[r]; }
 };
 
-/// A matrix unit under the contracts whose exponential is ex2_approx; under the others it stands for itself.
+/// The unit with exponential ex2_approx. Base alone stands for contracts with the polynomial (nn::exp2).
 template <class Base>
 struct ex2_unit : Base {};
 template <class Unit>
@@ -104,8 +105,8 @@ template <class Unit>
 __device__ float exp2_of(float x) {
   return takes_ex2<Unit> ? ex2_approx(x) : nn::exp2(x);
 }
-/// 2^x of a lane's elements; where the largest magnitude shows that the polynomial flushes none, and that none
-/// overflows or is NaN, by fewer operations.
+/// Replaces a lane's elements by 2^x. Uses fewer operations if the largest magnitude in the warp is at most 60: the
+/// polynomial then neither flushes nor overflows, and nothing is NaN.
 template <class Unit, int Count>
 __device__ void exponentials(float (&x)[Count][Unit::elements]) {
   if constexpr (!takes_ex2<Unit> && Unit::has_nan_maximum) {
@@ -140,7 +141,7 @@ struct kept_rows {
   }
   __device__ typename Unit::fragment at(int i) const { return part[i]; }
 };
-/// The same, left in shared memory.
+/// The same in shared memory.
 template <class Unit, int D>
 struct shared_rows {
   const tile_of<Unit, D>* rows;
@@ -151,11 +152,11 @@ struct shared_rows {
   }
   __device__ typename Unit::fragment at(int i) const { return Unit::load_first(rows->at(group, i), rows->stride); }
 };
-/// What a tile of queries has of its own: registers, unless the unit reads whole tiles.
+/// Operand of the tile's own queries: registers, unless the unit reads whole tiles from shared memory.
 template <class Unit, int D>
 using query_operand = std::conditional_t<Unit::whole_tiles, shared_rows<Unit, D>, kept_rows<Unit, D>>;
 
-/// x = own rows times Count parts of a tile's rows, from `part` on: chains over the features. There after finish.
+/// Starts x = own · rowsᵀ over Count parts of 16 rows from `part` on. x is valid after finish.
 template <int D, class Unit, class Own, int Count>
 __device__ void multiply_rows(Unit, const Own& own, const tile_of<Unit, D>& rows, int part,
                               float (&x)[Count][Unit::elements]) {
@@ -172,7 +173,7 @@ __device__ void multiply_rows(Unit, const Own& own, const tile_of<Unit, D>& rows
     }
   }
 }
-/// Results, rounded, as first operands.
+/// Results rounded to BF16 as first operands.
 template <class Unit, int Count>
 struct packed_rows {
   typename Unit::fragment part[Count];
@@ -182,7 +183,7 @@ struct packed_rows {
     for (int i = 0; i < Count; ++i) part[i] = Unit::as_operand(x[i]);
   }
 };
-/// sum += weights, of Count parts of a tile's rows from `part` on, times these rows. There after finish.
+/// Starts sum += weights · rows over Count parts of 16 rows from `part` on. sum is valid after finish.
 template <int D, class Unit, int Count>
 __device__ void add_rows(Unit, const packed_rows<Unit, Count>& weights, const tile_of<Unit, D>& rows, int part,
                          float (&sum)[D / 16][Unit::elements]) {
@@ -198,27 +199,27 @@ __device__ void add_rows(Unit, const packed_rows<Unit, Count>& weights, const ti
     }
   }
 }
-/// Waits for all products but the `Youngest` that were started last.
+/// Waits for all products except the latest `Youngest`.
 template <int Youngest = 0, class Unit, class... Result>
 __device__ void finish(Unit, [[maybe_unused]] Result&... results) {
   if constexpr (Unit::whole_tiles) Unit::template finish<Youngest>(results...);
 }
 
-/// Keys that queries of a tile read: those of the tiles from `begin` to `end`, which is included.
+/// Keys that a tile of queries reads: tiles from `begin` to `end`, inclusive.
 struct key_range {
   int begin, end;
-  /// Known to be the same in all lanes.
+  /// Tells the compiler that both are equal in all lanes.
   template <class Unit>
   __device__ key_range uniform() const {
     return {Unit::uniform(begin), Unit::uniform(end)};
   }
   __device__ bool has(int key) const { return key >= begin && key <= end; }
 };
-/// Of the tile of queries at `first`; of none beyond the sequence.
+/// Keys of the tile of queries at `first`. Empty if it is beyond the sequence.
 __device__ inline key_range keys_of_tile(const std::int32_t* starts, int first, int seq, int past = 0) {
   return {first_key_of(starts, first, seq, past), first < seq ? first : -1};
 }
-/// Of `Tiles` tiles of queries, the first at `first`, which is not beyond the sequence.
+/// Union of the keys of `Tiles` tiles of queries. The first tile, at `first`, is inside the sequence.
 template <int Tiles>
 __device__ key_range keys_of_tiles(const std::int32_t* starts, int first, int seq, int past = 0) {
   key_range all = keys_of_tile(starts, first, seq, past);

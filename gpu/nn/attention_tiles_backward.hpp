@@ -1,25 +1,26 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass of attention in tiles: dk and dv by tiles of keys, dq by tiles of queries. Scores and their
-// gradients are computed in both, seven products instead of five, so that each sum has one owner and one order: no
-// atomic additions, no counters, no sums of dq in memory.
+// Backward pass of attention on tensor cores: dk and dv by tiles of keys, dq by tiles of queries.
+//
+// Both kernels recompute scores and their gradients, seven products instead of five. Each sum then has one owner and
+// one order: no atomics, no counters, no partial sums of dq in memory.
 #pragma once
 
 #include "gpu/nn/attention_copies.hpp"
 
 namespace rotoscale::gpu::tiles {
 
-/// Scores of half a tile at a time are in registers, or of a whole one.
+/// Parts in which scores of a tile are computed, to save registers: whole or two halves.
 template <class Unit>
 inline constexpr int halves = Unit::whole_tiles ? 1 : 2;
 template <class Unit>
 inline constexpr int half_parts = parts / halves<Unit>;
 
-/// What a tile of queries brings for the gradients of keys.
+/// Buffers of query tiles for the gradients of keys, with numbers per query.
 template <class Unit, int D, int Stages>
 struct query_memory {
   tile_of<Unit, D> q[Stages], d_o[Stages];
-  alignas(8) float shift[Stages][tile];  // lse in binary
+  alignas(8) float shift[Stages][tile];  // lse · log2(e)
   alignas(8) float dot[Stages][tile];
   int begin[Stages][tile];
   typename Unit::engine::template barriers<Stages> barriers;
@@ -35,17 +36,17 @@ struct keys_layout : block_layout<Unit, Unit::template keys_plan<D>> {
   static constexpr std::size_t shared = shared_bytes<kept, 2 * keys_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
-/// A tile of queries of a head, and the first key that it reads.
+/// A tile of queries: head, first token, and the first key that it reads.
 struct query_position {
   int h, first, first_key;
 };
-/// What one of its queries brings besides.
+/// Numbers of one query: lse, D, and its document's start.
 struct query_numbers {
   float shift, dot;
   int begin;
 };
 
-/// dk and dv of tiles of keys from the query heads of their group, one after the other.
+/// Computes dk and dv of tiles of keys over the query heads of their group in turn.
 template <class Unit, class T, int D>
 struct keys_pass {
   using layout = keys_layout<Unit, D>;
@@ -55,19 +56,19 @@ struct keys_pass {
   typename layout::memory& s;
   tile_copies<Unit, layout::plan.stages> copies;
   place_in_block<Unit> place;
-  int b, kv, block_key, key;  // the first keys of the block and of this tile
+  int b, kv, block_key, key;  // first keys of the block and of this tile
   const std::int32_t* starts;
-  query_numbers prefetched = {};  // of the thread's query of the tile that is loaded next
+  query_numbers prefetched = {};  // for the thread's query of the next tile to load
 
-  // Numbers that threads store are there for others behind a barrier of the block, which taking turns does without.
+  // Stored numbers need a block barrier, which ping-pong scheduling does not have.
   static_assert(!layout::in_turn);
 
-  /// Each of the block's first `tile` threads brings the numbers of one query. They are fetched a tile before they are
-  /// stored, so that nobody waits for them; but with one buffer, as AMD's plan has it, the tile is loaded at once.
+  /// Each of the block's first `tile` threads prefetches the numbers of one query one tile early, which hides the
+  /// latency. With one buffer, as in AMD's plan, the tile is loaded at once.
   __device__ void fetch(query_position at) {
     if (place.thread >= tile) return;
     const int t = at.first + place.thread;
-    prefetched = {0.0f, 0.0f, p.n.seq};  // beyond the sequence: nothing is seen
+    prefetched = {0.0f, 0.0f, p.n.seq};  // beyond the sequence: sees no key
     if (t < p.n.seq) prefetched = {p.n.lse[p.n.row(b, at.h, t)], p.n.dots[p.n.row(b, at.h, t)], start_of(starts, t)};
   }
   __device__ void load(query_position at, int buffer) const {
@@ -79,7 +80,7 @@ struct keys_pass {
     s.dot[buffer][i] = prefetched.dot;
     s.begin[buffer][i] = prefetched.begin;
   }
-  /// The tile of queries that are the block's first keys reads these always.
+  /// First tile of a head: the queries at the block's first keys, which they always read.
   __device__ query_position first_of_head(int h) const { return {h, block_key, block_key}; }
   __device__ bool next(query_position& at) {
     if (!move(at)) return false;
@@ -97,14 +98,14 @@ struct keys_pass {
     } while (at.first_key >= block_key + layout::plan.tiles * tile);
     return true;
   }
-  /// Is the pair of tiles read? The block reads what one of its tiles does.
+  /// True if this tile reads the pair. The block loads pairs that any of its tiles reads.
   __device__ bool reads(query_position at) const { return at.first >= key && at.first_key <= key; }
-  /// May a key of the pair of tiles be unseen by a query?
+  /// True if a query of the pair may not see every key.
   __device__ bool masks(query_position at) const {
     return starts != nullptr || at.first == key || at.first + tile > p.n.seq;
   }
 
-  /// Calls body(part, e, column) for the lane's pairs of elements of half a tile: rows are keys, columns queries.
+  /// Calls body(part, e, column) for the lane's pairs of elements of half a tile. Rows are keys, columns queries.
   template <class Body>
   __device__ static void for_pairs(int half, const Body& body) {
     ROTOSCALE_UNROLL
@@ -113,7 +114,7 @@ struct keys_pass {
       body(part, e, 16 * (half * half_parts<Unit> + part) + Unit::column(e));
     }
   }
-  /// Zeros where a query does not see the key.
+  /// Zeroes elements whose query does not see the key.
   __device__ void mask(query_position at, int buffer, int half, half_tile& x) const {
     for_pairs(half, [&](int part, int e, int column) {
       const int own = key + 16 * place.group + Unit::row(Unit::row_of_element(e));
@@ -123,7 +124,7 @@ struct keys_pass {
       }
     });
   }
-  /// Scores become probabilities.
+  /// Replaces scores by probabilities.
   __device__ void probabilities(query_position at, int buffer, int half, half_tile& x) const {
     const float scale = binary_scale(p.n);
     for_pairs(half, [&](int part, int e, int column) {
@@ -146,8 +147,8 @@ struct keys_pass {
     if (masks(at)) mask(at, buffer, half, dp);
   }
 
-  /// dv waits for ds: started before, its operands would be live beside dp, and the compiler would run products one by
-  /// one.
+  /// Adds one pair of tiles: scores and dp, exp2, ds, then dv and dk. dv starts only after ds: earlier, its operands
+  /// would be live together with dp, and the compiler would serialize the products.
   template <class Give>
   __device__ void add(query_position at, int buffer, const Give& give, const key_operand<Unit, D>& k,
                       const key_operand<Unit, D>& v, float (&dk)[D / 16][Unit::elements],
@@ -170,7 +171,7 @@ struct keys_pass {
   }
 };
 
-/// A grid of (tiles of keys, key heads, batch) blocks.
+/// Computes dk and dv. Grid: (tiles of keys, key heads, batch).
 template <class Unit, class T, int D>
 [[maybe_unused]] static __global__ void __launch_bounds__((keys_layout<Unit, D>::threads),
                                                           (keys_layout<Unit, D>::plan.blocks))
@@ -218,7 +219,7 @@ struct queries_layout : block_layout<Unit, Unit::template queries_plan<D>> {
   static constexpr std::size_t shared = shared_bytes<kept, 2 * queries_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
-/// What a lane knows of its rows for dq.
+/// A lane's rows for dq: lse, D, and the scale.
 template <class Unit, class T>
 struct queries_rows {
   query_rows<Unit> rows;
@@ -233,7 +234,7 @@ struct queries_rows {
       dot[r] = p.n.dots[row];
     }
   }
-  /// Scores of half a tile of keys from `key` on become probabilities.
+  /// Replaces scores by probabilities.
   template <int Count>
   __device__ void probabilities(float (&x)[Count][Unit::elements]) const {
     ROTOSCALE_UNROLL
@@ -267,7 +268,7 @@ struct queries_rows {
   }
 };
 
-/// dq; grid as forward_kernel.
+/// Computes dq. Grid as in forward_kernel.
 template <class Unit, class T, int D>
 [[maybe_unused]] static __global__ void __launch_bounds__((queries_layout<Unit, D>::threads),
                                                           (queries_layout<Unit, D>::plan.blocks))

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of attention in tiles.
+// Forward pass of attention on tensor cores, with online softmax. Loads and ping-pong scheduling are in
+// attention_copies.hpp.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -22,8 +23,8 @@ struct softmax_rows {
       for (int c = 0; c < 4; ++c) sum[r][c] = 0.0f;
     }
   }
-  /// Scores of the keys from `key` on become probabilities relative to `top`; `factor`: what sums so far must be
-  /// multiplied by.
+  /// Replaces the scores of keys from `key` on by probabilities relative to `top`, the running row_max. `factor`
+  /// rescales the sums so far.
   template <bool Masked>
   __device__ void take(float (&s)[parts][Unit::elements], const query_rows<Unit>& rows, int key, float scale) {
     float shift[Unit::rows];
@@ -35,12 +36,12 @@ struct softmax_rows {
         const int e = i % Unit::elements, part = i / Unit::elements;
         if (Unit::row_of_element(e) != r) continue;
         const bool seen = !Masked || rows.sees(r, key + 16 * part + Unit::column(e));
-        if (seen) largest = larger_number(largest, s[part][e]);  // NaN takes no part
+        if (seen) largest = larger_number(largest, s[part][e]);  // NaN is ignored
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;
       factor[r] =
-          exp2_of<Unit>(nn::fma(top[r] - base, scale, 0.0f));  // compilers fuse a bare product with exp2's additions
+          exp2_of<Unit>(nn::fma(top[r] - base, scale, 0.0f));  // fma: a bare product could be fused into exp2
       shift[r] = base * scale;
       top[r] = largest;
     }
@@ -60,7 +61,7 @@ struct softmax_rows {
   }
 };
 
-/// Rows of sums times a factor each, which is 1 as long as no row has a larger score.
+/// Multiplies each row of sums by its factor. The factor is 1 if the row's maximum did not grow.
 template <class Unit, int Count>
 __device__ void rescale(float (&sum)[Count][Unit::elements], const float (&factor)[Unit::rows]) {
   bool any = false;
@@ -73,7 +74,7 @@ __device__ void rescale(float (&sum)[Count][Unit::elements], const float (&facto
   }
 }
 
-/// A group's rows of o and log-sum-exp.
+/// Stores a group's rows of o and log-sum-exp.
 template <class Unit, int D, class T>
 __device__ void store_output(const attention_pass<T>& p, int b, int h, int first, const softmax_rows<Unit>& softmax,
                              const query_rows<Unit>& rows, const float (&o)[D / 16][Unit::elements]) {
@@ -89,14 +90,14 @@ __device__ void store_output(const attention_pass<T>& p, int b, int h, int first
   store_rows<Unit, D>(p.o, b, h, first, p.n, p.vectors, o, inverse, p.past);
 }
 
-/// A tile's last product, into a sum over tiles: at once, or, where the plan overlaps, beside the first product of the
-/// next tile. `add(weights, buffer)` starts it.
+/// The product P · V of a tile. It runs at once, or, if the plan overlaps, together with Q · Kᵀ of the next tile.
+/// `add(weights, buffer)` starts it.
 template <class Unit, bool Overlaps>
 struct last_product {
   packed_rows<Unit, parts> weights;
-  int buffer = -1;  // -1: nothing is kept
+  int buffer = -1;  // -1: none pending
 
-  /// Issues the pending P * V product behind this tile's Q * K^T, calls give(), and waits for Q * K^T.
+  /// Starts the pending P · V after this tile's Q · Kᵀ, calls give(), and waits for Q · Kᵀ.
   template <class Add, class Give, class First>
   __device__ void start(const Add& add, const Give& give, First& first) const {
     if (Overlaps && buffer >= 0) {
@@ -108,12 +109,12 @@ struct last_product {
       tiles::finish(Unit{}, first);
     }
   }
-  /// Waits for what was started, before the sum is changed.
+  /// Waits for the pending product before the sum is rescaled.
   template <class Sum>
   __device__ void finish(Sum& sum) const {
     if constexpr (Overlaps) tiles::finish(Unit{}, sum);
   }
-  /// Runs a tile's product, or keeps it.
+  /// Runs a tile's product, or keeps it pending.
   template <class Add, class Sum>
   __device__ void take(const packed_rows<Unit, parts>& of, int in_buffer, const Add& add, Sum& sum) {
     if constexpr (Overlaps) {
@@ -124,7 +125,7 @@ struct last_product {
       tiles::finish(Unit{}, sum);
     }
   }
-  /// Runs the kept product and calls give() while it runs: give() loads into the buffer before the kept one's.
+  /// Runs the pending product and calls give() meanwhile. give() loads into the buffer before the pending one's.
   template <class Add, class Sum, class Give>
   __device__ void complete(const Add& add, Sum& sum, const Give& give) {
     if (Overlaps && buffer >= 0) add(weights, buffer);
@@ -141,7 +142,7 @@ struct forward_layout : block_layout<Unit, Unit::template forward_plan<D>> {
   static constexpr std::size_t shared = shared_bytes<kept, forward_layout::plan.tiles, tile_of<Unit, D>, memory>;
 };
 
-/// A grid of (tiles of queries, heads, batch) blocks, the last tiles first.
+/// Computes o and lse. Grid: (tiles of queries, heads, batch), the last tiles first.
 template <class Unit, class T, int D>
 [[maybe_unused]] static __global__ void __launch_bounds__((forward_layout<Unit, D>::threads),
                                                           (forward_layout<Unit, D>::plan.blocks))

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The AMD kernels of layers that cast what they make to FP8, for clang without an SDK: what tests/gpu/amd_listings.py
-// reads the disassembly of. BF16, and the FP32 kernel that needs most registers.
+// AMD kernels of layers with FP8 output, for clang without an SDK. tests/gpu/amd_listings.py reads their disassembly.
+// BF16, and the FP32 kernel that needs most registers.
 #include "gpu/nn/fp8_rows.hpp"
 
 namespace rotoscale::gpu {

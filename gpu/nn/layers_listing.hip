@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The AMD kernels of gpu/nn, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of, and what
-// an emulator of gfx950 executes.
+// AMD kernels of gpu/nn for clang without an SDK. tests/gpu/amd_listings.py reads their disassembly, and an emulator of
+// gfx950 executes them.
 #include "gpu/nn/embedding.hpp"
 #include "gpu/nn/loss.hpp"
 #include "gpu/nn/norm_gradient.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The AMD kernels of layers that quantize what they make, for clang without an SDK: what tests/gpu/amd_listings.py reads
-// the disassembly of. BF16, and the FP32 kernel that needs most registers.
+// AMD kernels of layers with quantized output, for clang without an SDK. tests/gpu/amd_listings.py reads their
+// disassembly. BF16, and the FP32 kernel that needs most registers.
 #include "gpu/nn/quantized_rows.hpp"
 
 namespace rotoscale::gpu {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The AMD kernels of statistics, for clang without an SDK: what tests/gpu/amd_listings.py reads the disassembly of.
+// AMD kernels of statistics for clang without an SDK. tests/gpu/amd_listings.py reads their disassembly.
 #include "gpu/nn/statistics.hpp"
 
 namespace rotoscale::gpu {
