@@ -17,7 +17,7 @@ inline constexpr index_t max_columns = index_t{1} << 28;
 inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 inline std::size_t bytes_of(nn::dtype type) { return static_cast<std::size_t>(nn::size_of(type)); }
 
-/// A view of FP32 or BF16 with contiguous rows, or what is wrong with it.
+/// Checks that a view is FP32 or BF16 with contiguous rows. Errors name `argument`.
 inline status check_rows(const nn::const_tensor_view& x, int rank, const char* argument) {
   if (x.type != nn::dtype::fp32 && x.type != nn::dtype::bf16)
     return {error_code::bad_option, argument, "must be FP32 or BF16"};
@@ -27,7 +27,7 @@ inline status check_rows(const nn::const_tensor_view& x, int rank, const char* a
   if (x.extent(rank - 1) > max_columns) return {error_code::bad_extent, argument, "must have at most 2^28 columns"};
   return x.size() == 0 ? status{} : check_pointer(x.data, bytes_of(x.type), argument);
 }
-/// The same, and as many rows and columns of the same storage as `like`.
+/// Also checks that x has the extents and storage of `like`.
 inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_view& like, const char* argument) {
   if (status s = check_rows(x, like.rank, argument); !s.ok()) return s;
   if (x.type != like.type) return {error_code::bad_option, argument, "must have the storage of the others"};
@@ -36,7 +36,7 @@ inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_
   }
   return {};
 }
-/// Columns [which * n, (which + 1) * n) of gate_up, n half of its columns: 0 the gate, 1 the up projection.
+/// Returns half of gate_up's columns. `which`: 0 the gate, 1 the up projection.
 template <class View>
 View half_of(const View& x, index_t which) {
   const index_t n = x.extent(1) / 2;
@@ -53,7 +53,7 @@ inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::cons
   return {};
 }
 
-/// Do all rows of a view begin at multiples of 16 bytes?
+/// True if all rows of a view are aligned to 16 bytes.
 inline bool has_vectors(const nn::const_tensor_view& x) {
   const auto size = nn::size_of(x.type);
   bool all = is_aligned(x.data);
@@ -77,7 +77,7 @@ row_span<const T> span_of(const nn::const_tensor_view& x) {
   return {static_cast<const T*>(x.data), x.stride(0)};
 }
 
-/// Blocks of row_threads for `rows` rows of vec8s, `each` rows a thread.
+/// Computes the blocks of row_threads threads for e.rows rows of vec8s, `each` rows per thread.
 inline status count_blocks(const row_extents& e, unsigned each, unsigned& count) {
   const index_t items = (e.rows + each - 1) / each * e.vec8s;
   if (items > index_t{0xFFFFFFFF} - row_threads)
@@ -86,13 +86,13 @@ inline status count_blocks(const row_extents& e, unsigned each, unsigned& count)
   return {};
 }
 
-/// body(T{}) with the C++ type of a storage.
+/// Returns body(T{}) for the C++ type of a storage.
 template <class Body>
 status with_storage(nn::dtype type, const Body& body) {
   return type == nn::dtype::bf16 ? body(bf16{}) : body(float{});
 }
 
-/// A kernel that takes one structure of arguments.
+/// Launches a kernel that takes one structure of arguments, after check_ready.
 template <class Args>
 status launch_rows(void (*kernel)(Args), std::uint64_t grid, unsigned threads, stream s,
                    const std::type_identity_t<Args>& a, std::size_t shared_bytes = 0) {

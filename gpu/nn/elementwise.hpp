@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that compute each element from those at its own place: add, SwiGLU, rows of the embedding, RoPE. A thread
-// takes one vec8 of a few rows and has all of its loads under way before it computes.
+// Element-wise kernels: add, SwiGLU, dropout, RoPE. A thread takes one vec8 of a few rows and issues all of its loads
+// before it computes.
 #pragma once
 
 #include "gpu/dialect/math.hpp"
@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu {
 
-/// A thread's vec8, and the first of its rows; items are numbered along rows first.
+/// A thread's vec8 and first row. Items are numbered along rows first.
 struct row_item {
   unsigned vec8;
   index_t row;
@@ -21,7 +21,7 @@ struct row_item {
   }
 };
 
-inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 2;  // of a thread
+inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 2;  // per thread
 
 /// x = combine(x, y), computed in FP32 and rounded once.
 template <class T, class Combine>
@@ -41,7 +41,7 @@ struct add_args {
   row_span<T> sum;
 };
 
-/// to = x after combine(x, y), for one vec8 of Rows rows a thread, whose loads come first.
+/// Stores x after combine(x, y), for one vec8 of Rows rows per thread. All loads come first.
 template <unsigned Rows, class T, class Combine>
 __device__ inline void combine_rows(const row_extents& e, const row_span<const T>& x, const row_span<const T>& y,
                                     const row_span<T>& to, const Combine& combine) {
@@ -69,10 +69,10 @@ __global__ void __launch_bounds__(row_threads) add_kernel(const ROTOSCALE_GRID_C
   });
 }
 
-/// nn::sigmoid of a vec8. Where all eight |x| are at most sigmoid_normal_limit, exp and the reciprocal need no care for
-/// the ends of their ranges nor for subnormal numbers, which is half of the instructions.
+/// nn::sigmoid of a vec8. If all |x| are at most sigmoid_normal_limit, exp and the reciprocal skip range checks and
+/// subnormal numbers, which halves the instructions.
 __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
-  bool normal = true;  // false where one of them is a NaN
+  bool normal = true;  // false if one is NaN
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
     normal = normal && __builtin_fabsf(x[i]) <= nn::sigmoid_normal_limit;
@@ -84,7 +84,7 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   }
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) s[i] = x[i];
-  // The fallback's code stands there once; the elements are rotated through it.
+  // One copy of the fallback's code: the elements rotate through it.
   ROTOSCALE_KEEP_LOOP
   for (unsigned done = 0; done < vec8_elements; ++done) {
     const float first = nn::sigmoid(s[0]);
@@ -94,7 +94,7 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   }
 }
 
-/// gate becomes h = silu(gate) * up.
+/// Replaces gate by h = silu(gate) * up.
 template <class T>
 __device__ inline void swiglu_vec8(stored_vec8<T>& gate, const stored_vec8<T>& up) {
   float g[vec8_elements], u[vec8_elements], s[vec8_elements];
@@ -106,7 +106,7 @@ __device__ inline void swiglu_vec8(stored_vec8<T>& gate, const stored_vec8<T>& u
   gate.narrow(g);
 }
 
-/// gate and up become their gradients.
+/// Replaces gate and up by their gradients.
 template <class T>
 __device__ inline void swiglu_gradients(const stored_vec8<T>& dh, stored_vec8<T>& gate, stored_vec8<T>& up) {
   float g[vec8_elements], u[vec8_elements], d[vec8_elements], s[vec8_elements];
@@ -124,7 +124,7 @@ __device__ inline void swiglu_gradients(const stored_vec8<T>& dh, stored_vec8<T>
   up.narrow(u);
 }
 
-/// The extents are those of h.
+/// `e` has the extents of h.
 template <class T>
 struct swiglu_args {
   row_extents e;
@@ -168,7 +168,7 @@ struct dropout_kernel_args {
   bool accumulate = false;
 };
 
-/// Random words first, first + 1, ...: of two Philox blocks if `first` begins one, else of three.
+/// Random words first .. first + 7: two Philox blocks if `first` is a multiple of four, otherwise three.
 __device__ inline void take_words(const random_stream& words, std::uint64_t first, std::uint32_t (&to)[vec8_elements]) {
   const auto skip = static_cast<unsigned>(first % 4);
   philox_block before = words.block(first / 4);
@@ -187,7 +187,7 @@ __device__ inline void take_words(const random_stream& words, std::uint64_t firs
   }
 }
 
-/// A thread a vec8.
+/// One thread per vec8.
 template <class X, class Y>
 __global__ void __launch_bounds__(row_threads)
     dropout_kernel(const ROTOSCALE_GRID_CONSTANT dropout_kernel_args<X, Y> a) {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(row_threads)
   to.store(a.y[at.row] + col, count, a.e.vectors);
 }
 
-/// q and k [batch, seq, heads, head_dim]; without k its heads are none. vec8s are those of half a head.
+/// q and k (batch, seq, heads, head_dim). Without k, k.heads is 0. A vec8 belongs to half a head.
 template <class T>
 struct rope_args {
   struct tensor {
@@ -230,7 +230,7 @@ struct rope_args {
   unsigned tokens = 0, seq = 0, half = 0, vec8s = 0, head_groups = 0;
   bool vectors = false;
 
-  /// The token's first element of both.
+  /// First elements of a token.
   struct token_rows {
     T *q, *k;
   };
@@ -243,7 +243,7 @@ struct rope_args {
   }
 };
 
-/// A thread rotates the pairs of one vec8 of rope_heads heads of a token, whose angles it reads once.
+/// One thread rotates the pairs of one vec8 of rope_heads heads of a token and reads their angles once.
 template <class T>
 __global__ void __launch_bounds__(row_threads) rope_kernel(const ROTOSCALE_GRID_CONSTANT rope_args<T> a) {
   const unsigned item = block_index().x * row_threads + thread_index().x;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The embedding's kernels. Its gradient adds the rows of each id in the order of their positions: a thread has a short
-// run's eight columns, a block a long run's 64, whose rows it brings to shared memory while it adds those before.
+// Embedding kernels. The gradient adds the rows of each id in order of position (token_order.hpp). A thread has eight
+// columns of a short run. A block has 64 columns of a long run and prefetches its rows to shared memory.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -11,7 +11,7 @@
 
 namespace rotoscale::gpu {
 
-/// The extents are those of y.
+/// `e` has the extents of y.
 template <class T>
 struct embedding_args {
   row_extents e;
@@ -56,8 +56,8 @@ struct embedding_gradient_args {
   __device__ index_t id_of(std::uint32_t position) const { return tokens.now(*state)[position]; }
 };
 
-/// One thread for each position of `order` and vec8; where a short run of equal ids begins, it adds the run's rows, a
-/// batch of loads at a time.
+/// One thread per position of `order` and vec8. The thread at the start of a short run of equal ids adds the run's
+/// rows, in batches of loads.
 inline constexpr unsigned embedding_batch = 8;
 template <class T>
 __global__ void __launch_bounds__(row_threads)
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(row_threads)
   result.store(a.dtable[number] + col, count, a.e.vectors);
 }
 
-/// A block's rows of a long run, `long_stages` times so many on their way.
+/// Buffers for rows of a long run: long_stages - 1 steps of long_rows rows are in flight.
 inline constexpr unsigned long_columns = 64, long_rows = row_threads / (long_columns / vec8_elements), long_stages = 4;
 template <class T>
 struct long_run_shared {
@@ -105,7 +105,7 @@ struct long_run_shared {
   __device__ T* row(unsigned step, unsigned r) { return reinterpret_cast<T*>(rows[step % long_stages][r]); }
 };
 
-/// Block b takes items b, b + blocks, ...: 64 columns of a long run each.
+/// Block b takes items b, b + blocks, ... An item is 64 columns of a long run.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     embedding_long_gradient_kernel(const ROTOSCALE_GRID_CONSTANT embedding_gradient_args<T> a) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(row_threads)
         for (unsigned r = 0; r < left; ++r) sum += widened(shared.row(step, r)[t]);
       }
     }
-    block_barrier();  // nobody reads these rows any more
+    block_barrier();  // all reads of these rows are complete
     if (t < long_columns && first_col + t < a.e.cols) a.dtable[a.id_of(order[0])][first_col + t] += sum;
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/nn.hpp whose results are cast to FP8 where they are made.
+// Launchers of gpu/api/nn.hpp for layers whose result is cast to FP8 in the same kernel.
 #include "gpu/nn/fp8_rows.hpp"
 
 #include "gpu/api/nn.hpp"
@@ -13,7 +13,8 @@ namespace {
 
 using namespace detail;
 
-/// m × n results of each output, whose codes lie beside each other; `before` is launched first, once all is checked.
+/// Casts m × n results of each output; codes of the outputs are adjacent in a row. Launches `before` first, after all
+/// checks.
 template <class Producer, class Before>
 status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, const float* scale, index_t m,
                  index_t n, const fp8_output& out, stream s, const Before& before) {

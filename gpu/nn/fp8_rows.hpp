@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose result is cast to FP8 where it is made: the FP8 cast's kernel with shares that a producer computes. Both
-// orientations come from the one share, so the layer's inputs are read once.
+// Layers whose result is cast to FP8 in the same kernel. A producer computes each thread's share of the FP8 cast
+// kernel. Both orientations come from the same share, so the layer's inputs are read once.
 #pragma once
 
 #include "gpu/nn/row_producers.hpp"
@@ -13,7 +13,7 @@ template <class Producer>
 struct fp8_rows_args : produced_rows<Producer> {
   unsigned rows = 0, columns = 0;  ///< of each output
   unsigned tiles_across = 0;
-  bool whole_vectors = false;  ///< `vectors`, and the codes' rows as well
+  bool whole_vectors = false;  ///< `vectors`, and rows of the codes are aligned too
   fp8_cast cast;
   fp8_output out[Producer::outputs];
 };
@@ -21,9 +21,9 @@ struct fp8_rows_args : produced_rows<Producer> {
 template <class Producer>
 inline constexpr unsigned fp8_rows_blocks_per_processor = sizeof(typename Producer::storage) == 2 && !bounds_count_waves
                                                               ? 2
-                                                              : 1;  // as registers allow
+                                                              : 1;  // limited by registers
 
-/// The thread's share of each output; zeros beyond the matrix.
+/// Computes the thread's share of each output; zero outside the matrix.
 template <class Producer, class T = typename Producer::storage>
 __device__ inline void make_shares(const fp8_rows_args<Producer>& a, const fp8_place& at,
                                    fp8_share<T> (&shares)[Producer::outputs]) {
@@ -58,7 +58,7 @@ __device__ inline void make_shares(const fp8_rows_args<Producer>& a, const fp8_p
   }
 }
 
-/// A block a tile of every output.
+/// One block per tile of every output.
 template <class Producer, class Element>
 __global__ void __launch_bounds__(fp8_threads, fp8_rows_blocks_per_processor<Producer>)
     fp8_rows_kernel(const ROTOSCALE_GRID_CONSTANT fp8_rows_args<Producer> a) {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(fp8_threads, fp8_rows_blocks_per_processor<Pro
     amax = own > amax ? own : amax;
     if (a.out[o].rows != nullptr) store_fp8_rows(a.out[o], codes, at);
     if (a.out[o].columns == nullptr) continue;
-    if (o != 0) block_barrier();  // the columns before have left
+    if (o != 0) block_barrier();  // the previous output's columns have left `stage`
     store_fp8_columns(a.out[o], codes, stage, at, a.whole_vectors);
   }
   if (a.out[0].amax != nullptr) raise_amax(a.out[0].amax, amax);

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/nn.hpp over rows.
+// Launchers of gpu/api/nn.hpp for element-wise layers, RMSNorm, RoPE and the embedding. The loss and the optimizer have
+// their own files.
 #include <algorithm>
 #include <type_traits>
 
@@ -15,8 +16,8 @@ namespace {
 
 using namespace detail;
 
-/// Rows of a norm that a block stages: what fits here, but two at least. Many small blocks overlap better than a few
-/// large ones.
+/// Target for the rows of a norm that a block stages, but at least two rows. Many small blocks overlap better than a
+/// few large ones.
 constexpr std::size_t staged_bytes = 12 * 1024;
 constexpr std::size_t max_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
@@ -44,22 +45,23 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
                 : launch_rows(norm_kernel<T, Residual, false>, grid, row_threads, s, a);
 }
 
-/// A block a chain of the gain's gradient.
+/// Launches one block per chain of the gain's gradient.
 template <class T>
 status launch_norm_gradient(void (*kernel)(norm_gradient_args<T>), const norm_gradient_args<T>& a, unsigned threads,
                             std::size_t shared_bytes, stream s) {
   const auto grid = static_cast<std::uint64_t>((a.e.rows + nn::gain_chunk - 1) / nn::gain_chunk);
   return launch_rows(kernel, grid, threads, s, a, shared_bytes);
 }
-/// In as large groups as four blocks of a processor have the memory for, two ahead; else as two have, one ahead.
+/// Chooses the largest row groups with which four blocks fit in an SM's shared memory (prefetch distance 2), or else
+/// two blocks (distance 1).
 template <class T>
 status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
-  // Parts of 228 KiB, less the one that CUDA takes of each block and what a block has besides, in steps of 128 bytes.
+  // Shares of 228 KiB, less CUDA's 1 KiB per block and the block's static shared memory, in steps of 128 bytes.
   constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
   constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
   constexpr std::size_t quarter = 56 * 1024 - others;
   const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
-  const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s of a thread
+  const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s per thread and row
   const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
   const auto launch_groups =
       [&]<unsigned Vec8s, unsigned Rows, unsigned Stages>(norm_gradient_shape<Vec8s, Rows, Stages>) {
@@ -67,7 +69,7 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
                                     bytes(Rows, Stages), s);
       };
   if (a.e.vectors) {
-    if constexpr (!has_small_shared_memory) {  // AMD's copies do not run ahead
+    if constexpr (!has_small_shared_memory) {  // AMD's copies are synchronous
       if (each == 1 && bytes(4, 4) <= quarter) return launch_groups(norm_gradient_shape<1, 4, 4>{});
       if (each == 1 && bytes(2, 4) <= quarter) return launch_groups(norm_gradient_shape<1, 2, 4>{});
     }
@@ -309,14 +311,14 @@ status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view t
 
 namespace {
 
-/// Words of embedding_backward's workspace: order, runs, how many long runs there are and, behind it, those.
+/// Layout of embedding_backward's workspace, in words: order, runs, number of long runs, long runs.
 struct order_room {
   std::size_t runs, long_count, all;
   explicit order_room(index_t tokens)
       : runs((static_cast<std::size_t>(tokens) + 3) / 4 * 4),
         long_count(2 * runs),
         all(long_count + 1 + static_cast<std::size_t>(long_runs_of(tokens))) {}
-  /// At most so many of the runs of so many tokens are long.
+  /// Upper bound on the number of long runs of `tokens` tokens.
   static index_t long_runs_of(index_t tokens) { return tokens / (longest_short_run + 1); }
 };
 

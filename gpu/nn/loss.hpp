@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy's kernel: a block takes a chunk of 4096 logits of a row, publishes its maximum and its sum of
-// exponentials, waits for the records of the row's other chunks, and turns the exponentials, which stay in its shared
-// memory, into gradients.
+// Cross-entropy kernel. Chunks, tickets and shared memory are in loss_chunk.hpp.
+//
+// 1. A block loads a chunk of 4096 logits of a row and publishes its maximum and sum of exponentials.
+// 2. It waits for the records of the row's other chunks and combines them.
+// 3. It turns its exponentials, still in shared memory, into gradients.
 #pragma once
 
 #include "gpu/nn/loss_chunk.hpp"
@@ -22,7 +24,7 @@ __device__ inline void write_part(softmax_part* to, const softmax_part& part) {
                 std::uint64_t{fp32_bits(part.sum)} << 32 | fp32_bits(part.largest));
 }
 
-/// A row's largest logit and sum, by a segment, from its chunks' records, of which `own` is the block's.
+/// Combines the records of a row's chunks to its maximum and sum, by one segment. `own` is this block's record.
 __device__ inline softmax_part combine_parts(const loss_args& a, const logits_chunk& at, const softmax_part& own) {
   const unsigned lane = thread_index().x % segment_lanes;
   const auto part = [&](unsigned c) {
@@ -37,7 +39,7 @@ __device__ inline softmax_part combine_parts(const loss_args& a, const logits_ch
   float sum = 0.0f;
   for (unsigned c = 0; c < a.chunks; c += segment_lanes) {
     const softmax_part some = c == 0 ? first : part(c + lane);
-    const bool is_there = c + lane < a.chunks;  // what is not there is 0, which changes no sum
+    const bool is_there = c + lane < a.chunks;  // missing chunks add 0
     const std::uint32_t value = is_there ? fp32_bits(some.sum) : 0,
                         weight = is_there ? fp32_bits(nn::exp(some.largest - largest)) : 0;
     for (unsigned i = 0; i < segment_lanes && c + i < a.chunks; i += 8) {
@@ -50,11 +52,12 @@ __device__ inline softmax_part combine_parts(const loss_args& a, const logits_ch
   return {largest, sum};
 }
 
-/// Gradients of the thread's exponentials. The target's is stored once more, so that the others need no comparison.
+/// Stores the gradients of the thread's exponentials. The target's element is stored again, so that others need no
+/// comparison.
 __device__ inline void store_gradients(const loss_args& a, const logits_chunk& at, unsigned target,
                                        const softmax_shared& shared) {
   const float factor = shared.factor;
-  // No NaN among the exponentials and an infinite one neither, or the factor would be NaN.
+  // A finite factor implies that no exponential is NaN or infinite.
   const bool numbers = (fp32_bits(factor) & fp32_magnitude_mask) < fp32_infinity_bits;
   ROTOSCALE_UNROLL
   for (unsigned slice = 0; slice < softmax_slices; ++slice) {
@@ -71,13 +74,13 @@ __device__ inline void store_gradients(const loss_args& a, const logits_chunk& a
   const unsigned place = target - at.chunk * static_cast<unsigned>(nn::softmax_chunk);
   const unsigned eighth = place / 4 % 8, step = place / 16 % 8;
   if (place < nn::softmax_chunk && place % softmax_slice / 128 * 8 + eighth == thread_index().x) {
-    // By reference: of a copy with such an index AMD's compiler makes scratch memory.
+    // By reference: AMD's compiler would put a copy with a dynamic index in scratch memory.
     const vec16& lane = shared.e[softmax_shared::place(place / 128, eighth, place % 4)];
     at.store_one(place, nn::fma(fp32_from_bits(lane.word[step / 2]), factor, -shared.scale));
   }
 }
 
-/// No loss and no gradient for a masked row.
+/// Stores zero loss and gradients for a masked row. A target outside the vocabulary sets `fault`.
 __device__ inline void mask_chunk(const loss_args& a, const logits_chunk& at, std::int32_t given, bool gradients) {
   if (at.chunk == 0 && thread_index().x == 0) {
     a.loss[at.row] = 0.0f;
@@ -89,18 +92,18 @@ __device__ inline void mask_chunk(const loss_args& a, const logits_chunk& at, st
   for (unsigned slice = 0; slice < at.slices(); ++slice) at.store(a, slice, zeros, true);
 }
 
-/// A row's target, by one thread while the block's logits come.
+/// Loads the row's target, by one thread while the block's logits are in flight.
 __device__ inline void load_target(const loss_args& a, const logits_chunk& at, const std::int32_t* targets,
                                    softmax_shared& shared) {
   shared.given = targets[a.first + at.row];
   const std::int32_t target = a.checked(shared.given);
-  // FP32 gradients replace the row's logits once all records of the row are written. This block writes its record
-  // behind a barrier that follows this load, so the logit is read before any block overwrites it, without a fence.
+  // FP32 gradients overwrite the logits only after every record of the row is written. This block writes its record
+  // after a later barrier, so it reads the logit in time without a fence.
   if (at.chunk + 1 == a.chunks && target != nn::ignored_target) shared.z_target = a.logits[at.row * a.stride + target];
 }
 
-/// The sum of a block's exponentials, its record, the row's loss by the block of its last chunk, and the chunk's
-/// factor: by one segment.
+/// Sums the block's exponentials, publishes its record, and computes the chunk's factor, by one segment. The block of
+/// the row's last chunk also stores the loss.
 __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, float largest, bool again,
                                     bool gradients, softmax_shared& shared) {
   softmax_part* const to = a.parts != nullptr ? a.parts + at.row * a.chunks + at.chunk : nullptr;

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy: what the kernel of loss.hpp is told, in which order its blocks take chunks of 4096 logits, and a
-// block's work on its own chunk: loads to shared memory, the largest, exponentials in place, their sum, stores of
-// gradients.
+// Parts of the cross-entropy kernel (loss.hpp): arguments, the order in which blocks take chunks of 4096 logits, and a
+// block's work on its chunk: load, maximum, exponentials in place, sum, store.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -12,7 +11,7 @@
 
 namespace rotoscale::gpu {
 
-/// Record of a chunk of logits: its largest, and the sum of its exponentials.
+/// Record of a chunk of logits: maximum, and sum of exponentials.
 struct alignas(8) softmax_part {
   float largest, sum;
 };
@@ -28,42 +27,44 @@ struct loss_args {
   float* loss = nullptr;
   const nn::step_state* state = nullptr;
   std::uint32_t* fault = nullptr;
-  std::uint32_t* tickets = nullptr;  ///< ticket counter, at first -1; null: rows of one chunk
-  softmax_part* parts = nullptr;     ///< of each row's chunks
+  std::uint32_t* tickets = nullptr;  ///< ticket counter, initially -1; null: rows of one chunk
+  softmax_part* parts = nullptr;     ///< records, (rows, chunks)
   bool gradients = false, vectors = false;
-  std::uint16_t* narrow = nullptr;  ///< BF16 gradients, [rows, vocabulary]; null: FP32 in place of the logits
+  std::uint16_t* narrow = nullptr;  ///< BF16 gradients (rows, vocabulary); null: FP32 in place of the logits
   bool narrow_vectors = false;
   known_divisor by_chunks;
 
-  /// nn::ignored_target for one outside of the vocabulary.
+  /// Returns n, or nn::ignored_target if n is outside the vocabulary.
   __device__ std::int32_t checked(std::int32_t n) const {
     return n >= 0 && static_cast<unsigned>(n) < vocabulary ? n : nn::ignored_target;
   }
 };
 
-/// Of a block. Few, so that few wait while one warp adds, and registers suffice for as many blocks as shared memory has
-/// room for; one of gfx942 has 64 KiB, room for three blocks, which then are six waves.
+/// Threads of a block. 64 on NVIDIA: shared memory limits occupancy, and the final sum is serial in one warp. On
+/// gfx942, 64 KiB of LDS hold three blocks, and 128 threads make six waves of them.
 inline constexpr unsigned softmax_threads = bounds_count_waves ? 128 : 64;
-/// Blocks of a processor, each of which waits for its loads, for one warp's sum, then for its row.
+/// Blocks per SM. Each block waits for its loads, for the serial sum, and for its row.
 inline constexpr unsigned softmax_blocks = bounds_count_waves ? 1 : 13;
-/// The blocks of a row wait for each other where there are at most so many, and a device has room for four times as
-/// many blocks, so that several losses may run at once.
+/// Blocks of a row wait for each other if there are at most this many, and the device holds four times as many. Several
+/// losses may then run concurrently.
 inline constexpr unsigned softmax_waiting_chunks = 64;
 constexpr bool softmax_waits(unsigned chunks, int processors) {
   const unsigned room = softmax_blocks * static_cast<unsigned>(processors);
   return blocks_run_at_once && chunks <= softmax_waiting_chunks && 4 * chunks <= room;
 }
 
-/// What a block has drawn a ticket for.
+/// The chunk that a ticket stands for.
 struct softmax_item {
   unsigned row, chunk;
   bool again, is_there;
 };
 
-/// In which order blocks take chunks. One pass: row by row, and the blocks of a row wait for each other. Two: each
-/// chunk is summed, and later its exponentials are computed again for the gradients, so that nobody waits for a block
-/// that has not begun. Rows then go in groups: the gradients of a group come `lag` groups after its sums, when those
-/// are done as a rule and its logits are still in the cache.
+/// Order in which blocks take chunks.
+///
+/// One pass: row by row. The blocks of a row wait for each other; tickets guarantee forward progress.
+/// Two passes: sums first, then gradients, which recompute the exponentials. No block waits for one that has not begun.
+///   Rows go in groups. The gradients of a group come `lag` groups after its sums: these are then usually complete, and
+///   the logits are still in L2.
 struct softmax_order {
   unsigned chunks = 1, rows = 0, passes = 1, group_rows = 1, groups = 0, lag = 0;
 
@@ -80,10 +81,11 @@ struct softmax_order {
   }
 };
 
-/// A block's exponentials, at first its logits, as vectors of four. A group of 32 vectors are eight of ordered_sum's
-/// steps by its 16 lanes. A thread has four vectors of a group, which are the same four lanes in every second step; it
-/// puts their exponentials back lane by lane, so that whoever sums a lane reads four steps at once. Places are permuted
-/// so that neither meets two of a bank.
+/// A block's logits, later its exponentials, as vectors of four.
+///
+/// 32 vectors are eight steps of ordered_sum's 16 lanes. A thread owns four of them: the same four lanes in every
+/// second step. It stores their exponentials transposed, so that the summing thread of a lane reads four steps at once.
+/// `place` permutes the vectors to avoid bank conflicts in both.
 struct softmax_shared {
   vec16 e[nn::softmax_chunk / 4];
   float maxima[softmax_threads / segment_lanes];
@@ -91,20 +93,20 @@ struct softmax_shared {
   std::int32_t given;  ///< the row's target
   float z_target, scale, factor;
 
-  /// Of the k-th vector of a group's `eighth`.
+  /// Index of the k-th vector of eighth `eighth` of a group.
   __device__ static unsigned place(unsigned group, unsigned eighth, unsigned k) {
     return (32 * group + eighth) ^ (10 * k);
   }
 };
 
-/// A thread has four vectors of each slice of a chunk.
+/// Slices of a chunk; a thread has four vectors of each.
 inline constexpr unsigned softmax_slices = nn::softmax_chunk / 16 / softmax_threads;
 inline constexpr unsigned softmax_slice = nn::softmax_chunk / softmax_slices;  ///< elements
-// sm_90: 228 KiB of a processor, of which every block takes 1 KiB more than it asks for.
+// sm_90: an SM has 228 KiB, and every block takes 1 KiB more than it requests.
 static_assert(bounds_count_waves || softmax_blocks * (sizeof(softmax_shared) + 1024) <= 228 * 1024);
 static_assert(64 * 1024 / sizeof(softmax_shared) == 3);
 
-/// A block's chunk.
+/// Chunk of a block.
 struct logits_chunk {
   index_t row;
   unsigned chunk, count;
@@ -118,14 +120,14 @@ struct logits_chunk {
     narrow = a.narrow != nullptr ? a.narrow + row * static_cast<index_t>(a.vocabulary) + at : nullptr;
   }
   __device__ bool is_whole() const { return count == nn::softmax_chunk; }
-  /// Slices that have elements.
+  /// Number of slices with elements.
   __device__ unsigned slices() const { return (count + softmax_slice - 1) / softmax_slice; }
-  /// The thread's place of its k-th vector in a slice.
+  /// Index in shared memory of the thread's k-th vector of a slice.
   __device__ static unsigned place(unsigned slice, unsigned k) {
     const unsigned t = thread_index().x;
     return slice * (softmax_slice / 4) + softmax_shared::place(t / 8, t % 8, k);
   }
-  /// The column of its first element.
+  /// Column of that vector's first element, in the chunk.
   __device__ static unsigned column(unsigned slice, unsigned k) {
     const unsigned t = thread_index().x;
     return slice * softmax_slice + 128 * (t / 8) + 4 * (t % 8) + 32 * k;
@@ -141,9 +143,9 @@ struct logits_chunk {
     }
   }
 
-  /// The thread's logits, those beyond the chunk as -Inf; there after wait_for_copies.
+  /// Loads the thread's logits, -Inf outside the chunk. They are there after wait_for_copies.
   __device__ void stage(bool vectors, softmax_shared& shared) const;
-  /// The thread's gradients of a slice; `numbers`: none of them is NaN.
+  /// Stores the thread's gradients of a slice. `numbers`: none is NaN.
   __device__ void store(const loss_args& a, unsigned slice, const float (&x)[4][4], bool numbers) const {
     if (narrow != nullptr && is_whole() && a.narrow_vectors && numbers) {
       std::uint16_t* const to = narrow + column(slice, 0);
@@ -165,7 +167,7 @@ struct logits_chunk {
       }
     }
   }
-  /// The gradient of one element.
+  /// Stores the gradient of one element.
   __device__ void store_one(unsigned col, float x) const {
     if (narrow != nullptr) {
       narrow[col] = static_cast<std::uint16_t>(canonical_bf16(x));
@@ -199,8 +201,8 @@ __device__ inline void logits_chunk::stage(bool vectors, softmax_shared& shared)
   });
 }
 
-/// Brings the chunk of ticket block_index() to the last cache. The block itself draws another ticket as a rule, of a
-/// chunk nearby, which a neighbour has brought. No result depends on it.
+/// Prefetches the chunk of ticket block_index() into L2. The block usually draws another ticket, whose chunk a
+/// neighbouring block prefetched.
 __device__ inline void prefetch_logits(const loss_args& a) {
   const auto [row, chunk] = divide(block_index().x, a.by_chunks);
   const unsigned begin = chunk * nn::softmax_chunk;
@@ -211,7 +213,7 @@ __device__ inline void prefetch_logits(const loss_args& a) {
   }
 }
 
-/// The largest of the block's logits that are not NaN.
+/// Returns the block's maximum, NaN ignored.
 __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& shared) {
   float largest = minus_infinity;
   at.for_each_vector([&](unsigned slice, unsigned k) {
@@ -227,11 +229,11 @@ __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& sh
   return largest;
 }
 
-/// The thread's logits become their exponentials.
+/// Replaces the thread's logits by their exponentials.
 __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shared, float shift) {
   ROTOSCALE_KEEP_LOOP
   for (unsigned slice = 0; slice < at.slices(); ++slice) {
-    float below[16];  // how far below the largest logit, or NaN
+    float below[16];  // maximum minus logit, or NaN
     std::uint32_t most = 0;
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < 4; ++k) {
@@ -240,8 +242,8 @@ __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shar
       for (unsigned j = 0; j < 4; ++j) below[4 * j + k] = shift - fp32_from_bits(some.word[j]);
     }
     ROTOSCALE_UNROLL
-    for (const float x : below) most = fp32_bits(x) > most ? fp32_bits(x) : most;  // a NaN most of all
-    if (most <= fp32_bits(87.33f)) {  // as a rule: fewer operations, the same bits
+    for (const float x : below) most = fp32_bits(x) > most ? fp32_bits(x) : most;  // a NaN is largest
+    if (most <= fp32_bits(87.33f)) {  // the usual case: fewer operations, same bits
       ROTOSCALE_UNROLL
       for (float& x : below) x = nn::exp_normal(-x);
     } else {
@@ -256,7 +258,7 @@ __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shar
   }
 }
 
-/// nn::ordered_sum of the chunk's exponentials, by a segment. Those beyond it are 0, which changes no sum.
+/// Returns nn::ordered_sum of the chunk's exponentials, by one segment. Elements outside the chunk add 0.
 __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_shared& shared) {
   const unsigned lane = thread_index().x % 16, groups = at.slices() * (softmax_slice / 128);
   const vec16* const even = shared.e + softmax_shared::place(0, lane / 4, lane % 4);
@@ -265,7 +267,7 @@ __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_s
   vec16 next[2] = {even[0], odd[0]};
   const auto add = [&](unsigned behind) {
     const vec16 now[2] = {next[0], next[1]};
-    next[0] = even[32 * behind];  // on its way while these are added
+    next[0] = even[32 * behind];  // prefetch
     next[1] = odd[32 * behind];
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < 8; ++i) sum += fp32_from_bits(now[i % 2].word[i / 2]);

@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm's kernels. Sixteen lanes sum a row, each in a chain, so a block brings several rows to shared memory at once
-// and sums them side by side. Rows that do not fit there are read from global memory again.
+// RMSNorm forward kernel, with an optional residual addition. Sixteen lanes sum a row, one chain each, so a block
+// stages several rows in shared memory and sums them concurrently. Rows too long for that are read again from global
+// memory.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
 
 namespace rotoscale::gpu {
 
-/// Bytes from a row to the next in shared memory: 64 past a multiple of 128, so that the two rows that a warp sums lie
-/// in different banks.
+/// Row pitch in shared memory, in bytes: a multiple of 128 plus 64, so that a warp's two rows are in different banks.
 template <class T>
 ROTOSCALE_HD constexpr unsigned row_pitch(unsigned cols) {
   return (cols * static_cast<unsigned>(sizeof(T)) + 127) / 128 * 128 + 64;
 }
 
-/// A thread's steps over the vectors of some rows, along rows first, without a division in each.
+/// A thread's walk over the vec8s of some rows, along rows first, without a division per step.
 struct vec8_walk {
   unsigned row, vec8;
 
@@ -38,8 +38,8 @@ struct vec8_walk {
   unsigned vec8s_, rows_a_step_, vec8s_a_step_;
 };
 
-/// What a block does with `rows` rows, a thread four vec8 at a time: load(i, row, vec8) for all of them, then
-/// use(i, row, vec8).
+/// For a block and `rows` rows: each thread calls load(i, row, vec8) for four vec8s, then use(i, row, vec8) for the
+/// same.
 template <class Load, class Use>
 __device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const Load& load, const Use& use) {
   vec8_walk at(vec8s);
@@ -56,8 +56,7 @@ __device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const L
   }
 }
 
-/// y = norm(sum), sum = x + branch; without a branch the sum is x itself and is not written, without a y there is only
-/// rstd.
+/// y = norm(sum), sum = x + branch. Without a branch the sum is x and is not written. Without y only rstd is computed.
 template <class T>
 struct norm_args {
   row_extents e;
@@ -70,7 +69,7 @@ struct norm_args {
 };
 inline constexpr unsigned max_norm_rows = 16;
 
-/// The sums of a block's rows, to memory and to keep(row, vec8, sum).
+/// Stores x + branch of a block's rows and passes them to keep(row, vec8, sum).
 template <class T, class Keep>
 __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned rows, const Keep& keep) {
   stored_vec8<T> x[4], branch[4];
@@ -113,7 +112,7 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
     return Staged ? reinterpret_cast<const T*>(staged + r * pitch) : Residual ? a.sum[row0 + r] : a.x[row0 + r];
   };
   const auto staged_row = [&](unsigned r) { return reinterpret_cast<T*>(staged + r * pitch); };
-  // 1. What is normed, as it is stored.
+  // 1. Load x or the sum, rounded as stored.
   if constexpr (Residual) {
     add_branch(a, row0, rows, [&](unsigned r, unsigned p, const stored_vec8<T>& sum) {
       if constexpr (Staged) sum.store(staged_row(r) + p * vec8_elements, vec8_elements, true);
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
     wait_for_copies();
   }
   block_barrier();
-  // 2. Its squares, a row by 16 lanes.
+  // 2. rstd from the sum of squares, 16 lanes per row.
   for (unsigned r = t / 16; r - t / 16 % 2 < rows; r += block_size().x / 16) {
     const T* const row = row_of(r < rows ? r : 0);
     const float squares = lane_sum(r < rows ? a.e.cols : 0, t % 16, [&](unsigned i, float sum) {
@@ -140,7 +139,7 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
   }
   if (a.y.data == nullptr) return;
   block_barrier();
-  // 3. The norm.
+  // 3. x * rstd * gain.
   for (vec8_walk at(a.e.vec8s); at.row < rows; at.step()) {
     const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
     float gain[vec8_elements];

@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of RMSNorm's backward pass. A block has the 64 rows of a chain of the gain's gradient and goes through
-// them in groups, as a pipeline: gradients of group i, dot products of group i + 1 by warps of their own, copies of
-// group i + 2 (and i + 3) to shared memory.
+// RMSNorm backward kernels. A block has the 64 rows of one chain of the gain's gradient. It goes through them in
+// groups, as a pipeline: gradients of group i, dot products of group i + 1 by separate warps, copies of groups i + 2
+// (and i + 3) to shared memory.
 #pragma once
 
 #include "gpu/nn/norm.hpp"
 
 namespace rotoscale::gpu {
 
-/// dx += the gradient of y = norm(x); `partial` gets the gain's chains over 64 rows, a row for each; null: frozen.
+/// dx += gradient of y = norm(x). `partial` receives one row per 64 rows: that chain's part of the gain's gradient.
+/// Null: the gain is frozen.
 template <class T>
 struct norm_gradient_args {
   row_extents e;
@@ -19,21 +20,20 @@ struct norm_gradient_args {
   float* partial = nullptr;
 };
 
-/// Threads that sum the dots of a group, 16 a row.
+/// Threads that compute a group's dot products, 16 per row.
 template <unsigned Rows>
 inline constexpr unsigned dot_threads = (Rows * nn::sum_lanes + segment_lanes - 1) / segment_lanes* segment_lanes;
-/// Two blocks of a processor, so that one has copies on their way while the other waits; one where rows are so long
-/// that shared memory holds no more.
+/// Blocks per SM: two, so that one has copies in flight while the other waits; one if long rows fill shared memory.
 template <unsigned Vec8s>
 inline constexpr unsigned norm_gradient_blocks = bounds_count_waves || Vec8s > 2 ? 1 : 2;
 
-/// Bytes from a row to the next in shared memory: 16 elements past a multiple of 128, so that the two rows that a
-/// segment sums lie in different banks.
+/// Row pitch in shared memory, in bytes: a multiple of 128 plus 16 elements, so that a segment's two rows are in
+/// different banks.
 template <class T>
 ROTOSCALE_HD constexpr unsigned dot_pitch(unsigned cols) {
   return (cols * static_cast<unsigned>(sizeof(T)) + 127) / 128 * 128 + 16 * static_cast<unsigned>(sizeof(T));
 }
-/// Shared memory of a block: dy and x of its stages, and the gain.
+/// Shared memory of a block in bytes: dy and x of all stages, and the gain.
 template <class T>
 constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows, unsigned stages) {
   return std::size_t{2 * stages} * group_rows * dot_pitch<T>(cols) + cols * sizeof(float);
@@ -41,11 +41,11 @@ constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows, un
 
 struct norm_gradient_shared {
   float rstd[nn::gain_chunk];
-  float pulls[2][4];  ///< nn::rms_pull of the rows of two groups in turn
+  float pulls[2][4];  ///< nn::rms_pull of the rows, double-buffered by group
 };
 
-/// A block's work on rows of whole vec8s: Vec8s of each row a thread, groups of Rows rows, of which shared memory has
-/// Stages: one whose gradients and one whose dots are computed, the others on their way.
+/// A block's work on rows of whole vec8s. A thread has Vec8s vec8s of each row; a group has Rows rows. Shared memory
+/// holds Stages groups: one in the gradient step, one in the dot products, the others in flight.
 template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
 struct norm_gradient_block {
   static_assert(Rows <= 4 && Stages >= 3);
@@ -56,8 +56,8 @@ struct norm_gradient_block {
   float* gain;
   index_t row0;
   unsigned rows, groups, pitch;
-  unsigned threads;  ///< those of the gradients
-  // Where the thread goes on: its first vec8 of the next row that it copies; of the next dx that it loads and stores.
+  unsigned threads;  ///< threads that compute gradients
+  // The thread's first vec8 of the next row to copy, and of the next dx to load and to store.
   const T *next_dy, *next_x, *next_dx;
   T* to_dx;
   stored_vec8<T> dx[Rows][Vec8s];
@@ -84,7 +84,7 @@ struct norm_gradient_block {
   __device__ T* staged(unsigned group, unsigned r, unsigned which) const {
     return reinterpret_cast<T*>(stages + ((group % Stages * Rows + r) * 2 + which) * pitch);
   }
-  /// Of the thread's k-th vec8.
+  /// Column of the thread's k-th vec8.
   __device__ unsigned column(unsigned k) const { return (thread_index().x + k * threads) * vec8_elements; }
 
   __device__ void copy(unsigned group) {
@@ -110,7 +110,7 @@ struct norm_gradient_block {
     next_dx += a.dx.stride;
   }
 
-  /// The pulls of a group's rows, by the threads behind those of the gradients.
+  /// Computes a group's pulls, by the threads after those of the gradients.
   __device__ void sum_dots(unsigned group) const {
     const unsigned t = thread_index().x - threads, lane = t % nn::sum_lanes, r = t / nn::sum_lanes;
     const bool any = r < count(group);
@@ -121,12 +121,13 @@ struct norm_gradient_block {
     if (any && lane == 0) shared.pulls[group % 2][r] = nn::rms_pull(dot, a.e.cols, shared.rstd[group * Rows + r]);
   }
 
-  /// Computes the gradients of `group` from dx in registers, then loads dx of the next group into them. A branch for
-  /// whole groups and threads with all of their columns: there no condition is between a register's use and its next
-  /// load, so that one load does not wait for another. Waits that count loads need no such branch.
+  /// Computes the gradients of `group` from dx in registers, then loads dx of the next group into them.
+  ///
+  /// The branch for whole groups and columns has no condition between a register's use and its next load, so that loads
+  /// do not wait for each other. Waits that count loads need no such branch.
   __device__ void update(unsigned group) {
     const unsigned here = count(group), behind = group + 1 < groups ? count(group + 1) : 0;
-    if (!waits_count_loads && behind == Rows && column(Vec8s - 1) < a.e.cols) {  // then this group is whole as well
+    if (!waits_count_loads && behind == Rows && column(Vec8s - 1) < a.e.cols) {  // this group is whole too
       update_rows<true>(group, here, behind);
     } else {
       update_rows<false>(group, here, behind);
@@ -144,7 +145,7 @@ struct norm_gradient_block {
       }
       to_dx += a.dx.stride;
     }
-    // After all updates: the scoreboard that a row's update waits for counts the loads of all rows.
+    // After all updates: the scoreboard of a row's update covers the loads of all rows.
     ROTOSCALE_UNROLL
     for (unsigned r = 0; r < Rows; ++r) {
       if (Whole || r < behind) load_dx<Whole>(r);
@@ -201,7 +202,7 @@ struct norm_gradient_block {
       }
       block_barrier();
     }
-    release_kernel_behind();  // not before: what waits takes room from blocks that have not begun
+    release_kernel_behind();  // not earlier: a waiting kernel takes space from blocks that have not started
     if (a.partial == nullptr || sums_dots) return;
     float* const to = a.partial + block_index().x * index_t{a.e.cols};
     ROTOSCALE_UNROLL
@@ -214,7 +215,7 @@ struct norm_gradient_block {
   }
 };
 
-/// A kernel's template arguments.
+/// Template arguments of norm_gradient_kernel.
 template <unsigned Vec8s, unsigned Rows, unsigned Stages>
 struct norm_gradient_shape {};
 
@@ -225,8 +226,8 @@ __global__ void __launch_bounds__(row_threads + dot_threads<Rows>, norm_gradient
       .run();
 }
 
-/// The same for any rows, which are read from global memory again: a block takes 64 rows, 16 at a time, and keeps the
-/// gain's sums in `partial`.
+/// The same for any row length, without staging: rows are read twice from global memory. A block takes 64 rows, 16 at a
+/// time, and keeps the gain's sums in `partial`.
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_unstaged_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
@@ -274,8 +275,8 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-/// dgain += the sum of the partial rows in order: a block has eight columns, whose terms all its threads bring to
-/// shared memory; a thread a column then adds them.
+/// dgain += sum of the partial rows in order. A block has eight columns. All of its threads load their terms to shared
+/// memory; then one thread per column adds them.
 inline constexpr unsigned gain_cols = 8, gain_rows = 512, gain_batch = 32;
 struct gain_sum_args {
   const float* partial = nullptr;
@@ -284,7 +285,7 @@ struct gain_sum_args {
   unsigned cols = 0;
 };
 struct gain_sum_shared {
-  vec16 terms[gain_cols][gain_rows / 4 + 1];  ///< bits of a column's, in different banks from another's
+  vec16 terms[gain_cols][gain_rows / 4 + 1];  ///< FP32 bits; columns are in different banks
 };
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
@@ -321,7 +322,7 @@ struct gain_sum_shared {
     if (t < gain_cols) {
       unsigned r = 0;
       for (; r + gain_batch <= count; r += gain_batch) {
-        vec16 batch[gain_batch / 4];  // loads run ahead of the chain
+        vec16 batch[gain_batch / 4];  // prefetched for the chain of additions
         ROTOSCALE_UNROLL
         for (unsigned i = 0; i < gain_batch / 4; ++i) batch[i] = shared.terms[t][r / 4 + i];
         ROTOSCALE_UNROLL

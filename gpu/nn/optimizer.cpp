@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/nn.hpp for step state, loss and optimizer.
+// Launchers of gpu/api/nn.hpp for the step state, the loss and the optimizer.
 #include "gpu/nn/optimizer.hpp"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 using namespace detail;
 
-/// Softmax in two passes: a group of rows is 256 chunks of 16 KiB; its gradients follow 3 groups after its sums, so
-/// that its logits are still in L2.
+/// Two-pass softmax: a group of rows has 256 chunks of 16 KiB. Gradients follow 3 groups after the sums, while the
+/// logits are still in L2.
 constexpr index_t softmax_group_chunks = 256;
 constexpr unsigned softmax_lag = 3;
 
@@ -43,7 +43,7 @@ status check_arena(const nn::parameter_arena& a, bool moments) {
   return check_pointer(a.v, 16, "arena.v");
 }
 
-/// Ascending, each from a multiple of parameter_alignment on, none over another.
+/// Checks that segments ascend, start at multiples of parameter_alignment and do not overlap.
 status check_segments(const nn::parameter_arena& a) {
   index_t end = 0;
   for (const auto& s : a.segments) {
@@ -85,7 +85,7 @@ status next_micro_batch(nn::step_state* state, stream s) {
   return launch_one(next_micro_batch_kernel, 1, s, state);
 }
 
-/// Before the parts of softmax: tickets.
+/// Tickets, stored before the records of softmax.
 constexpr std::size_t ticket_bytes = 16;
 
 std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Sums over arenas, the tree of FP64, the step's state, and AdamW.
+// Kernels over parameter arenas: gradient norm, AdamW, sums of squares. Also the step state and the sum of losses.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
@@ -11,7 +11,7 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned arena_chunk = static_cast<unsigned>(nn::parameter_alignment);
 
-/// A segment's number by binary search: the last one that begins at or before `element`; -1: none does.
+/// Returns the index of the last segment that starts at or before `element` (binary search), or -1.
 __device__ inline index_t find_segment(const nn::parameter_arena::segment* segments, index_t count, index_t element) {
   index_t low = -1;
   for (index_t high = count; high - low > 1;) {
@@ -40,7 +40,7 @@ struct squares_args {
   }
 };
 
-/// Sixteen lanes a chunk.
+/// Sums squares of a chunk in FP32, by sixteen lanes.
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     squares_kernel(const ROTOSCALE_GRID_CONSTANT squares_args a) {
   const unsigned t = thread_index().x;
@@ -55,7 +55,7 @@ struct squares_sum_args {
   double* out = nullptr;
   const nn::parameter_arena::segment* segments = nullptr;
 };
-/// A block a segment.
+/// Sums the chunks of a segment as a tree, one block per segment.
 [[maybe_unused]] static __global__ void __launch_bounds__(tree_threads)
     squares_sum_kernel(const ROTOSCALE_GRID_CONSTANT squares_sum_args a) {
   const nn::parameter_arena::segment s = a.segments[block_index().x];
@@ -80,7 +80,8 @@ struct norm_state_args {
   a.state->nonfinite = 0;
   nn::set_norm(a.config, *a.state);
 }
-/// Squares may overflow where no gradient does; without an overflow nothing is NaN or Inf.
+/// Counts NaN and Inf gradients, only if the sum of squares is not finite. Squares may overflow although gradients are
+/// finite.
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     nonfinite_kernel(const ROTOSCALE_GRID_CONSTANT norm_state_args a) {
   if (nn::is_finite(a.state->squares)) return;
@@ -101,7 +102,7 @@ struct adamw_args {
   index_t segment_count = 0;
 };
 
-/// Four elements at `at`, of which `count` are a parameter's.
+/// Updates up to four elements at `at`, of which `count` belong to the parameter.
 __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& step, index_t at, unsigned count) {
   if (count >= 4) {
     vec16 w = *reinterpret_cast<const vec16*>(a.weight + at), g = *reinterpret_cast<const vec16*>(a.gradient + at),
@@ -122,7 +123,7 @@ __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& st
   for (index_t i = at; i < at + count; ++i) step.apply(a.weight[i], a.gradient[i], a.m[i], a.v[i]);
 }
 
-/// A block a chunk of the arenas.
+/// AdamW, one block per chunk of the arenas.
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     adamw_kernel(const ROTOSCALE_GRID_CONSTANT adamw_args a) {
   if (!nn::may_update(*a.state)) return;
@@ -139,7 +140,7 @@ __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& st
   }
 }
 
-/// One block: what n losses add to the state.
+/// Adds the sum of `count` losses to the state, in one block.
 struct loss_sum_args {
   const float* loss = nullptr;
   index_t count = 0;
@@ -152,7 +153,7 @@ struct loss_sum_args {
   if (thread_index().x == 0) a.state->loss_sum += a.count == 0 ? 0.0 : sum;
 }
 
-/// One block: a new step, whose inputs have been uploaded.
+/// Starts a step whose inputs have been uploaded, in one block: resets the state and counts valid targets.
 struct begin_step_args {
   const std::int32_t* targets = nullptr;
   index_t count = 0;

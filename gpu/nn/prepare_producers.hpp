@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Producers from a layer's arguments, which are checked; what becomes of them is the caller's: launch(produced rows, m,
-// n) for m × n of each output.
+// Checks a layer's arguments and makes its producer. The caller launches the kernel: launch(produced rows, m, n) for m
+// × n elements of each output.
 #pragma once
 
 #include "gpu/nn/check.hpp"
@@ -9,12 +9,12 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Prologue of a producer's kernel that has none.
+/// For producers without a prologue.
 inline status no_prologue() { return {}; }
 
 inline bool has_vectors_or_nothing(const nn::const_tensor_view& x) { return x.data == nullptr || has_vectors(x); }
 
-/// h: where it is written as well; empty: nowhere.
+/// `h`: where the unquantized result is written too, or empty.
 template <class Launch>
 status produce_swiglu(const nn::const_tensor_view& gate_up, const nn::tensor_view& h, const Launch& launch) {
   if (status c = check_rows(gate_up, 2, "gate_up"); !c.ok()) return c;
@@ -35,7 +35,7 @@ status produce_swiglu(const nn::const_tensor_view& gate_up, const nn::tensor_vie
   });
 }
 
-/// Both gradients, of n columns each.
+/// Both gradients, n columns each.
 template <class Launch>
 status produce_swiglu_gradients(const nn::const_tensor_view& dh, const nn::const_tensor_view& gate_up,
                                 const nn::tensor_view& d_gate_up, const Launch& launch) {
@@ -61,7 +61,7 @@ status produce_swiglu_gradients(const nn::const_tensor_view& dh, const nn::const
   });
 }
 
-/// The norm of the sum, whose rstd another launch leaves in args.rstd.
+/// The norm of the sum. An earlier launch writes args.rstd.
 template <class Launch>
 status produce_norm(const nn::residual_norm_args& args, const Launch& launch) {
   if (args.y.data != nullptr) {
@@ -80,7 +80,7 @@ status produce_norm(const nn::residual_norm_args& args, const Launch& launch) {
     return launch(a, m, n);
   });
 }
-/// What a norm's first launch computes: the sum and rstd.
+/// Arguments of that earlier launch, which computes the sum and rstd.
 inline nn::residual_norm_args without_norm(nn::residual_norm_args args) {
   args.y = {};
   return args;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/nn.hpp whose results are quantized where they are made.
+// Launchers of gpu/api/nn.hpp for layers whose result is quantized to blocks in the same kernel.
 #include "gpu/nn/quantized_rows.hpp"
 
 #include "gpu/nn/prepare_producers.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace detail;
 
-/// The kernel for a path. FP4's rotated blocks, training's, have one of their own; of the others the general fast path.
+/// Returns the kernel for a path. Rotated FP4 blocks, which training uses, have a specialized kernel.
 template <class Producer, class Element>
 auto kernel_of(quantize_path path) {
   using enum quantize_path;
@@ -33,12 +33,12 @@ status launch_quantized_rows(const quantized_rows_args<Producer>& a, quantize_pa
                      rows_shared_bytes<Producer, Element>);
 }
 
-/// What one output's blocks are written to: all of it, or columns [first, first + n) of `whole` columns.
+/// Columns [first, first + n) of an output with `whole` columns.
 struct column_range {
   index_t first, n, whole;
 };
 
-/// The part of both orientations that is a range of the source's columns.
+/// Restricts both orientations to a range of the source's columns.
 void take_columns(const format& element, const column_range& c, index_t m, quantized_output& rows,
                   quantized_output& columns) {
   if (rows.code_stride == 0) rows.code_stride = packed_bytes(element, c.whole);
@@ -51,7 +51,8 @@ void take_columns(const format& element, const column_range& c, index_t m, quant
   if (columns.scales != nullptr) columns.scales += c.first * columns.scale_stride;
 }
 
-/// m × n results of each output, whose blocks lie beside each other; `before` is launched first, once all is checked.
+/// Quantizes m × n results of each output; blocks of the outputs are adjacent in a row. Launches `before` first, after
+/// all checks.
 template <class Producer, class Before>
 status quantize_rows(const produced_rows<Producer>& produced, block_format f, index_t m, index_t n,
                      const quantized_output& rows, const quantized_output& columns, stream s, const Before& before) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose result becomes operands without a way through memory: the block quantizer's kernel with a tile that is
-// computed, not copied. Both orientations come from the one tile, so the layer's inputs are read once.
+// Layers whose result is quantized to blocks in the same kernel. A producer computes the tiles of the block quantizer.
+// Both orientations come from the same tile, so the layer's inputs are read once.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -15,21 +15,21 @@ struct quantized_rows_args : produced_rows<Producer> {
   quantize_kernel_args quantized[Producer::outputs];  ///< without a source
 };
 
-/// Tiles of what a producer makes, one behind the other, then the columns' codes.
+/// Shared memory in bytes: one tile per output, then the codes of the columns.
 template <class Producer, class Element>
 inline constexpr std::size_t rows_shared_bytes =
     Producer::outputs* tile_rows<typename Producer::storage>* tile_columns * sizeof(typename Producer::storage) +
     code_stage<typename Producer::storage, Element::format>::size;
-/// As many blocks as the registers of the quantizer allow, unless shared memory holds fewer: 228 KiB a processor, of
-/// which a block takes 1 KiB for itself.
+/// Blocks per SM: limited by the quantizer's registers or by shared memory (228 KiB per SM, of which each block takes 1
+/// KiB more than it requests).
 template <class Producer, class Element>
 inline constexpr unsigned rows_blocks_per_processor = bounds_count_waves ? 4 - Producer::outputs
                                                       : 3 * (rows_shared_bytes<Producer, Element> + 1024) <= 228 * 1024
                                                           ? 3
                                                           : 2;
 
-/// Computes a tile of each output, as far as the matrix reaches; a thread loads for several rows before it computes.
-/// Whole: all of the tile lies in the matrix, whose rows are vectors, so that nothing is looked at on the way.
+/// Computes the part of each output's tile that is inside the matrix. A thread loads several rows before it computes.
+/// Whole: the tile is inside the matrix and its rows are aligned, so no check is needed.
 template <bool Whole, class Producer>
 __device__ inline void make_tile(const quantized_rows_args<Producer>& a, const tile_origin& at, unsigned char* tiles) {
   using T = typename Producer::storage;
@@ -39,7 +39,7 @@ __device__ inline void make_tile(const quantized_rows_args<Producer>& a, const t
   static_assert(tile_rows<T> % (batch * rows_at_once) == 0);
   const unsigned p = thread_index().x % across, col = at.column + p * vec8_elements, r0 = thread_index().x / across;
   unsigned rows = tile_rows<T>, count = vec8_elements;
-  if constexpr (!Whole) {  // padding of scales may have tiles of its own
+  if constexpr (!Whole) {  // padding of scales may have extra tiles
     const quantize_kernel_args& q = a.quantized[0];
     if (col >= q.columns || at.row >= q.rows) return;
     const unsigned left = q.columns - col;
@@ -48,7 +48,7 @@ __device__ inline void make_tile(const quantized_rows_args<Producer>& a, const t
   }
   const bool vectors = Whole || a.vectors;
   const auto columns = a.producer.load_columns(col, count, vectors);
-  index_t from[Producer::inputs];  // not pointers: clang would forget that they are global memory
+  index_t from[Producer::inputs];  // offsets: with pointers, clang loses the global address space
   ROTOSCALE_UNROLL
   for (unsigned k = 0; k < Producer::inputs; ++k) from[k] = (at.row + r0) * a.producer.in[k].stride + col;
   ROTOSCALE_KEEP_LOOP
@@ -78,7 +78,7 @@ __device__ inline void make_tile(const quantized_rows_args<Producer>& a, const t
   }
 }
 
-/// Brings the inputs of a tile to the last cache, as far as the matrix reaches.
+/// Prefetches the inputs of a tile into L2.
 template <class Producer>
 __device__ inline void prefetch_tile(const quantized_rows_args<Producer>& a, const tile_origin& at) {
   using T = typename Producer::storage;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
     }
     ROTOSCALE_KEEP_LOOP
     for (unsigned o = 0; o < Producer::outputs; ++o) {
-      block_barrier();  // the tiles are whole, and the columns before have left
+      block_barrier();  // tiles are complete, the previous columns stored
       const std::uint32_t next = i + grid_size().x;
       if (o + 1 == Producer::outputs && next < a.quantized[0].tiles) {
         prefetch_tile(a, origin_of<T>(a.quantized[0], next));
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
       quantize_tile<T, Element::format, Path>(q, tile_view<T>{shared + o * tile_bytes}, stage, at,
                                               q.column.codes != nullptr, q.row.codes != nullptr);
     }
-    block_barrier();  // nobody reads these tiles any more
+    block_barrier();  // all reads of these tiles are complete
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers that kernels of quantizers compute instead of reading a source: SwiGLU, its gradient, a norm.
+// Layers whose result quantizer kernels compute in place of loading a source: SwiGLU, its gradient, a norm.
 #pragma once
 
 #include "gpu/nn/elementwise.hpp"
@@ -8,9 +8,9 @@
 
 namespace rotoscale::gpu {
 
-// A producer computes a vec8 of each of its `outputs` matrices, which have one size, from the vec8s of its inputs at
-// the same position: make(row, columns, x) replaces x[0 .. outputs). `columns` holds data of the thread's eight
-// columns, loaded once a tile.
+// A producer computes a vec8 of each of its `outputs` from the vec8s of its `inputs` at the same position. Outputs have
+// equal extents. make(row, columns, x) replaces x[0 .. outputs). `columns` holds data of the thread's eight columns,
+// loaded once per tile.
 
 struct nothing_of_columns {};
 
@@ -40,7 +40,7 @@ struct swiglu_gradient_producer {
   }
 };
 
-/// The norm of x, whose rstd is known.
+/// The norm of x, from rstd.
 template <class T>
 struct norm_producer {
   using storage = T;
@@ -61,12 +61,12 @@ struct norm_producer {
   }
 };
 
-/// What a kernel computes instead of reading a source.
+/// A producer and the optional unquantized copies of its outputs.
 template <class Producer>
 struct produced_rows {
   Producer producer;
-  row_span<typename Producer::storage> written[Producer::outputs];  ///< where what was made goes as well, or nowhere
-  bool vectors = false;                                             ///< of all rows that are read or written
+  row_span<typename Producer::storage> written[Producer::outputs];  ///< unquantized copy, or null
+  bool vectors = false;                                             ///< all rows are aligned to 16 bytes
 };
 
 }  // namespace rotoscale::gpu

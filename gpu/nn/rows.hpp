@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rows of FP32 or BF16 by vectors of eight elements (vec8), which a thread moves 16 bytes at a time, and sums along
-// rows in the order of nn::ordered_sum.
+// Rows of FP32 or BF16 in vectors of eight elements (vec8), which a thread moves 16 bytes at a time. Sums along rows
+// have the order of nn::ordered_sum.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"
@@ -12,8 +12,8 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned row_threads = 256;  ///< of most kernels over rows
-inline constexpr unsigned vec8_elements = 8;  ///< that a thread moves at once
+inline constexpr unsigned row_threads = 256;  ///< block size of most row kernels
+inline constexpr unsigned vec8_elements = 8;  ///< elements per vector
 
 /// Contiguous rows, `stride` elements apart.
 template <class T>
@@ -23,8 +23,7 @@ struct row_span {
   __device__ T* operator[](index_t r) const { return data + r * stride; }
 };
 
-/// Extents of a kernel over rows; `vectors`: every row begins at a multiple of 16 bytes and has a multiple of 8
-/// elements.
+/// Extents of a row kernel. `vectors`: every row is aligned to 16 bytes and has a multiple of 8 elements.
 struct row_extents {
   index_t rows = 0;
   unsigned cols = 0, vec8s = 0;
@@ -43,7 +42,7 @@ struct stored_vec8 {
   static constexpr unsigned vecs = vec8_elements * sizeof(T) / 16;
   vec16 vec[vecs];
 
-  /// `count` elements; those beyond are 0.
+  /// Loads `count` elements; the others are 0.
   __device__ void load(const T* from, unsigned count, bool vectors) {
     if (vectors) {
       ROTOSCALE_UNROLL
@@ -111,7 +110,7 @@ struct stored_vec8 {
   }
 };
 
-/// Copies a vec8 to shared memory aligned to 16 bytes, zero beyond the row; complete after wait_for_copies.
+/// Copies a vec8 to shared memory aligned to 16 bytes, zero outside the row. Complete after wait_for_copies.
 template <class T>
 __device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vectors) {
   if (vectors) {
@@ -126,14 +125,14 @@ __device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vec
   vec8.store(to, vec8_elements, true);
 }
 
-/// Eight numbers of an FP32 vector that begins at a multiple of 4 bytes.
+/// Loads `count` of eight FP32 numbers, the others 0. `from` is aligned to 4 bytes, with `vectors` to 16.
 __device__ inline void load_floats(const float* from, unsigned count, bool vectors, float (&x)[vec8_elements]) {
   stored_vec8<float> vec8;
   vec8.load(from, count, vectors);
   vec8.widen(x);
 }
 
-/// The first `count` of them to memory that begins at a multiple of 4 bytes.
+/// Stores the first `count` numbers. `to` is aligned to 4 bytes.
 __device__ inline void store_floats(float* to, unsigned count, const float (&x)[vec8_elements]) {
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
@@ -144,11 +143,11 @@ __device__ inline void store_floats(float* to, unsigned count, const float (&x)[
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(bf16 x) { return fp32_from_bits(static_cast<std::uint32_t>(x.bits()) << 16); }
 
-/// nn::ordered_sum by 16 neighbouring lanes, of which this is `lane`.
+/// nn::ordered_sum by 16 neighbouring lanes; `lane` is this one's index. All of them return the sum.
 template <class Step>
 __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
   float sum = 0.0f;
-  const unsigned whole = n / 16 * 16;  // without a condition in it, so that many loads are under way
+  const unsigned whole = n / 16 * 16;  // no condition in the loop, so that many loads are in flight
   ROTOSCALE_UNROLL_16
   for (unsigned i = 0; i < whole; i += 16) sum = step(i + lane, sum);
   if (whole + lane < n) sum = step(whole + lane, sum);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/statistics.hpp.
+// Launchers of gpu/api/statistics.hpp.
 #include "gpu/nn/statistics.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace detail;
 
 index_t chunk_count(index_t n) { return (n + compare_chunk - 1) / compare_chunk; }
 
-/// The largest number of an element's format.
+/// Largest finite number of a format.
 float largest_number(const format& f) { return static_cast<float>(decode(f, f.max_code())); }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of gpu/api/statistics.hpp. Sixteen lanes go along a row of an operand, or along a chunk of a gradient; a
-// rotation of 16 points is a butterfly across them. One block folds what they leave.
+// Kernels of gpu/api/statistics.hpp. Sixteen lanes process a row of an operand or a chunk of a gradient; a 16-point
+// rotation is a butterfly across them. One more block reduces the rows.
 #pragma once
 
 #include "gpu/gemm/definition.hpp"
@@ -12,13 +12,13 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned observed_rows = row_threads / 16;  ///< of a block
+inline constexpr unsigned observed_rows = row_threads / 16;  ///< rows per block
 
 /// Counts and maxima of one row of an operand.
 struct observed_row {
   std::uint32_t nonzero = 0, flushed = 0, saturated = 0, nonfinite = 0;
   std::uint32_t amax = 0, rotated_amax = 0;  ///< bits
-  std::int32_t spread = -1;                  ///< binades; -1: no block with a finite number other than zero
+  std::int32_t spread = -1;                  ///< binades; -1: no block with a finite nonzero number
   std::int32_t reserved = 0;
 };
 
@@ -27,18 +27,18 @@ struct observe_args {
   const void* source = nullptr;
   index_t row_step = 0, k_step = 0;  ///< elements of the source
   unsigned rows = 0, k = 0, block = 0;
-  float largest = 0.0f;  ///< number of the element's format
+  float largest = 0.0f;  ///< largest number of the element's format
   int points = 0;
-  unsigned run = 0;  ///< elements that share a mask of signs
+  unsigned run = 0;  ///< elements per mask of signs
   nn::form_draws draws;
   const nn::step_state* state = nullptr;
-  double *signal = nullptr, *noise = nullptr;  ///< by row
+  double *signal = nullptr, *noise = nullptr;  ///< one per row
   observed_row* found = nullptr;
   nn::operand_statistics* to = nullptr;
 };
 
-/// Two numbers of each of 16 lanes, elements lane and 16 + lane of 32 neighbours, rotated by 16 or 32 points; `signs`:
-/// bit i negates element i of a run.
+/// Rotates 32 neighbouring elements by 16 or 32 points. Each of 16 lanes holds elements lane and 16 + lane. Bit i of
+/// `signs` negates element i of a run.
 __device__ inline void rotate_across_lanes(float (&x)[2], unsigned lane, int points, unsigned run,
                                            std::uint32_t signs) {
   ROTOSCALE_UNROLL
@@ -55,7 +55,7 @@ __device__ inline void rotate_across_lanes(float (&x)[2], unsigned lane, int poi
   for (unsigned h = 0; h < 2; ++h) x[h] = canonical_nan(x[h] * hadamard_factor(points));
 }
 
-/// floor(log2(x)) of a finite x above zero.
+/// floor(log2(x)) for finite x > 0.
 __device__ inline int binade_of(float x) {
   const std::uint32_t bits = fp32_bits(x), field = bits >> 23;
   if (field != 0) return static_cast<int>(field) - 127;
@@ -64,9 +64,9 @@ __device__ inline int binade_of(float x) {
   return binade;
 }
 
-/// Binades between the scales of blocks that hold something.
+/// Range of the scales of nonzero blocks, in binades.
 struct observed_scales {
-  std::uint32_t least = 0xFFFFFFFFu, most = 0;  ///< binades + 256; none yet
+  std::uint32_t least = 0xFFFFFFFFu, most = 0;  ///< binades + 256; initially empty
 
   __device__ void add(float scale) {
     if (!(scale > 0.0f)) return;
@@ -80,7 +80,7 @@ struct observed_scales {
   }
 };
 
-/// One lane's sums and counts along a row.
+/// A lane's sums and counts along a row.
 struct observed_lane {
   double signal = 0.0, noise = 0.0;
   observed_row row;
@@ -101,7 +101,7 @@ struct observed_lane {
     const std::uint32_t m = finite_magnitude(x);
     row.rotated_amax = m > row.rotated_amax ? m : row.rotated_amax;
   }
-  /// All lanes' together.
+  /// Combines the sixteen lanes of a row.
   __device__ observed_row fold(const observed_scales& scales) {
     signal = segment_sum<16>(signal);
     noise = segment_sum<16>(noise);
@@ -117,7 +117,8 @@ struct observed_lane {
   }
 };
 
-/// Sixteen lanes a row, two elements a lane and step. All lanes go all steps, since they exchange numbers.
+/// Sixteen lanes per row, two elements per lane and step. All lanes take part in all steps, because they exchange
+/// values.
 template <class T>
 __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GRID_CONSTANT observe_args a) {
   const unsigned lane = thread_index().x % 16, row = block_index().x * observed_rows + thread_index().x / 16;
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
   const auto r = static_cast<int>(row);
   observed_lane mine;
   observed_scales scales;
-  std::uint32_t filled = 0;  // a bit a block, of 32: holds something other than zero
+  std::uint32_t filled = 0;  // bit b: block b of 32 has a nonzero element
   for (unsigned first = 0; first < a.k; first += 32) {
     float x[2];
     ROTOSCALE_UNROLL
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
   a.found[row] = all;
 }
 
-/// One block: the tree over the rows' sums, counts in any order.
+/// Reduces the rows in one block: sums as a tree, counts in any order.
 [[maybe_unused]] static __global__ void __launch_bounds__(tree_threads)
     observe_sum_kernel(const ROTOSCALE_GRID_CONSTANT observe_args a) {
   constexpr unsigned counters = 64, fields = 11, maxima = 3;
@@ -230,11 +231,11 @@ inline constexpr unsigned compare_chunk = 4096, compare_sums = 4;
 struct compare_args {
   const float *value = nullptr, *reference = nullptr;
   index_t size = 0, chunks = 0;
-  double* partial = nullptr;  ///< [compare_sums, chunks]
+  double* partial = nullptr;  ///< (compare_sums, chunks)
   nn::comparison_statistics* to = nullptr;
 };
 
-/// Sixteen lanes a chunk.
+/// Sums of a chunk, by sixteen lanes: reference², value², their product, and error².
 [[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
     compare_kernel(const ROTOSCALE_GRID_CONSTANT compare_args a) {
   const unsigned lane = thread_index().x % 16;
@@ -258,7 +259,7 @@ struct compare_args {
   }
 }
 
-/// One block.
+/// Reduces the chunks in one block.
 [[maybe_unused]] static __global__ void __launch_bounds__(tree_threads)
     compare_sum_kernel(const ROTOSCALE_GRID_CONSTANT compare_args a) {
   double sum[compare_sums];

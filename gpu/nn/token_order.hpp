@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of a pass by id, for sums over those of each id in the order of their positions.
+// Sorts the tokens of a pass by id, then position, for the embedding's gradient (embedding.hpp).
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
@@ -9,9 +9,9 @@
 
 namespace rotoscale::gpu {
 
-/// `order`: positions of the tokens in range, sorted by id, then position. `runs[i]`: length of the run of equal ids
-/// that starts at i; other entries are not written. `long_runs`: the first places of runs of more than
-/// `longest_short_run`, in any order, and how many there are.
+/// `order`: positions of the valid tokens, sorted by id, then position. `runs[i]`: length of the run of equal ids that
+/// starts at i; other entries are not written. `long_runs`: starts of runs longer than `longest_short_run`, in any
+/// order. `long_count`: their number.
 struct token_order_args {
   nn::token_source tokens;
   const nn::step_state* state = nullptr;
@@ -20,18 +20,18 @@ struct token_order_args {
 };
 inline constexpr unsigned longest_short_run = 64;
 
-/// A block puts the tokens of `order_range` consecutive ids in their places: it counts those of lower ids and of each
-/// of its own, then goes through all tokens again, so many at a time, a batch of loads of each thread.
+/// A block sorts the tokens of `order_range` consecutive ids. It first counts lower ids and each of its own. It then
+/// goes through all tokens again, order_batch loads per thread at a time.
 inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / segment_lanes;
 inline constexpr unsigned order_batch = 4, order_groups = order_batch * order_warps;
 struct order_shared {
   std::uint32_t lower[order_warps];
-  std::uint32_t number[order_range];  ///< of each id: first its count, then the next place of its tokens
-  /// The same of each group of a segment's tokens side by side.
+  std::uint32_t number[order_range];  ///< per id: its count, later the next place in `order`
+  /// The same per group of 32 consecutive tokens.
   std::uint32_t of_group[order_groups][order_range];
 };
 
-/// Ids of `order_batch` tokens of the thread, those of a segment side by side.
+/// Ids of `order_batch` tokens of the thread. Tokens of a segment are consecutive.
 struct token_batch_ids {
   std::uint32_t id[order_batch];
 
@@ -44,7 +44,7 @@ struct token_batch_ids {
   }
 };
 
-/// Which lanes of the segment have the same number below order_range as this one; of those for whom `own` holds.
+/// Returns the lanes of the segment, among those in `own`, whose number (below order_range) equals this lane's.
 __device__ inline std::uint32_t lanes_alike(std::uint32_t number, std::uint32_t own) {
   ROTOSCALE_UNROLL
   for (unsigned bit = 1; bit < order_range; bit *= 2) {
@@ -55,7 +55,7 @@ __device__ inline std::uint32_t lanes_alike(std::uint32_t number, std::uint32_t 
   return own;
 }
 
-/// Counts, and where the range's tokens begin: behind those of all lower ids.
+/// Counts the tokens of each id, and sets the ids' first places in `order`, after all lower ids.
 __device__ inline void count_tokens(const token_order_args& a, const std::int32_t* tokens, unsigned low,
                                     order_shared& shared) {
   const unsigned t = thread_index().x;
@@ -98,7 +98,7 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
     const token_batch_ids ids(tokens, first, a.count);
     for (unsigned i = t; i < order_groups * order_range; i += order_threads) counts[i] = 0;
     block_barrier();
-    // 1. Of each group, how many there are of each id, and which of them a lane's is.
+    // 1. Per group: count of each id, and rank of this lane's token.
     unsigned rank[order_batch];
     bool own[order_batch];
     ROTOSCALE_UNROLL
@@ -115,7 +115,7 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
       }
     }
     block_barrier();
-    // 2. Where each group's go.
+    // 2. First place of each group's tokens in `order`.
     if (t < order_range) {
       std::uint32_t at = shared.number[t];
       for (unsigned g = 0; g < order_groups; ++g) {

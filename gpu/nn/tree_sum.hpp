@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tree of sums in FP64, by one block.
+// Tree sum in FP64, by one block.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -10,8 +10,8 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned tree_threads = 1024;
 
-/// The tree of nn::cpu::tree_sum over n terms, by one block, whose threads all return the sum. `room` has n elements,
-/// may alias the terms, and is overwritten where n is above tree_threads.
+/// Returns the sum of n terms in the order of nn::cpu::tree_sum, in all threads of the one block. `room` has n elements
+/// and may alias the terms; it is overwritten if n is above tree_threads.
 template <class Term>
 __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   const unsigned t = thread_index().x;
@@ -19,7 +19,7 @@ __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   while (width < n) width *= 2;
   const auto term = [&](index_t i) { return i < n ? static_cast<double>(terms[i]) : 0.0; };
   const bool fits = width <= tree_threads;
-  // The first levels: what ends up in room[i] are the terms i, i + tree_threads, ..., folded by halves.
+  // First levels: room[i] becomes the sum of terms i, i + tree_threads, ..., folded by halves.
   for (index_t half = width / 2; !fits && half >= tree_threads; half /= 2) {
     for (index_t i = t; i < half; i += tree_threads) {
       room[i] = half == width / 2 ? term(i) + term(i + half) : room[i] + room[i + half];
@@ -27,7 +27,7 @@ __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   }
   if (!fits) width = tree_threads;
   auto& shared = block_shared<double[tree_threads]>();
-  shared[t] = fits ? term(t) : room[t];  // nothing is written beyond the terms, where others may lie
+  shared[t] = fits ? term(t) : room[t];  // `room` past n belongs to others
   for (unsigned half = tree_threads / 2; half > 0; half /= 2) {
     block_barrier();
     if (t < half && half < width) shared[t] += shared[t + half];
