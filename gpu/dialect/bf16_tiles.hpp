@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// BF16 matrix instructions as products of 16 × 16 tiles, in one shape for both vendors. A unit tells which rows and
-// columns of a result a lane holds, so that a result can be the first operand of the next product without leaving
+// BF16 matrix instructions as products of 16 × 16 tiles, in one shape for both vendors. A unit gives the rows and
+// columns of a result that a lane holds. A result can be the first operand of the next product without leaving
 // registers. Host mode runs both units under their mma_model.
 #pragma once
 
@@ -103,7 +103,7 @@ struct mma_sync_unit {
   static constexpr bool keeps_operands = false;  ///< true: registers hold operands across tiles
   using engine = no_tile_engine;
   static constexpr bool has_nan_maximum = true;  ///< larger_or_nan is one instruction
-  static constexpr bool has_ex2_approx = true;   ///< and so is ex2_approx
+  static constexpr bool has_ex2_approx = true;   ///< ex2_approx is one instruction
   /// Schedules for heads of D features: forward pass, kernel of dk and dv, kernel of dq.
   template <int D>
   static constexpr tile_plan forward_plan = D == 64 ? tile_plan{2, 1, 2} : tile_plan{2, 1, 3, true};

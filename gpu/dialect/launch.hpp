@@ -75,10 +75,10 @@ inline status to_status(hipError_t error) {
 
 #if defined(ROTOSCALE_GPU_HOST)
 
-/// May work be put on this stream?
+/// Always succeeds in host mode.
 inline status check_stream(stream) { return {}; }
 
-/// Has the build code of this kernel for the current device?
+/// Always succeeds in host mode.
 template <class... Parameter>
 status check_code(void (*)(Parameter...)) {
   return {};

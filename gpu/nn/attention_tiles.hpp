@@ -18,7 +18,7 @@ namespace rotoscale::gpu::tiles {
 inline constexpr int tile = attention_tile, groups = 4, parts = tile / 16;  // parts: 16-row parts of a tile
 
 template <class Unit>
-inline constexpr int threads = groups* Unit::lanes;  // of a tile
+inline constexpr int threads = groups* Unit::lanes;  // threads of a tile
 
 /// Position of this thread in its block, its tile, its position in the tile, and its group there.
 template <class Unit>
@@ -93,7 +93,7 @@ struct query_rows {
   __device__ bool sees(int r, int key) const { return key <= t[r] && key >= begin[r]; }
 };
 
-/// The unit with exponential ex2_approx. Base alone stands for contracts with the polynomial (nn::exp2).
+/// The unit with exponential ex2_approx. Contracts with the polynomial (nn::exp2) use Base.
 template <class Base>
 struct ex2_unit : Base {};
 template <class Unit>

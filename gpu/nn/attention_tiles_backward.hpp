@@ -135,7 +135,7 @@ struct keys_pass {
     exponentials<Unit>(x);
     if (masks(at)) mask(at, buffer, half, x);
   }
-  /// dp becomes the gradient of scores, of which x are the probabilities.
+  /// Replaces dp by the gradient of the scores; x are the probabilities.
   __device__ void gradients(query_position at, int buffer, int half, const half_tile& x, half_tile& dp) const {
     for_pairs(half, [&](int part, int e, int column) {
       const two_floats dot = load_pair(&s.dot[buffer][column]);
@@ -244,7 +244,7 @@ struct queries_rows {
     }
     exponentials<Unit>(x);
   }
-  /// dp becomes the gradient of scores, of which x are the probabilities.
+  /// Replaces dp by the gradient of the scores; x are the probabilities.
   template <int Count>
   __device__ void gradients(bool masked, int key, const float (&x)[Count][Unit::elements],
                             float (&dp)[Count][Unit::elements]) const {
@@ -298,6 +298,7 @@ template <class Unit, class T, int D>
     copies.template load<D, layout::threads>(p.k, p.v, b, kv, key, p.n, p.vectors, s.k[buffer], s.v[buffer], buffer);
   };
   const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
+  // x = q · kᵀ and dp = do · vᵀ, then exp2, ds = x * (dp - D), dq += ds · k.
   const auto compute = [&](int key, int buffer, const auto& give) {
     if (tiles > 1 && !keys.has(key)) return give();
     ROTOSCALE_UNROLL

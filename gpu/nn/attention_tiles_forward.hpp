@@ -177,6 +177,7 @@ template <class Unit, class T, int D>
   const auto add = [&](const packed_rows<Unit, parts>& weights, int buffer) {
     add_rows<D>(Unit{}, weights, s.v[buffer], 0, o);
   };
+  // x = q · kᵀ, then row_max and exp2 (softmax.take), o = o * factor + x · v.
   const auto compute = [&](int key, int buffer, const auto& give) {
     if (tiles > 1 && !keys.has(key)) return last.complete(add, o, give);
     float x[parts][Unit::elements];

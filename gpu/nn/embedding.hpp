@@ -23,6 +23,7 @@ struct embedding_args {
   unsigned vocabulary = 0;
 };
 
+/// Copies table rows to y. A token outside the vocabulary gives zeros and sets `fault` to its position + 1.
 template <class T>
 __global__ void __launch_bounds__(row_threads) embedding_kernel(const ROTOSCALE_GRID_CONSTANT embedding_args<T> a) {
   const row_item at = row_item::of_thread(a.e, embedding_rows);

@@ -122,6 +122,7 @@ __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, 
   shared.factor = nn::exp(largest - row.largest) * (shared.scale / row.sum);
 }
 
+/// Computes losses, and gradients in place of the logits or as BF16. Grid: one block per ticket of `order`.
 [[maybe_unused]] static __global__ void __launch_bounds__(softmax_threads, softmax_blocks)
     softmax_kernel(const ROTOSCALE_GRID_CONSTANT loss_args a, const ROTOSCALE_GRID_CONSTANT softmax_order order) {
   auto& shared = block_shared<softmax_shared>();

@@ -53,7 +53,7 @@ constexpr bool softmax_waits(unsigned chunks, int processors) {
   return blocks_run_at_once && chunks <= softmax_waiting_chunks && 4 * chunks <= room;
 }
 
-/// The chunk that a ticket stands for.
+/// Chunk of a ticket.
 struct softmax_item {
   unsigned row, chunk;
   bool again, is_there;

@@ -101,6 +101,7 @@ __device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float (&ga
   x.narrow(u);
 }
 
+/// Computes the sum, rstd and y of block_rows rows per block. Staged: rows are in shared memory.
 template <class T, bool Residual, bool Staged>
 __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_CONSTANT norm_args<T> a) {
   const unsigned t = thread_index().x, pitch = row_pitch<T>(a.e.cols);

@@ -72,6 +72,7 @@ struct norm_state_args {
   const float* gradient = nullptr;
   index_t size = 0;
 };
+/// Sums the chunks' squares as a tree and sets the gradient norm of the state, in one block.
 [[maybe_unused]] static __global__ void __launch_bounds__(tree_threads)
     gradient_norm_kernel(const ROTOSCALE_GRID_CONSTANT norm_state_args a) {
   const double sum = tree_sum(a.partial, a.partial, a.count);

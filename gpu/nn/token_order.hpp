@@ -86,6 +86,7 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
   if (t < order_range) shared.number[t] = at;
 }
 
+/// Writes `order`, `runs` and `long_runs`. Grid: one block per order_range ids.
 [[maybe_unused]] static __global__ void __launch_bounds__(order_threads)
     token_order_kernel(const ROTOSCALE_GRID_CONSTANT token_order_args a) {
   auto& shared = block_shared<order_shared>();

@@ -10,8 +10,8 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned tree_threads = 1024;
 
-/// Returns the sum of n terms in the order of nn::cpu::tree_sum, in all threads of the one block. `room` has n elements
-/// and may alias the terms; it is overwritten if n is above tree_threads.
+/// Returns the sum of n terms in the order of nn::cpu::tree_sum, to all threads. The grid has one block. `room` has n
+/// elements and may alias the terms; it is overwritten if n is above tree_threads.
 template <class Term>
 __device__ inline double tree_sum(const Term* terms, double* room, index_t n) {
   const unsigned t = thread_index().x;
