@@ -4,7 +4,6 @@
 """Breaks the code on purpose, one place at a time, and demands that a test fails each time.
 
 usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, list or source contains it
-       mutants.py --since COMMIT ROOT [TEXT]     only those whose source, test or list differs from COMMIT
        mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
        mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines that its test reaches
 
@@ -261,18 +260,10 @@ def generate(root, source, known, jobs):
     return counts["survived"]
 
 
-def changed_since(root, commit):
-    """Paths that differ from a commit."""
-    listed = subprocess.run(["git", "-C", str(root), "diff", "--name-only", commit], check=True, capture_output=True,
-                            text=True)
-    return set(listed.stdout.split())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only whether the lists fit the sources")
     parser.add_argument("--generate", metavar="HEADER", help="plain mutants of a header, tried with its own test")
-    parser.add_argument("--since", metavar="COMMIT", help="only mutants whose source, test or list differs from COMMIT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
     parser.add_argument("root", type=Path)
     parser.add_argument("text", nargs="?", default="", help="only mutants whose name, list or source contains it")
@@ -286,9 +277,6 @@ def main():
     except ListError as error:
         print(error)
         return 1
-    if options.since is not None:
-        changed = changed_since(root, options.since)
-        mutants = [m for m in mutants if changed & {m.source, m.test, m.list, *m.sources}]
     mutants = [m for m in mutants if any(options.text in where for where in (m.name, m.list, m.source))]
     faults = check(root, mutants)
     if options.check or faults:
