@@ -156,61 +156,6 @@ TEST_CASE("SentencePiece: a text without lines is encoded in parts, wherever it 
   CHECK(t.first_part(letters) == 3 * mib - 8);
 }
 
-TEST_CASE("SentencePiece: long lines are learnt from, and are no reason to leave text out") {
-  const scratch_directory dir;
-  tokenizer_options o = options_in(dir);
-  std::string line;
-  for (int i = 0; i < 20000; ++i) line += "\u00E4bcdefgh ";
-  put(dir / "text", line);
-  o.vocabulary = 290;
-  if (!trained(o)) return;
-  CHECK(tokens_of(tokenizer::load(o.out), line).size() < 60000);
-
-  // Characters of two bytes behind one byte: a cut after any even number of bytes would split one, and halves be
-  // learnt.
-  line = "x";
-  for (std::uint32_t i = 0; i < 50000; ++i) line += {'\xC3', static_cast<char>(0xA0 + i * i / 7 % 8)};
-  put(dir / "text", line);
-  REQUIRE(trained(o));
-  CHECK(get(o.out).find("\uFFFD") == std::string::npos);
-}
-
-TEST_CASE("SentencePiece: a model without pieces for bytes encodes what it has pieces for") {
-  const auto field = [](const std::string& value) {
-    return "\n" + std::string(1, static_cast<char>(value.size())) + value;
-  };
-  const auto piece = [&](const std::string& text, char type) {
-    return field(field(text) + std::string("\x15\0\0\0\0\x18", 6) + type);
-  };
-  const std::string model = piece("<unk>", 2) + piece("a", 1) + piece("\u2581", 1);
-  std::vector<std::int32_t> tokens;
-  const std::string message = message_of([&] {
-    const tokenizer t = tokenizer::from_bytes("m", model);
-    t.encode("aa", tokens);
-    t.encode("a\xFF", tokens);
-  });
-  if (message.find("built without SentencePiece") != message.npos) return;
-  CHECK(message == "m: cannot encode byte 1 of the text: it is not UTF-8, or U+2581, and the model has no byte pieces");
-  CHECK(std::count(tokens.begin(), tokens.end(), 1) == 3);
-}
-
-TEST_CASE("SentencePiece: spaces of a text are spaces where the model has no piece for them") {
-  const scratch_directory dir;
-  tokenizer_options o = options_in(dir);
-  std::string without = sample_text();
-  std::erase(without, ' ');
-  put(dir / "text", without);
-  if (!trained(o)) return;
-  const tokenizer t = tokenizer::load(o.out);
-  for (const std::string text : {" ", "the  block of\n tensors ", "\u2581 \xE2\x96 \x81", " caf\u00E9 \u2582 \u2014"}) {
-    const std::vector<std::int32_t> tokens = tokens_of(t, text);
-    CHECK(t.decode(tokens) == text);
-    std::size_t bytes = 0;
-    for (const std::int32_t token : tokens) bytes += static_cast<std::size_t>(t.bytes_of_tokens()[std::size_t(token)]);
-    CHECK(bytes == text.size());
-  }
-}
-
 TEST_CASE("a token file of a text: bytes, and pieces") {
   const scratch_directory dir;
   const tokenizer_options o = options_in(dir);
