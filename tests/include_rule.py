@@ -44,8 +44,8 @@ GPU_PARTS = {
 # Which toolkit compiles gpu/, and for which device, is asked in gpu/dialect and where no one file exists in all modes.
 MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|__HIP|__gfx|__AMDGCN)")
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
-# Numerics headers include the standard library only, and these opt-in bridges one library each.
-BRIDGES = {"eigen": "Eigen/"}
+# Numerics headers include the standard library only, these opt-in bridges one library each, and the thread pool POSIX.
+BRIDGES = {"eigen": ("Eigen/",), "parallel": ("pthread.h", "time.h")}
 # What rotoscale.hpp leaves to be included by name: bridges, what throws, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
 # <immintrin.h> and its like come with the compiler, not with a library.
@@ -226,8 +226,7 @@ def check_includes(root, path, text, report):
             if wrong := check_arrow(path, target):
                 report(path, number, wrong)
         elif part_of(path) == "numerics":
-            bridge = BRIDGES.get(path.stem)
-            if not (angled and STANDARD.fullmatch(name)) and not (bridge and name.startswith(bridge)):
+            if not (angled and STANDARD.fullmatch(name)) and not name.startswith(BRIDGES.get(path.stem, ())):
                 report(path, number, f"numerics headers include the standard library only, not {name}")
         elif not angled and path.parts[0] == "include":
             report(path, number, f"no such file: {name}")
