@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Formats are values: every property is computed from their fields. Prints the tables of docs/reference/formats.md:
-// limits and special codes of every format, and all numbers of formats of at most 8 bits.
+// fields, limits and special codes of every format, and all numbers of formats of at most 6 bits.
 #include <algorithm>
 #include <cstdio>
 #include <initializer_list>
@@ -44,43 +44,48 @@ static void for_each_format(Visitor visit) {
   visit.template operator()<e3m4>("e3m4 (own)");
 }
 
-static void print_values() {
-  print_line({"Format", "Bits", "Sign, exponent, mantissa", "Bias", "Largest", "Lowest", "Least normal",
-              "Least above 0", "Epsilon", "Special"});
-  print_line({"---", "---", "---", "---", "---", "---", "---", "---", "---", "---"});
+static void print_fields() {
+  print_line({"Format", "Bits", "Sign, exponent, mantissa", "Bias", "Special codes"});
+  print_line({"---", "---", "---", "---", "---"});
   for_each_format([]<format F>(const std::string& name) {
-    using limits = std::numeric_limits<small_float<F>>;
     const std::string special[] = {"none", "all ones is NaN", "Inf and NaNs", "the code of -0 is NaN"};
     const std::string fields = std::to_string(F.is_signed ? 1 : 0) + ", " + std::to_string(F.exponent_bits) + ", " +
                                std::to_string(F.mantissa_bits);
-    print_line({name, std::to_string(F.bits()), fields, std::to_string(F.bias), to_string(limits::max()),
-                to_string(limits::lowest()), to_string(limits::min()), to_string(limits::denorm_min()),
-                to_string(limits::epsilon()), special[static_cast<int>(F.specials)]});
+    print_line({name, std::to_string(F.bits()), fields, std::to_string(F.bias), special[static_cast<int>(F.specials)]});
+  });
+}
+
+static void print_values() {
+  print_line({"Format", "Largest", "Least normal", "Least above 0", "Epsilon"});
+  print_line({"---", "---", "---", "---", "---"});
+  for_each_format([]<format F>(const std::string& name) {
+    using limits = std::numeric_limits<small_float<F>>;
+    print_line({name, to_string(limits::max()), to_string(limits::min()), to_string(limits::denorm_min()),
+                to_string(limits::epsilon())});
   });
 }
 
 static void print_codes() {
-  print_line({"Format", "Largest", "Lowest", "Least normal", "Least above 0", "One", "-0", "Inf", "NaN"});
-  print_line({"---", "---", "---", "---", "---", "---", "---", "---", "---"});
+  print_line({"Format", "Largest", "Least normal", "Least above 0", "One", "-0", "Inf", "NaN"});
+  print_line({"---", "---", "---", "---", "---", "---", "---", "---"});
   for_each_format([]<format F>(const std::string& name) {
     using limits = std::numeric_limits<small_float<F>>;
     const auto code = [](small_float<F> x) { return hex(F, x.bits()); };
-    print_line({name, code(limits::max()), code(limits::lowest()), code(limits::min()), code(limits::denorm_min()),
-                code(small_float<F>(1.0f)), F.has_negative_zero() ? hex(F, F.sign_mask()) : "",
-                F.has_infinity() ? code(limits::infinity()) : "", F.has_nan() ? code(limits::quiet_NaN()) : ""});
+    if constexpr (F.bits() > 32) return;
+    print_line({name, code(limits::max()), code(limits::min()), code(limits::denorm_min()), code(small_float<F>(1.0f)),
+                F.has_negative_zero() ? hex(F, F.sign_mask()) : "", F.has_infinity() ? code(limits::infinity()) : "",
+                F.has_nan() ? code(limits::quiet_NaN()) : ""});
   });
 }
 
 static void print_limits() {
-  print_line({"Format", "digits", "digits10", "max_digits10", "min_exponent", "min_exponent10", "max_exponent",
-              "max_exponent10"});
-  print_line({"---", "---", "---", "---", "---", "---", "---", "---"});
+  print_line({"Format", "digits", "digits10", "min_exponent", "min_exponent10", "max_exponent", "max_exponent10"});
+  print_line({"---", "---", "---", "---", "---", "---", "---"});
   for_each_format([]<format F>(const std::string& name) {
     using limits = std::numeric_limits<small_float<F>>;
     print_line({name, std::to_string(limits::digits), std::to_string(limits::digits10),
-                std::to_string(limits::max_digits10), std::to_string(limits::min_exponent),
-                std::to_string(limits::min_exponent10), std::to_string(limits::max_exponent),
-                std::to_string(limits::max_exponent10)});
+                std::to_string(limits::min_exponent), std::to_string(limits::min_exponent10),
+                std::to_string(limits::max_exponent), std::to_string(limits::max_exponent10)});
   });
 }
 
@@ -106,12 +111,14 @@ static void print_numbers(const std::string& name) {
 }
 
 int main() {
+  print_fields();
+  std::printf("\nValues:\n\n");
   print_values();
   std::printf("\nCodes:\n\n");
   print_codes();
   std::printf("\nMembers of `std::numeric_limits`:\n\n");
   print_limits();
   for_each_format([]<format F>(const std::string& name) {
-    if constexpr (F.bits() <= 8) print_numbers<F>(name);
+    if constexpr (F.bits() <= 6) print_numbers<F>(name);
   });
 }
