@@ -121,12 +121,12 @@ def recipes(llama, names):
 
 
 def models(build):
-    """A table of the models that rotoscale-validate knows."""
+    """The models that rotoscale-validate lists, wrapped."""
     program = build / "examples/validate/rotoscale-validate"
     text = subprocess.run([program, "--list-models"], stdout=subprocess.PIPE, check=True).stdout.decode()
-    found = re.findall(r"^  (\S+) +K (\S+) +(\S+) +(.*)\n      (.*)", text, re.M)
-    rows = [f"| `{name}` | {k} | {operands} | {parameters} | {evidence} |" for name, k, operands, evidence, parameters in found]
-    return "\n".join(["", "| Model | K | Operands | Parameters | Evidence |", "|---|---|---|---|---|", *rows, "", ""])
+    lines = [line for entry in text.splitlines()[1:] for line in textwrap.wrap(entry.strip(), 100, initial_indent=" " * (
+        len(entry) - len(entry.lstrip()) - 2), subsequent_indent=" " * 6, break_on_hyphens=False)]
+    return "\n".join(["", "```text", *lines, "```", "", ""])
 
 
 def presets(root):
