@@ -50,28 +50,14 @@ TEST_CASE("faults name their field") {
   using config = llama::model_config;
   CHECK(fault_of([](config&) {}) == "none");
   CHECK(fault_of([](config& c) { c.vocab_size = 0; }) == "vocab_size: must be positive, is 0");
-  CHECK(fault_of([](config& c) { c.hidden_size = -1; }).starts_with("hidden_size"));
-  CHECK(fault_of([](config& c) { c.intermediate_size = 0; }).starts_with("intermediate_size"));
-  CHECK(fault_of([](config& c) { c.num_hidden_layers = 0; }).starts_with("num_hidden_layers"));
-  CHECK(fault_of([](config& c) { c.num_attention_heads = 0; }).starts_with("num_attention_heads"));
-  CHECK(fault_of([](config& c) { c.num_key_value_heads = 0; }).starts_with("num_key_value_heads"));
   CHECK(fault_of([](config& c) { c.num_key_value_heads = 3; }).starts_with("num_key_value_heads: 3 does not divide"));
-  CHECK(fault_of([](config& c) { c.max_position_embeddings = 0; }).starts_with("max_position_embeddings"));
-  CHECK(fault_of([](config& c) { c.head_dim = -2; }).starts_with("head_dim"));
   CHECK(fault_of([](config& c) { c.head_dim = 3; }).starts_with("head_dim: must be even"));
   CHECK(fault_of([](config& c) { c.hidden_size = 129; }).starts_with("num_attention_heads: 4 does not divide"));
   for (const double bad : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     CHECK(fault_of([&](config& c) { c.rms_norm_eps = bad; }).starts_with("rms_norm_eps"));
-    CHECK(fault_of([&](config& c) { c.rope_theta = bad; }).starts_with("rope_theta"));
-    CHECK(fault_of([&](config& c) { c.initializer_range = bad; }).starts_with("initializer_range"));
     CHECK(fault_of([&](config& c) { c.rope_scaling->factor = bad; }).starts_with("rope_scaling.factor"));
-    CHECK(fault_of([&](config& c) { c.rope_scaling->low_freq_factor = bad; }).starts_with("rope_scaling.low"));
-    CHECK(fault_of([&](config& c) { c.rope_scaling->high_freq_factor = bad; }).starts_with("rope_scaling.high"));
   }
   CHECK(fault_of([](config& c) { c.rope_scaling->high_freq_factor = 1.0; }).starts_with("rope_scaling.high"));
-  CHECK(fault_of([](config& c) {
-          c.rope_scaling->original_max_position_embeddings = 0;
-        }).starts_with("rope_scaling.orig"));
   CHECK(fault_of([](config& c) { c.rope_scaling->rope_type = "yarn"; }).starts_with("rope_scaling.rope_type: 'yarn'"));
 }
 

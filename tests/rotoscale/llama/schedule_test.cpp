@@ -85,13 +85,7 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
 
   for (const auto& [text, part] :
        {std::pair{R"({"phases": []})", "phases: must not be empty"},
-        {R"({"phasse": []})", "did you mean 'phases'?"},
-        {R"({"fporp": {}})", "did you mean 'fprop'?"},
-        {R"({"fprop": {"output": "fp8_e4m3"}})", "fprop.output"},
         {R"({"base": "mxfp4_h61"})", "base: no preset 'mxfp4_h61'; did you mean 'mxfp4_h16'?"},
-        {R"({"base": 4})", "base: no preset '4'"},
-        {R"({"base": "mxfp4", "fprop": {"x": {"block": {"length": 8}}}})", "fprop.x.block.length"},
-        {R"({"backward_override": "dequantised"})", "did you mean 'dequantized'?"},
         {"[]", "expected an object"}}) {
     put(schedule, text);
     const std::string message = message_of([&] { llama::load_schedule(schedule); });
@@ -110,9 +104,6 @@ TEST_CASE("phases that do not follow each other are refused") {
   CHECK(fault({{"bf16", 1}}, 10).find("must start at 0") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 0.01}}, 10).find("does not come after") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 5}, {"bf16", 5}}, 10).find("step 5 does not come after") != std::string::npos);
-  CHECK(fault({{"bf16", -0.5}}, 10).find("negative") != std::string::npos);
-  CHECK(fault({{"bf16", std::nan("")}}, 10).find("negative") != std::string::npos);
-  CHECK(fault({{"bf16", 0}, {"mxfp4", 1e300}}, 10).find("too large") != std::string::npos);
   CHECK(fault({{"bf16", 0}, {"mxfp4", 7.4}}, 10) ==
         "s.json: phases[1].at: 7.4 is neither a fraction below 1 nor a number of steps");
   CHECK(fault({{"bf16", 0}, {"mxfp4", 4, 1.5}}, 10) ==
@@ -192,10 +183,6 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   CHECK(merged(old, file("same.json", "{" + whole + "}"), backward).recipe.attention == tiles);
   for (const auto& [field, text] :
        {std::pair{"activations", R"({"activations": "bf16"})"},
-        {"bf16_first_layers", R"({"bf16_first_layers": 2})"},
-        {"bf16_layers", R"({"bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})"},
-        {"adapters", R"({"adapters": {"fprop": {"accumulate": "cublas-fp16"}}})"},
-        {"bf16_last_layers", R"({"bf16_last_layers": 2})"},
         {"attention", R"({"attention": "attention-bf16-tile64x64-exp2deg3@hopper-mma-fp16-f32"})"}}) {
     CHECK(refused("mxfp4", file("new.json", text), forward) ==
           "s.json: phases[1].gemms: recipe new has another " + std::string(field) +
@@ -204,12 +191,6 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   // Delayed scaling belongs to the GEMMs that it scales.
   CHECK(refused("mxfp4_f", "fp8_delayed", forward).find("another fp8 than") != std::string::npos);
   CHECK(refused("mxfp4_d", "fp8_delayed", backward).find("another fp8 than") != std::string::npos);
-  CHECK(merged("mxfp4_f", "fp8_amd", forward).recipe.fp8 == llama::load_recipe("fp8_amd").fp8);
-  CHECK(merged("mxfp4_f", "fp8_delayed", backward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
-  CHECK(merged("fp8_delayed", "mxfp4_f", forward).recipe.fp8 == llama::load_recipe("fp8_delayed").fp8);
-  const std::string head_fp8 =
-      file("hf.json", R"({"head": {"dgrad": {"dy": {"format": "fp8_e5m2"}}}, "fp8": {"margin": 1}})");
-  CHECK(refused(head_fp8, "fp8_amd", forward).find("another fp8 than") != std::string::npos);
   // A backward override is the backward GEMMs'; what it needs of the forward one must be there.
   const std::string again = file("again.json", R"({"base": "mxfp8", "backward_override": "dequantized"})");
   CHECK(merged(again, "mxfp4", forward).recipe.backward_override == nn::backward_kind::dequantized);

@@ -115,52 +115,21 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) { r.fprop.output = mxfp4; }).starts_with("fprop.output"));
   CHECK(fault([](nn::recipe& r) { r.fprop.left.format = mxfp8_e4m3; }).starts_with("fprop.accumulate: fp32_blockwise"));
   CHECK(operand_fault([](auto& o) { o.rotation.points = 8; }).starts_with("fprop.w.rotation.points"));
-  CHECK(operand_fault([](auto& o) { o.rotation.mask = 1; }).starts_with("fprop.w.rotation.mask: is for"));
-  CHECK(operand_fault([](auto& o) {
-          o.rotation = {16, nn::sign_kind::mask, 0x10000};
-        }).starts_with("fprop.w.rotation.mask"));
   CHECK(operand_fault(blocks(64, 1, formats::e8m0)).starts_with("fprop.w.block.length"));
   CHECK(operand_fault(blocks(32, 16, formats::e8m0)).starts_with("fprop.w.block.rows"));
   CHECK(operand_fault(blocks(32, 1, formats::ue4m3)).starts_with("fprop.w.block.scale: must be e8m0"));
   CHECK(operand_fault(blocks(32, 32, formats::e8m0)) == "none");
-  CHECK(operand_fault(blocks(16, 1, formats::e8m0)).starts_with("fprop.accumulate"));
-  CHECK(operand_fault([](auto& o) { o.format = nvfp4; }).starts_with("fprop.w.policy: te_rocm stores zero blocks"));
-  CHECK(operand_fault([](auto& o) {
-          o = {nvfp4};
-          o.policy = policies::nvidia;
-          o.block = {16, 1, formats::e8m0};
-        }).starts_with("fprop.w.block.scale: must be ue4m3 or ue5m3"));
-  CHECK(fault([](nn::recipe& r) {
-          for (auto* o : {&r.fprop.left, &r.fprop.right}) o->rotation = {16, nn::sign_kind::step};
-          r.fprop.accumulate = nn::fp32_fma_chain_contract;
-          r.fprop.right.block = {16, 1, formats::e8m0};
-        }).starts_with("fprop.w.block.length: both operands"));
   CHECK(fault([](nn::recipe& r) { r.fprop = {{bf16}, {fp8_e4m3}}, r.fprop.left.block = {}; }) == "none");
-  CHECK(fault([](nn::recipe& r) {
-          r.fprop.left = {bf16}, r.fprop.left.block = nn::block_recipe{};
-        }).starts_with("fprop.x.block: bf16 has no"));
-  CHECK(fault([](nn::recipe& r) {
-          r.fprop.left = r.fprop.right = {dequantized}, r.fprop.accumulate = nn::fp32_fma_chain_contract;
-        }).starts_with("fprop.x.format: dequantized is for"));
   CHECK(fault([](nn::recipe& r) { r.head = r, r.head->dgrad.output = mxfp4; }).starts_with("head.dgrad.output"));
   CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 0; }).starts_with("fp8.history_length"));
-  CHECK(fault([](nn::recipe& r) { r.fp8.history_length = 65537; }).starts_with("fp8.history_length"));
-  for (const int margin : {-33, 33}) {
-    CHECK(fault([&](nn::recipe& r) { r.fp8.margin = margin; }).starts_with("fp8.margin"));
-  }
   CHECK(fault([](nn::recipe& r) { r.bf16_last_layers = -1; }).starts_with("bf16_first_layers"));
   CHECK(fault([](nn::recipe& r) {
           r.bf16_layers.dgrad = "cublas";
         }).starts_with("bf16_layers.dgrad.accumulate: 'cublas' is no contract"));
-  CHECK(
-      fault([](nn::recipe& r) { r.adapters.wgrad = ""; }).starts_with("adapters.wgrad.accumulate: '' is no contract"));
   // Operands are BF16 there, whatever the recipe's own are.
   CHECK(fault([](nn::recipe& r) {
           r.bf16_layers.fprop = nn::fp32_blockwise_contract;
         }).starts_with("bf16_layers.fprop.accumulate: "));
-  CHECK(fault([](nn::recipe& r) {
-          r.adapters.fprop = "hopper-wgmma-fp8-f32";
-        }).starts_with("adapters.fprop.accumulate: "));
   CHECK(fault([](nn::recipe& r) { r.adapters.fprop = r.bf16_layers.wgrad = "hopper-wgmma-fp16-f32:split_k=2"; }) ==
         "none");
 }
@@ -210,35 +179,12 @@ TEST_CASE("a contract whose unit cannot multiply the operands is refused, and wh
         "dgrad.accumulate: 'fp64-fma-chain' multiplies FP64 only ('exact' adds the products of any operands without "
         "error); fp32_fma_chain would do");
   CHECK(fault("mxfp4", "exact") == "none");
-  CHECK(fault("fp8_amd", "blackwell-tcgen05-f8f6f4-f16") ==
-        "dgrad.accumulate: 'blackwell-tcgen05-f8f6f4-f16' has FP16 accumulators, and a recipe's are FP32; "
-        "blackwell-fp16-f32, blackwell-tf32-f32, blackwell-sm100-mma-fp8-f32, blackwell-f8f6f4-f32, "
-        "blackwell-mxf8f6f4-f32 would do");
   // Other formats, and other blocks.
   CHECK(fault("bf16", "volta-mma-fp16-f32") ==
         "dgrad.accumulate: 'volta-mma-fp16-f32' does not take dgrad.dy (bf16); fp32_fma_chain would do");
   CHECK(fault("fp8_amd", "single-accumulator@cdna3-mfma-fp8-f32") ==
         "dgrad.accumulate: 'single-accumulator@cdna3-mfma-fp8-f32' runs on cdna3-mfma-fp8-f32, which does not take "
         "dgrad.w (fp8_e4m3); cdna3-mfma-fp32-f32, cdna3-mfma-fp16-f32, cdna3-mfma-xf32-f32 would do");
-  CHECK(fault("nvfp4", "blackwell-mxf4-f32").find("does not take dgrad.dy (nvfp4 in blocks of 16 under ue4m3); ") !=
-        std::string::npos);
-  CHECK(fault("mxfp4", "blackwell-nvf4-f32").find("does not take dgrad.dy (mxfp4 in blocks of 32 under e8m0); ") !=
-        std::string::npos);
-  for (const auto& [name, accumulate, length, scale] : {std::tuple{"mxfp4", "blackwell-mxf4-f32", 16, formats::e8m0},
-                                                        {"nvfp4", "blackwell-nvf4-f32", 16, formats::ue5m3}}) {
-    nn::recipe r = preset(name);
-    for (nn::operand_recipe* o : {&r.dgrad.left, &r.dgrad.right}) o->block = {length, 1, scale};
-    r.dgrad.accumulate = accumulate;
-    CHECK(find_fault(r).value_or("none").starts_with("dgrad.accumulate: '" + std::string(accumulate) +
-                                                     "' does not take dgrad.dy ("));
-  }
-  nn::recipe head = preset("bf16");
-  head.head = preset("bf16");
-  head.head->wgrad.accumulate = "aiter-a4w4";
-  CHECK(find_fault(head).value_or("none").starts_with(
-      "head.wgrad.accumulate: 'aiter-a4w4' runs on cdna4-mfma-scale-f8f6f4-f32, which does not take head.wgrad.dy "
-      "(bf16); "
-      "cdna4-mfma-fp16-f32 would do"));
   // Units whose own formats hold the elements, as kernels that expand them do; scales of 1 where a unit has scales.
   for (const auto& use : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"},
                           {"mxfp8", "mx-bf16-gfx942"},
