@@ -50,13 +50,6 @@ std::vector<float> floats(const safetensors_file& file, const io::tensor_info& i
 
 }  // namespace
 
-// A sanitizer keeps freed memory: its peak says nothing.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool memory_is_measured = false;
-#else
-constexpr bool memory_is_measured = true;
-#endif
-
 TEST_CASE("elements as FP32: every code of 8 and 16 bits, and FP64 rounded once") {
   safetensors_writer writer;
   std::vector<std::uint8_t> bytes;

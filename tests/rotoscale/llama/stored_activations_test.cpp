@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What is kept for the backward pass: recomputation leaves the bits of a run without it, 8 bits leave the forward
-// pass's, and both take the memory that they say.
+// Saved activations: recomputation leaves the bits of a run without it, 8 bits leave those of the forward pass.
 #include "rotoscale/llama/stored_activations.hpp"
 
 #include "rotoscale/nn/cpu/backend.hpp"
