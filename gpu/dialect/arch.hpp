@@ -66,9 +66,9 @@ struct arch_traits {
   /// Least m * n * k for which the matrix core, expansion included, beats ordinary cores on MXFP4.
   std::int64_t least_unit_products = std::int64_t{1} << 28;
   std::span<const tile_shape> fp4_tiles{}, fp8_tiles{};  ///< tiles of the GEMM kernels, largest first
-  bool walks_bands = false;  ///< tiles are walked in bands, whose width the caller sets
-  int grain = 1;             ///< parts of K are multiples of this
-  int k_multiple = 32;       ///< of MXFP4 operands, and of MXFP8 if has_scaled_mma
+  bool walks_bands = false;                              ///< tiles are walked in bands, whose width the caller sets
+  int grain = 1;                                         ///< parts of K are multiples of this
+  int k_multiple = 32;                                   ///< of MXFP4 operands, and of MXFP8 if has_scaled_mma
   /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles expanded to BF16. Null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;

@@ -40,8 +40,7 @@ struct softmax_rows {
       }
       largest = Unit::row_max(largest);
       const float base = largest == -__builtin_inff() ? 0.0f : largest;
-      factor[r] =
-          exp2_of<Unit>(nn::fma(top[r] - base, scale, 0.0f));  // fma: a bare product could be fused into exp2
+      factor[r] = exp2_of<Unit>(nn::fma(top[r] - base, scale, 0.0f));  // fma: a bare product could be fused into exp2
       shift[r] = base * scale;
       top[r] = largest;
     }
