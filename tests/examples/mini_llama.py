@@ -2,8 +2,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """Runs mini-llama as its users do, with a tiny model on generated text (words drawn at random: nothing is claimed about
-language): exact resume, equal bytes on any number of threads, inputs and outputs, and every bad input with its exit
-code, its one line on stderr and the files that it must leave alone.
+language): exact resume, equal bytes on any number of threads, inputs, logs and outputs. Other scripts take its `Scratch`.
 
 usage: mini_llama.py PROGRAM [NAME...]   NAME: only the tests whose name contains one of these
 """
@@ -16,7 +15,6 @@ import os
 import pty
 import random
 import re
-import resource
 import shutil
 import signal
 import struct
@@ -232,17 +230,11 @@ class Resume(Scratch):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": switch}]})
         self.check(4, schedule="heal.json", **options)
 
-    def test_heal_before_the_stop(self):
-        self.check_heal(3)
-
     def test_heal_at_the_stop(self):
         self.check_heal(4)
 
     def test_heal_behind_the_stop(self):
         self.check_heal(5)
-
-    def test_heal_preset(self):
-        self.check(4, schedule="mxfp4_h16_heal")
 
     def test_heal_accumulated(self):
         self.check_heal(4, accumulate=2)
@@ -251,7 +243,7 @@ class Resume(Scratch):
         """Stopped before the switch, at it and after it."""
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"},
                                             {"recipe": "fp8_amd", "trigger": trigger, "scales": scales}]})
-        for stop in (switch - 1, switch, switch + 1):
+        for stop in (switch - 1, switch):
             self.check(stop, schedule="heal.json", **options)
             seen = records(self.folder / "parts/log.jsonl", "switch")[-1]
             self.assertEqual((seen["step"], seen["reason"]["kind"]), (switch, trigger["kind"]))
@@ -267,8 +259,7 @@ class Resume(Scratch):
         self.check_trigger({"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}, 4, scales="seed", accumulate=2)
 
     def test_heal_presets(self):
-        for schedule in ("amd_lora", "heal_forward", "heal_backward", "heal_bf16", "heal_mxfp8", "heal_seeded",
-                         "heal_repeated"):
+        for schedule in ("mxfp4_h16_heal", "heal_backward", "heal_seeded", "heal_repeated"):
             with self.subTest(schedule):
                 self.check(5, schedule=schedule)
                 for run in ("whole", "parts"):
@@ -291,12 +282,6 @@ class Resume(Scratch):
         self.succeed("train", "--resume", self.checkpoint("parts", 4), "--data", "moved.txt", "--threads", 1)
         self.assert_same_tensors("parts", "whole")
 
-    def test_of_a_finished_run_changes_no_checkpoint(self):
-        self.train("run")
-        before = tree_of(self.folder / "run/checkpoints")
-        self.succeed("train", "--resume", "run")
-        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
-
     def test_oldest_checkpoints_go(self):
         self.train("run", checkpoint_every=2, keep_checkpoints=2)
         self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()),
@@ -306,10 +291,9 @@ class Resume(Scratch):
 class Results(Scratch):
     def test_threads_change_no_bit(self):
         for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
-            for threads in (1, 2, 4):
+            for threads in (1, 3):
                 self.train(f"{schedule}-{threads}", schedule=schedule, threads=threads, name="arm")
-            for threads in (2, 4):
-                self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-{threads}")
+            self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-3")
 
     def test_seed_and_recipe_change_bits(self):
         self.train("one")
@@ -368,16 +352,6 @@ class Results(Scratch):
         self.train("file", schedule="mine.json", name="arm")
         self.assert_same_tensors("preset", "file")
 
-    def test_schedule_file_is_logged(self):
-        self.write("heal.json", {"name": "late", "phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "at": 0.5}]})
-        self.train("run", schedule="heal.json")
-        start = records(self.folder / "run/log.jsonl", "start")[0]
-        phases = [(p["from_step"], p["recipe"]["name"]) for p in start["schedule"]]
-        self.assertEqual(phases, [(0, "mxfp4"), (4, "bf16")])
-        steps = records(self.folder / "run/log.jsonl", "step")
-        self.assertEqual([r["recipe"] for r in steps], ["mxfp4"] * 4 + ["bf16"] * 4)
-        self.assertEqual(start["name"], "late")
-
     def test_a_switch_says_why_and_what_it_did(self):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "at": 5}]})
         self.train("run", schedule="heal.json")
@@ -419,8 +393,7 @@ class Results(Scratch):
         self.assert_same_tensors("plain", "run")
 
     def test_eval_gives_the_logged_loss(self):
-        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal", "mxfp4_h16_fixed_signs", "mxfp4_h16_step_signs",
-                         "heal_forward"):
+        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal", "mxfp4_h16_step_signs"):
             self.train(schedule, schedule=schedule)
             end = records(self.folder / schedule / "log.jsonl", "end")[0]
             for path in (schedule, self.checkpoint(schedule)):
@@ -492,17 +465,6 @@ class Results(Scratch):
         greedy = self.succeed(*command, "--temperature", 0)
         self.assertEqual(greedy, self.succeed(*command, "--temperature", 1, "--top-k", 1))
         self.assertEqual(self.succeed("sample", "--checkpoint", "run", "--tokens", 0, "--prompt", "x"), "x\n")
-
-    def test_report_reads_the_logs(self):
-        for schedule in ("bf16", "mxfp4_h16_heal"):
-            self.train(schedule, schedule=schedule)
-        table = self.succeed("report", "bf16", "mxfp4_h16_heal/log.jsonl", "--out", "report")
-        self.assertIn("mxfp4_h16_heal", table)
-        summary = json.loads((self.folder / "report/summary.json").read_text())
-        ends = {run: records(self.folder / run / "log.jsonl", "end")[0] for run in ("bf16", "mxfp4_h16_heal")}
-        self.assertEqual({arm["name"]: arm["final_val_loss"] for arm in summary["arms"]},
-                         {run: end["final_val_loss"] for run, end in ends.items()})
-        self.assertIn("<html", (self.folder / "report/report.html").read_text())
 
     def test_report_of_a_resumed_run(self):
         self.train("parts", "--stop-at", 5, schedule="mxfp4_h16_heal")
@@ -620,32 +582,12 @@ class Log(Scratch):
             self.assertRegex(shown, rf"\r[^\r\n]*{what} \d+ %")
             if command == model:
                 self.assertRegex(shown, r"%[^\n]*\r[^\r\n]*training pieces")
-                self.write_bytes_without_lines("long.txt")
-                code, shown = self.on_a_terminal(["tokenizer", "encode", "--tokenizer", "t.model", "--data", "long.txt", "--out", "l.bin"])
-                self.assertEqual((code, shown.count("\n")), (0, 1))
-                self.assertRegex(shown, r"encoding [1-9]\d* %")
                 code, shown = self.on_a_terminal(self.train_command("pieces", "--tokenizer", "t.model", vocab_size=300))
                 self.assertEqual((code, shown.count("\n")), (0, 1))
                 self.assertRegex(shown, r"\A\rbf16  tokenizing 0 %")
 
-    def test_weights_that_are_read_get_one(self):
-        self.train("run")
-        code, shown = self.on_a_terminal(self.train_command("on", "--init", "run"))
-        self.assertEqual((code, shown.count("\n")), (0, 1))
-        self.assertRegex(shown, r"\A\rbf16  reading weights 0 %[^\n]*reading weights 100 %[^\n]*step 8/8")
-        code, shown = self.on_a_terminal(["eval", "--checkpoint", "run"])
-        self.assertEqual((code, shown.count("\n")), (0, 1))
-        self.assertRegex(shown, r"\A\rrun  reading weights 0 %[^\n]*reading weights 100 %[^\n]*evaluating 0 %")
-        code, shown = self.on_a_terminal(["sample", "--checkpoint", "run", "--tokens", 4])
-        self.assertEqual((code, shown.count("\n")), (0, 1))
-        self.assertRegex(shown, r"reading weights 100 %[^\n]*\n\Z")
-
-    def write_bytes_without_lines(self, name):
-        """Of five MiB: more than two parts of what is encoded at once."""
-        (self.folder / name).write_bytes((generated_text() + b" ") * (5 * 2**20 // len(generated_text())))
-
     def test_the_line_fits_the_terminal(self):
-        for columns in (12, 24, 40, 60):
+        for columns in (12, 40, 60):
             code, shown = self.on_a_terminal(self.train_command(f"run{columns}", name="a name of some length"), columns)
             self.assertEqual((code, shown.count("\n")), (0, 1))
             for line in shown.rstrip("\r\n").split("\r"):
@@ -709,534 +651,6 @@ class Diverged(Scratch):
         self.assertEqual(found["model.safetensors"], good["model.safetensors"])
         self.assertEqual(json.loads(self.succeed("eval", "--checkpoint", "good"))["step"], 2)
         self.succeed("report", "good", "--out", "report")
-
-
-class BadArguments(Scratch):
-    def test_unknown_names(self):
-        command = self.train_command("out")
-        self.refuse([*command, "--learning-rte", 1], "--learning-rte", "did you mean '--learning-rate'?")
-        self.refuse(["trian"], "trian", "did you mean 'train'?")
-        self.refuse(["eval", "--checkpont", "x"], "checkpoint")
-        self.refuse([], "subcommand")
-        for recipe in ("--recipe", "--schedule"):
-            self.refuse([*command, recipe, "mxfp4_h61"], "mxfp4_h61", "did you mean 'mxfp4_h16'?")
-            self.refuse([*command, recipe, "mxfp4_h16_hael"], "mxfp4_h16_hael", "did you mean 'mxfp4_h16_heal'?")
-
-    def test_missing_out_and_data(self):
-        command = self.train_command("out")
-        self.refuse(command[:1] + command[3:], "--out", "is required")
-        self.refuse(command[:3] + command[5:], "--data", "no text given")
-
-    def test_negative_wrong_and_unheard_of_numbers(self):
-        for flag, value in (("--steps", "-5"), ("--steps", "0"), ("--steps", "ten"), ("--steps", "1.5"),
-                            ("--batch", "-1"),
-                            ("--batch", "99999999999"), ("--batch", ""), ("--sequence", "0"), ("--accumulate", "0"),
-                            ("--learning-rate", "-1"), ("--learning-rate", "nan"), ("--learning-rate", "inf"),
-                            ("--learning-rate", "fast"), ("--warmup", "1.5"), ("--clip", "nan"), ("--beta1", "1"),
-                            ("--epsilon", "-1e-8"), ("--validation", "0"), ("--validation", "nan"), ("--seed", "-1"),
-                            ("--max-epochs", "0"), ("--eval-every", "0"), ("--keep-checkpoints", "0"),
-                            ("--weight-decay", "inf"), ("--hidden-size", "-32"), ("--hidden-size", "0"),
-                            ("--num-attention-heads", "0"), ("--num-key-value-heads", "3"), ("--head-dim", "-2"),
-                            ("--head-dim", "3"), ("--vocab-size", "100"), ("--rms-norm-eps", "nan"),
-                            ("--rms-norm-eps", "inf"), ("--rope-theta", "0"), ("--rope-theta", "inf"),
-                            ("--initializer-range", "-1"), ("--stop-at", "-4"), ("--stop-at", "0"), ("--threads", "-1"),
-                            ("--threads", "1000000")):
-            with self.subTest(flag=flag, value=value):
-                self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
-
-    def test_flags_where_flags_were_given(self):
-        """And keys where a file was."""
-        said = self.refuse(self.train_command("out", num_key_value_heads=3), "--num-key-value-heads: 3 does not divide --num-attention-heads")
-        self.assertNotIn("_", said)
-        self.refuse(self.train_command("out", learning_rate=-1), "--learning-rate: -1 is not between 0 and 1e+30\n")
-        self.write("c.json", {"model": {"num_key_value_heads": 3}})
-        self.refuse(["train", "--out", "out", "--data", "text.txt", "--config", "c.json"],
-                    "c.json: model.num_key_value_heads: 3 does not divide num_attention_heads")
-
-    def test_sequence_beyond_the_model(self):
-        self.refuse(self.train_command("out", sequence=96), "--sequence: 96")
-
-    def test_dimension_that_is_no_multiple_of_32(self):
-        for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
-            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", "--" + key.replace("_", "-"), "multiple of 32")
-        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "--batch * --sequence: 31")
-        self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
-        self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
-        self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
-
-    def test_eval_and_sample_arguments(self):
-        self.train("run")
-        for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
-                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"], ["sample", "--temperature", "nan"],
-                        ["sample", "--top-k", "33554432"], ["sample", "--seed", "x"]):
-            self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
-        self.refuse(["eval"], "--checkpoint")
-        self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
-        self.refuse(["report", "nowhere", "--out", "report"], "nowhere")
-
-
-class BadFiles(Scratch):
-    def test_configuration(self):
-        base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
-
-        def bad(changes, *parts):
-            config = json.loads(json.dumps(base))
-            for path, value in changes.items():
-                at = config
-                *parents, key = path.split(".")
-                for parent in parents:
-                    at = at[parent]
-                at[key] = value
-            self.write("bad.json", config)
-            self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", *parts)
-
-        bad({"train.learning_rat": 1}, "train.learning_rat", "did you mean 'learning_rate'?")
-        bad({"modle": {}}, "modle", "did you mean 'model'?")
-        bad({"model.hiden_size": 32}, "model.hiden_size", "did you mean 'hidden_size'?")
-        bad({"train.steps": "8"}, "train.steps", "expected an integer, found a string")
-        bad({"train.steps": 1.5}, "train.steps", "expected an integer")
-        bad({"train.steps": -8}, "train.steps")
-        bad({"train.steps": None}, "train.steps", "found null")
-        bad({"train.seed": -1}, "train.seed", "out of range")
-        bad({"train.batch": 5000000000}, "train.batch", "out of range")
-        bad({"train.clip": True}, "train.clip", "expected a number")
-        bad({"model.tie_word_embeddings": 1}, "model.tie_word_embeddings", "expected true or false")
-        bad({"model.rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type", "yarn")
-        bad({"model.rope_scaling": {"factor": 0}}, "rope_scaling.factor")
-        bad({"data": "text.txt"}, "data", "expected an array")
-        bad({"train": []}, "train", "expected an object")
-        for text, part in (('{"train": {"learning_rate": NaN}}', "line 1"), ('{"train": {"steps": 8', "line 1"), ("", "line 1"),
-                           ('{"train": {"steps": 8, "steps": 9}}', "given twice"), ("[]", "expected an object")):
-            self.write("bad.json", text)
-            self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", part)
-        self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
-
-    def test_model_configuration_of_another_architecture(self):
-        for changes, part in (({"model_type": "mistral"}, "model_type"), ({"hidden_act": "gelu"}, "hidden_act"),
-                              ({"attention_bias": True}, "attention_bias"), ({"sliding_window": 4}, "sliding_window")):
-            self.write("hf.json", {**SHAPE, **changes})
-            self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", part)
-
-    def test_steps_beyond_any_text(self):
-        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
-                    "8191737")
-
-    def test_text(self):
-        (self.folder / "empty.txt").write_bytes(b"")
-        (self.folder / "short.txt").write_bytes(b"x" * 40)
-        (self.folder / "little.txt").write_bytes(generated_text(400))
-        packed = gzip.compress(generated_text())
-        (self.folder / "cut.gz").write_bytes(packed[:len(packed) // 2])
-        (self.folder / "bent.gz").write_bytes(packed[:60] + bytes([packed[60] ^ 0xFF]) + packed[61:])
-        (self.folder / "sum.gz").write_bytes(packed[:-8] + b"\0" * 8)
-        (self.folder / "hollow").mkdir()
-        for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"),
-                           ("cut.gz", "truncated gzip file"), ("bent.gz", "corrupt gzip file"), ("sum.gz", "corrupt gzip file"),
-                           ("hollow", "no text"), ("text.txt/below", "text.txt/below")):
-            self.refuse(self.train_command("out", data=name), name, part)
-        self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
-                    "--max-epochs")
-        self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
-
-    def test_recipe_and_schedule_files(self):
-        h16 = {"format": "mxfp4", "rotation": {"points": 16}}
-        bf16 = {"format": "bf16", "rotation": {"points": 16}}
-        for content, *parts in (
-                ({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
-                ({"fprop": {"x": bf16, "w": bf16}}, "fprop.x.rotation", "needs a format with blocks"),
-                ({"base": "mxfp4", "fprop": {"x": {"block": {"length": 48}}}}, "fprop.x.block.length", "16 or 32"),
-                ({"base": "mxfp4", "fprop": {"x": {"block": {"scale": "ue4m3"}}}}, "fprop.x.block.scale", "e8m0"),
-                ({"base": "nvfp4", "wgrad": {"x": {"policy": "te_rocm"}}}, "wgrad.x.policy", "te_rocm"),
-                ({"base": "mxfp8", "backward_override": "high_precison"}, "backward_override", "did you mean 'high_precision'?"),
-                ({"base": "mxfp4_h16", "dgrad": {"accumulate": "hopper-sparse-fp16-f32"}}, "dgrad.accumulate", "pruned A", "would do"),
-                ({"base": "mxfp4_h16", "fprop": {"accumulate": "fp64-fma-chain"}}, "fprop.accumulate", "FP64 only", "'exact'"),
-                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate", "does not take wgrad.dy (bf16)",
-                 "hopper-wgmma-fp16-f32"),
-                ({"fp8": {"update": "steps"}}, "fp8.update", "did you mean 'step'?"),
-                ({"base": "mxfp4_h61"}, "base", "did you mean 'mxfp4_h16'?"),
-                ({"head": {"fprop": {"x": {"format": "mxfp4"}}, "dgrad": {"accumulate": "fp32_blockwise"}}}, "head.dgrad.accumulate"),
-                ({"dgrad": {"accumulate": "fp32_blockwise"}}, "dgrad", "fp32_blockwise"),
-                ({"wgrad": {"output": "mxfp4"}}, "wgrad", "output"),
-                ({"wgrad": {"w": {}}}, "wgrad.w", "did you mean"),
-                ({"fprop": {"x": {"format": "mxfp5"}}}, "fprop.x.format", "did you mean 'mxfp4'?"),
-                ({"fp8": {"history_length": 0}}, "fp8.history_length"),
-                ({"fp8": {"history_length": -3}}, "fp8.history_length"),
-                ({"bf16_first_layers": -1}, "bf16_first_layers"),
-                ({"bf16_first_layer": 1}, "did you mean 'bf16_first_layers'?")):
-            self.write("recipe.json", content)
-            self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
-            self.refuse(self.train_command("out", schedule="arm.json"), "recipe.json", *parts)
-            self.refuse(self.train_command("out", schedule="recipe.json"), "recipe.json", *parts)
-        self.write("recipe.json", {"activations": "bf16"})
-        for content, *parts in (({"phases": []}, "phases", "empty"),
-                                ({"phases": [{"recipe": "bf16", "at": 2}]}, "phases[0].at", "start at 0"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": -1}]}, "phases[1].at", "negative"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 0.01}]}, "phases[1].at", "after"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at", "before the end"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 8}]}, "phases[1].at", "before the end"),
-                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 2}}]},
-                                 "arm.json: phases[1].trigger.patience", "never fires"),
-                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"kind": "never"}}]},
-                                 "phases[1].trigger.kind", "did you mean"),
-                                ({"phases": [{"recipe": "bf16"}, {"recipe": "fp32", "trigger": {"kind": "gradient_noise", "every": 1}}]},
-                                 "phases[1].trigger.kind", "no quantization noise"),
-                                ({"phases": [{"recipe": "mxfp4", "cap": 3}, {"recipe": "bf16", "at": 4}]}, "phases[0].cap"),
-                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'", "did you mean 'nvfp4'?"),
-                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "recipe.json", "at": 4, "gemms": "forward"}]},
-                                 "arm.json: phases[1].gemms: recipe recipe has another activations"),
-                                ({"phases": [{"recipes": "bf16"}]}, "phases[0].recipes", "did you mean 'recipe'?")):
-            self.write("arm.json", content)
-            self.refuse(self.train_command("out", schedule="arm.json"), *parts)
-        # A later phase is looked at before the first step.
-        self.write("recipe.json", {"bf16_first_layer": 1})
-        for later, shape, *parts in (("mxfp4", {"hidden_size": 48}, "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48", "fprop.x"),
-                                     ("recipe.json", {}, "recipe.json", "did you mean")):
-            self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": later, "at": 4}]})
-            self.refuse(self.train_command("out", schedule="arm.json", **shape), *parts)
-        self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger", "never fires")
-        self.refuse(self.train_command("out", schedule="heal_plateau"), "heal_plateau: phases[1].trigger.patience", "never fires")
-
-    def test_triggers_by_the_evaluations_that_there_are(self):
-        """By sequences, as MLPerf's rules have them: eval_every says nothing then."""
-        self.write("heal.json", {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
-        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two a step: behind 3 and 6
-        self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
-        self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
-                    "heal.json: phases[1].trigger.patience: never fires", "8 sequences (2 a step)", "end at step 8")
-        lora = {"mlperf": "llama2_70b_lora", "eval_every_samples": 2, "eval_windows": 4, "final_eval_windows": 4}
-        self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
-        self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
-        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}), "the first 2 times left out")
-
-    def test_names_are_refused_by_their_flag_or_field(self):
-        self.refuse(self.train_command("out", schedule="nop"), "mini-llama: --schedule: 'nop' is neither")
-        self.refuse(self.train_command("out", recipe="nop"), "mini-llama: --recipe: 'nop' is neither")
-        self.write("c.json", {"schedule": "nop"})
-        self.refuse(self.train_command("out", config="c.json"), "mini-llama: c.json: schedule: 'nop' is neither")
-
-    def test_numbers_that_no_64_bits_hold(self):
-        for flag, value in (("steps", 10**20), ("steps", 2**63), ("steps", -10**20), ("seed", 2**64), ("memory-limit", 10**20),
-                            ("memory-limit", "99999999999GiB"), ("stop-at", 10**20), ("eval-every", 10**20), ("threads", 10**20)):
-            self.refuse([*self.train_command("out"), f"--{flag}={value}"], f"--{flag}")
-        self.refuse([*self.train_command("out"), f"--batch={10**11}"], "--batch")
-        self.refuse([*self.train_command("out"), "--memory-limit=-1"], "--memory-limit", "negative")
-        self.succeed(*self.train_command("out", seed=2**64 - 1, steps=1))
-        self.refuse(["sample", "--checkpoint", "out", "--seed", 2**64], "--seed", "out of range")
-
-    def test_triggers_without_noise(self):
-        trigger = {"kind": "gradient_noise", "patience": 1, "every": 1}
-        self.write("ends.json", {"base": "mxfp4", "bf16_last_layers": 1})
-        self.write("wgrad.json", {"wgrad": {"dy": {"format": "mxfp8_e4m3"}}})
-        self.write("dgrad.json", {"dgrad": {"dy": {"format": "mxfp8_e4m3"}}})
-        self.write("head.json", {"head": {"fprop": {"x": {"format": "mxfp8_e4m3"}}}})
-        self.train("base", schedule="bf16")
-        for recipe, refused, more in (("ends.json", True, ()), ("wgrad.json", False, ()), ("head.json", False, ()),
-                                      ("wgrad.json", True, ("--init", "base", "--lora-rank", 2)),
-                                      ("dgrad.json", True, ("--init", "base", "--lora-targets", "down_proj")),
-                                      ("dgrad.json", False, ("--init", "base", "--lora-targets", "down_proj,up_proj"))):
-            self.write("heal.json", {"phases": [{"recipe": recipe}, {"recipe": "bf16", "trigger": {**trigger, "ratio": 1e9}}]})
-            command = self.train_command("out", "--overwrite", *more, schedule="heal.json")
-            if refused:
-                self.refuse(command, "heal.json: phases[1].trigger.kind: never fires", "quantiz")
-            else:
-                self.succeed(*command)
-                self.assertEqual([r["step"] for r in records(self.folder / "out/log.jsonl", "switch")], [1])
-
-
-class BadCheckpoints(Scratch):
-    def damaged(self, name, content):
-        """A copy of the run whose checkpoint has one file of other bytes (None: without it)."""
-        shutil.rmtree(self.folder / "copy", ignore_errors=True)
-        shutil.copytree(self.folder / "run", self.folder / "copy")
-        path = self.checkpoint("copy", 4) / name
-        path.unlink() if content is None else path.write_bytes(content)
-
-    def test_truncated(self):
-        self.train("run", "--stop-at", 4)
-        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"):
-            whole = (self.checkpoint("run", 4) / name).read_bytes()
-            for size in (0, 7, 8, len(whole) // 2, len(whole) - 2):
-                self.damaged(name, whole[:size])
-                self.refuse(["train", "--resume", "copy"], name)
-                if name != "optimizer.safetensors":
-                    self.refuse(["eval", "--checkpoint", "copy"], name)
-                    self.refuse(["sample", "--checkpoint", "copy"], name)
-            if name != "config.json":
-                self.damaged(name, whole + b"x")
-                self.refuse(["train", "--resume", "copy"], name)
-
-    def test_missing_files(self):
-        self.train("run", "--stop-at", 4)
-        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
-            self.damaged(name, None)
-            self.refuse(["train", "--resume", "copy"], name)
-        self.refuse(["train", "--resume", "nowhere"], "nowhere")
-        for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"], ["eval", "--checkpoint", "text.txt"]):
-            self.refuse(command, "text.txt: not a directory, as checkpoints and runs are")
-        self.write("hollow/keep", "")
-        self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
-
-    def safetensors(self, path):
-        data = path.read_bytes()
-        length, = struct.unpack("<Q", data[:8])
-        return json.loads(data[8:8 + length]), data[8 + length:]
-
-    def pack(self, header, data):
-        text = json.dumps(header).encode()
-        return struct.pack("<Q", len(text)) + text + data
-
-    def test_foreign(self):
-        self.train("run", "--stop-at", 4)
-        for content in (b"GGUF\3\0\0\0" + bytes(100), b"PK\3\4" + bytes(100), generated_text(50)):
-            self.damaged("model.safetensors", content)
-            self.refuse(["train", "--resume", "copy"], "model.safetensors")
-        header, data = self.safetensors(self.checkpoint("run", 4) / "model.safetensors")
-        norm = "model.norm.weight"
-        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, BF16 or F16, found I32"),
-                             ({**header[norm], "shape": [4, 8]}, "shape")):
-            self.damaged("model.safetensors", self.pack({**header, norm: change}, data))
-            self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, part)
-            self.refuse(["eval", "--checkpoint", "copy"], "model.safetensors", norm, part)
-        renamed = {("transformer.norm.weight" if key == norm else key): value for key, value in header.items()}
-        self.damaged("model.safetensors", self.pack(renamed, data))
-        self.refuse(["train", "--resume", "copy"], "model.safetensors", "transformer.norm.weight", "no such parameter")
-
-    def test_state_that_no_run_leaves(self):
-        self.train("run", "--stop-at", 4)
-        state = json.loads((self.checkpoint("run", 4) / "trainer_state.json").read_text())
-
-        def bad(change, *parts):
-            changed = json.loads(json.dumps(state))
-            change(changed)
-            self.damaged("trainer_state.json", json.dumps(changed).encode())
-            self.refuse(["train", "--resume", "copy"], "trainer_state.json", *parts)
-
-        bad(lambda s: s.update(step=99), "not the state")
-        bad(lambda s: s.update(phases=[]), "not the state")
-        bad(lambda s: s["run"]["train"].update(batch=0), "train.batch")
-        bad(lambda s: s["phases"][0].update(from_step=3), "phases[0]")
-        bad(lambda s: s["phases"][0]["recipe"]["fp8"].update(history_length=0), "phases[0]", "history_length")
-        bad(lambda s: s.update(stepp=4), "stepp", "did you mean 'step'?")
-        bad(lambda s: s.update(phase=1), "phase")
-        bad(lambda s: s.update(phase_start=5), "phase_start")
-        bad(lambda s: s["phases"].append({**s["phases"][0], "from_step": 2}), "phase: the next one began at step 2")
-
-        def odd_blocks(s):
-            for gemm in ("fprop", "dgrad", "wgrad"):
-                for operand in s["phases"][0]["recipe"][gemm].values():
-                    if isinstance(operand, dict):
-                        operand["format"] = "mxfp4"
-            s["run"]["train"].update(batch=1, sequence=31)
-
-        bad(odd_blocks, "batch * sequence: 31")
-
-    def test_other_text_and_changed_flags(self):
-        self.train("run", "--stop-at", 4)
-        (self.folder / "other.txt").write_bytes(generated_text(seed=2))
-        self.refuse(["train", "--resume", "run", "--data", "other.txt"], "other.txt", "not the text")
-        for flag, value in (("--steps", 16), ("--learning-rate", 0.1), ("--recipe", "mxfp4"), ("--schedule", "mxfp4"),
-                            ("--seed", 2), ("--accumulate", 2), ("--hidden-size", 64), ("--config", "x.json"),
-                            ("--model-config", "x.json")):
-            self.write("x.json", SHAPE if flag == "--model-config" else {})
-            self.refuse(["train", "--resume", "run", flag, value], flag, "cannot be changed")
-            self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
-        self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")
-        self.refuse(["train", "--resume", "run", "--tie-word-embeddings"], "--tie-word-embeddings", "cannot be changed")
-
-    def test_checkpoint_of_another_vocabulary(self):
-        self.train("run", "--stop-at", 4)
-        config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
-        (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
-        self.refuse(["eval", "--checkpoint", "run"], "config.json: vocab_size is not that of trainer_state.json")
-        (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as another's model
-        self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "text.txt", "--vocab-size")
-
-
-class Memory(Scratch):
-    def plan(self, *more, **options):
-        plan, checkpoints, _ = self.planned(*as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more)
-        self.assertEqual(checkpoints.split()[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
-        return plan
-
-    def test_the_plan_is_what_a_run_takes(self):
-        for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
-            plan = self.plan(schedule=schedule)
-            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
-                                          "activations", "workspace", "snapshot", "transfers", "device", "total"])
-            self.assertEqual(plan["total"], sum(plan.values()) - plan["device"] - plan["total"])
-            self.assertEqual(plan["device"], plan["total"] - plan["stash"] - plan["snapshot"] - plan["transfers"])
-            self.train(schedule, schedule=schedule)
-            memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
-            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
-            for entry in memory.values():
-                self.assertLessEqual(entry["bytes"], entry["peak"])
-        self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
-
-    def test_llama_shapes_by_name(self):
-        """Their parameters, as published where a model is. A plan allocates nothing (session_memory_test)."""
-        own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as the training benchmark has them
-        for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824), ("llama_8b", 8030261248)):
-            file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
-            self.assertEqual(file["name"], name)
-            for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
-                if wanted is None:
-                    continue
-                plan, _, parameters = self.planned("--config", name, "--recipe", "bf16", "--threads", 1, *more)
-                self.assertEqual(parameters, f"parameters   {wanted}, {wanted} of them train")
-                self.assertGreater(plan["total"], 18 * wanted)  # master, gradient, two moments, a BF16 operand
-            self.succeed("plan", "--config", name, "--recipe", "mxfp4_h16", "--threads", 1)
-        # Another vocabulary, another context: whatever a flag says.
-        *_, parameters = self.planned("--config", "llama_124m", "--vocab-size", 256, "--threads", 1)
-        self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
-        self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
-
-    def test_the_time_of_a_plan_does_not_grow_with_tokens(self):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        self.succeed("plan", "--data", "text.txt", "--batch", 1000000, "--steps", 2)
-        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before, 5)  # a minute, if each token is met
-
-    def test_the_plan_covers_a_synthetic_warm_up(self):
-        plain = self.plan(schedule="mxfp4_h16")
-        for recipe in ("bf16", "fp32"):
-            flags = ["--synthetic-warmup", 2, "--synthetic-recipe", recipe]
-            plan = self.plan(*flags, schedule="mxfp4_h16")
-            self.assertGreater(plan["total"], plain["total"])
-            self.train(recipe, *flags, schedule="mxfp4_h16")
-            memory = records(self.folder / recipe / "log.jsonl", "start")[0]["memory"]
-            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
-        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-recipe", "bf16"], "--synthetic-recipe", "--synthetic-warmup")
-        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-warmup", 1, "--synthetic-recipe", "nothing"], "--synthetic-recipe", "nothing")
-
-    def test_over_budget_is_refused_with_the_table(self):
-        total = self.plan(schedule="bf16")["total"]
-        self.train("fits", "--memory-limit", total, schedule="bf16")
-        before = tree_of(self.folder)
-        done = self.run_program(*self.train_command("out", "--memory-limit", total - 1, schedule="bf16"))
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        line, *table = done.stderr.splitlines()
-        self.assertEqual(table[-1].split()[:2], ["total", str(total)])
-        self.assertIn("--memory-limit", line)
-        self.assertEqual(tree_of(self.folder), before)
-
-    def test_a_plan_that_does_not_fit_says_so(self):
-        total = self.plan(schedule="bf16")["total"]
-        command = ["plan", *as_flags({**SHAPE, **TRAIN}), "--recipe", "bf16", "--memory-limit"]
-        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"), re.M)[1])
-        done = self.run_program(*command, "1KiB")
-        self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stdout, rf"(?m)^total +{needed} bytes")
-        self.assertEqual(done.stderr, f"mini-llama: --memory-limit: needs {needed} bytes, 1024 are allowed\n")
-
-    def test_a_plan_of_adapters_needs_no_weights(self):
-        *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device", "cpu")
-        self.assertEqual(parameters, "parameters   8039698432, 9437184 of them train")
-        self.refuse(self.train_command("out", "--lora-rank", 4), "--init: is missing")
-
-    def test_a_snapshot_is_taken_where_it_fits(self):
-        some = {"checkpoint_every": 4, "steps": 8, "schedule": "bf16"}
-        self.assertEqual(self.plan(**{**some, "checkpoint_every": 8})["snapshot"], 0)  # no step follows
-        plan = self.plan(**some)
-        self.assertGreater(plan["snapshot"], plan["masters"] + plan["moments"])  # and scales
-        self.assertEqual(self.plan("--memory-limit", plan["total"], **some), plan)
-        without = {**plan, "snapshot": 0, "total": plan["total"] - plan["snapshot"]}
-        self.assertEqual(self.plan("--memory-limit", plan["total"] - 1, **some), without)
-        self.assertEqual(self.plan("--async-checkpoints", "off", **some), without)
-        self.assertEqual(self.plan("--async-checkpoints", "on", **{**some, "checkpoint_every": 0}), plan)
-        self.train("run", "--memory-limit", plan["total"] - 1, **some)
-        memory = records(self.folder / "run/log.jsonl", "start")[0]["memory"]
-        self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, without)
-        done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints", "on", **some))
-        self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
-        self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
-
-    def test_activations_in_bf16_take_less(self):
-        self.write("narrow.json", {"activations": "bf16"})
-        wide, narrow = self.plan(schedule="fp32"), self.plan(schedule="narrow.json")
-        self.assertLess(narrow["activations"], 0.6 * wide["activations"])
-
-    def test_contracts_are_logged(self):
-        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}})
-        self.train("run", schedule="unit.json", steps=2)
-        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
-        self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
-        for operation in ("attention", "rmsnorm", "adamw", "squares"):
-            self.assertIn(operation, contracts)
-        self.assertFalse([name for name in contracts if name.startswith(("bf16_layers", "adapters"))])
-        self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
-        self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
-
-    def test_contracts_of_bf16_layers_are_logged_and_those_of_adapters_checked(self):
-        self.write("named.json", {"bf16_first_layers": 1, "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
-        self.train("run", schedule="named.json", steps=2)
-        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
-        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
-                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
-        for field in ("bf16_layers", "adapters"):
-            for gemm, wrong, said in (("dgrad", "cublas", "is no contract; did you mean 'cublas-fp16'?"), ("fprop", "fp32_blockwise", "mxfp4"),
-                                      ("wgrad", "", "is no contract"), ("wgrad", "hopper-wgmma-fp8-f32", "bf16"),
-                                      ("fprop", "cublas-fp16:split_k=0", "is no contract")):
-                self.write("wrong.json", {field: {gemm: {"accumulate": wrong}}})
-                self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", f"{field}.{gemm}.accumulate", said)
-            for wrong in ({"fprop": "cublas-fp16"}, {"fprop": {"format": "bf16"}}, {"forward": {}}, [], "cublas-fp16", 1):
-                self.write("wrong.json", {field: wrong})
-                self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", field)
-
-
-class Limits(Scratch):
-    """The largest of each that is taken, and the next one; `plan` takes no memory."""
-
-    def test_at_the_edge(self):
-        huge = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
-                "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 64}
-        for key, most in (("vocab_size", 1 << 24), ("hidden_size", 1 << 24), ("intermediate_size", 1 << 24),
-                          ("num_hidden_layers", 4000), ("head_dim", 65536), ("max_position_embeddings", 1 << 24)):
-            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most})
-            self.succeed("plan", *flags)
-            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most + (2 if key == "head_dim" else 1)})
-            self.refuse(["plan", *flags], "--" + key.replace("_", "-"), str(most))
-        longest = {**huge, "max_position_embeddings": 1 << 24, "batch": 1}
-        self.succeed("plan", *as_flags({**longest, "sequence": 1 << 24}))
-        self.refuse(["plan", *as_flags({**longest, "sequence": (1 << 24) + 1})], "--sequence")
-        self.refuse(["plan", *as_flags({**huge, "sequence": 96})], "--sequence: 96", "--max-position-embeddings")
-
-    def test_a_vocabulary_as_large_and_as_small_as_the_tokens(self):
-        (self.folder / "few.bin").write_bytes(struct.pack("<256i", 20240520, 1, 4000, *[0] * 253) +
-                                              struct.pack("<4000H", *[i % 3 for i in range(4000)]))
-        self.train("few", data="few.bin", vocab_size=3, steps=2)
-        self.refuse(self.train_command("no", data="few.bin", vocab_size=2), "--vocab-size")
-        self.refuse(self.train_command("no", vocab_size=255), "256", "255", "--vocab-size")
-        self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
-
-    def test_the_deepest_model_trains(self):
-        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=4000, hidden_size=2, num_attention_heads=1, head_dim=2,
-                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1, checkpoint_every=0,
-                   statistics_every=0)
-
-    def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
-        self.train("run")
-        path = self.checkpoint("run") / "config.json"
-        config = json.loads(path.read_text())
-        # More than any machine has, were it believed.
-        path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
-        commands = (["eval", "--checkpoint", "run", "--data", "text.txt"], ["sample", "--checkpoint", "run"],
-                    ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2])
-        for command in (*commands, ["train", "--resume", "run"]):
-            self.refuse(command, "config.json: hidden_size is not that of trainer_state.json")
-        (path.parent / "trainer_state.json").unlink()  # as another's model
-        for command in commands:
-            self.refuse(command, "its shape 256 x 32 is not the model's 256 x 16777216")
-
-    def test_a_file_larger_than_the_memory(self):
-        with open(self.folder / "holes", "wb") as file:
-            file.truncate(1 << 40)
-        # Not by refuse(), which reads every file.
-        for command in (self.train_command("out", data="holes"), ["tokenizer", "encode", "--data", "holes", "--out", "t.bin"],
-                        ["report", "holes", "--out", "page"]):
-            done = self.run_program(*command)
-            self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertRegex(done.stderr, r"\Amini-llama: holes: cannot read: 1099511627776 bytes are more than \d+, half of "
-                                          r"this machine's memory\n\Z")
-        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
 
 
 class Schedule(Scratch):
@@ -1310,8 +724,7 @@ class Output(Scratch):
 
     def test_files_that_are_no_run_are_left_alone(self):
         self.train("run", "--stop-at", 4)
-        for name in ("config.json", "checkpoints/weights", "checkpoints", "trainer_state.json", "statistics.jsonl", "digests.jsonl", "metrics.csv",
-                     "mlperf.log", "tensorboard/events", "tensorboard", "log.jsonl"):
+        for name in ("config.json", "checkpoints/weights", "trainer_state.json", "tensorboard"):
             with self.subTest(name):
                 self.write(f"mine/{name}", "precious")
                 named, start = f"mini-llama: mine/{name.split('/')[0]}: exists", name == "trainer_state.json"

@@ -1,0 +1,436 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""What mini-llama refuses, each in one line and with its files left alone: arguments, configurations, damaged checkpoints, models
+beyond a memory limit or the largest sizes. Here one case of each kind; the functions' own tests have the others.
+
+usage: mini_llama_refusals.py PROGRAM [NAME...]
+"""
+import json
+import os
+import re
+import shutil
+import struct
+
+import mini_llama
+from mini_llama import ROOT, SHAPE, THREADS, TRAIN, Scratch, as_flags, generated_text, records, tree_of
+
+
+class BadArguments(Scratch):
+    def test_unknown_names(self):
+        command = self.train_command("out")
+        self.refuse([*command, "--learning-rte", 1], "--learning-rte", "did you mean '--learning-rate'?")
+        self.refuse(["trian"], "trian", "did you mean 'train'?")
+        self.refuse(["eval", "--checkpont", "x"], "checkpoint")
+        self.refuse([], "subcommand")
+        for recipe in ("--recipe", "--schedule"):
+            self.refuse([*command, recipe, "mxfp4_h61"], "mxfp4_h61", "did you mean 'mxfp4_h16'?")
+            self.refuse([*command, recipe, "mxfp4_h16_hael"], "mxfp4_h16_hael", "did you mean 'mxfp4_h16_heal'?")
+
+    def test_missing_out_and_data(self):
+        command = self.train_command("out")
+        self.refuse(command[:1] + command[3:], "--out", "is required")
+        self.refuse(command[:3] + command[5:], "--data", "no text given")
+
+    def test_negative_wrong_and_unheard_of_numbers(self):
+        """One of each kind of flag. Ranges of each key: config_json_test, config_test, json_test."""
+        for flag, value in (("--steps", "-5"), ("--steps", "1.5"), ("--batch", ""), ("--learning-rate", "nan"), ("--learning-rate", "fast"),
+                            ("--warmup", "1.5"), ("--keep-checkpoints", "0"), ("--head-dim", "3"), ("--rms-norm-eps", "inf"),
+                            ("--stop-at", "0"), ("--threads", "1000000")):
+            with self.subTest(flag=flag, value=value):
+                self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
+
+    def test_flags_where_flags_were_given(self):
+        """And keys where a file was."""
+        said = self.refuse(self.train_command("out", num_key_value_heads=3), "--num-key-value-heads: 3 does not divide --num-attention-heads")
+        self.assertNotIn("_", said)
+        self.refuse(self.train_command("out", learning_rate=-1), "--learning-rate: -1 is not between 0 and 1e+30\n")
+        self.write("c.json", {"model": {"num_key_value_heads": 3}})
+        self.refuse(["train", "--out", "out", "--data", "text.txt", "--config", "c.json"],
+                    "c.json: model.num_key_value_heads: 3 does not divide num_attention_heads")
+
+    def test_sequence_beyond_the_model(self):
+        self.refuse(self.train_command("out", sequence=96), "--sequence: 96")
+
+    def test_dimension_that_is_no_multiple_of_32(self):
+        for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
+            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", "--" + key.replace("_", "-"), "multiple of 32")
+        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "--batch * --sequence: 31")
+        self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
+        self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
+        self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
+
+    def test_eval_and_sample_arguments(self):
+        self.train("run")
+        for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
+                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"], ["sample", "--temperature", "nan"],
+                        ["sample", "--top-k", "33554432"], ["sample", "--seed", "x"]):
+            self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
+        self.refuse(["eval"], "--checkpoint")
+        self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
+        self.refuse(["report", "nowhere", "--out", "report"], "nowhere")
+
+
+class BadFiles(Scratch):
+    def test_configuration(self):
+        """Wrong keys and types in the file are named with their place. Each kind: json_test, config_json_test."""
+        base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
+        for part, key, value, said in (("train", "learning_rat", 1, "did you mean 'learning_rate'?"), ("train", "steps", "8", "expected an integer"),
+                                       ("train", "batch", 5000000000, "out of range"), ("model", "hiden_size", 32, "did you mean 'hidden_size'?"),
+                                       ("model", "rope_scaling", {"rope_type": "yarn"}, "yarn")):
+            self.write("bad.json", {**base, part: {**base[part], key: value}})
+            self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", f"{part}.{key}", said)
+        self.write("bad.json", '{"train": {"steps": 8')
+        self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", "line 1")
+        self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
+
+    def test_model_configuration_of_another_architecture(self):
+        """Every field: config_json_test."""
+        self.write("hf.json", {**SHAPE, "model_type": "mistral"})
+        self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", "model_type")
+
+    def test_steps_beyond_any_text(self):
+        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
+                    "8191737")
+
+    def test_text(self):
+        (self.folder / "empty.txt").write_bytes(b"")
+        (self.folder / "short.txt").write_bytes(b"x" * 40)
+        (self.folder / "little.txt").write_bytes(generated_text(400))
+        (self.folder / "hollow").mkdir()
+        for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"), ("hollow", "no text"),
+                           ("text.txt/below", "text.txt/below")):
+            self.refuse(self.train_command("out", data=name), name, part)
+        self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
+                    "--max-epochs")
+        self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
+
+    def test_recipe_and_schedule_files(self):
+        """The file and the field are named. Every fault of a recipe: recipe_test; of a schedule: schedule_test, trigger_test."""
+        h16 = {"format": "mxfp4", "rotation": {"points": 16}}
+        for content, *parts in (({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
+                                ({"fprop": {"x": {"format": "mxfp5"}}}, "fprop.x.format", "did you mean 'mxfp4'?"),
+                                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate", "does not take wgrad.dy (bf16)")):
+            self.write("recipe.json", content)
+            self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
+            for schedule in ("arm.json", "recipe.json"):
+                self.refuse(self.train_command("out", schedule=schedule), "recipe.json", *parts)
+        for content, *parts in (({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at", "before the end"),
+                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 2}}]},
+                                 "arm.json: phases[1].trigger.patience", "never fires"),
+                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'", "did you mean 'nvfp4'?")):
+            self.write("arm.json", content)
+            self.refuse(self.train_command("out", schedule="arm.json"), *parts)
+        # A later phase is looked at before the first step.
+        self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 4}]})
+        self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48), "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48",
+                    "fprop.x")
+        self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger", "never fires")
+
+    def test_triggers_by_the_evaluations_that_there_are(self):
+        """By sequences, as MLPerf's rules have them: eval_every says nothing then."""
+        self.write("heal.json", {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
+        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two a step: behind 3 and 6
+        self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
+        self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
+                    "heal.json: phases[1].trigger.patience: never fires", "8 sequences (2 a step)", "end at step 8")
+        lora = {"mlperf": "llama2_70b_lora", "eval_every_samples": 2, "eval_windows": 4, "final_eval_windows": 4}
+        self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
+        self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
+        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}), "the first 2 times left out")
+
+    def test_names_are_refused_by_their_flag_or_field(self):
+        self.refuse(self.train_command("out", schedule="nop"), "mini-llama: --schedule: 'nop' is neither")
+        self.refuse(self.train_command("out", recipe="nop"), "mini-llama: --recipe: 'nop' is neither")
+        self.write("c.json", {"schedule": "nop"})
+        self.refuse(self.train_command("out", config="c.json"), "mini-llama: c.json: schedule: 'nop' is neither")
+
+    def test_numbers_that_no_64_bits_hold(self):
+        for flag, value in (("steps", 2**63), ("seed", 2**64), ("memory-limit", "99999999999GiB"), ("threads", 10**20)):
+            self.refuse([*self.train_command("out"), f"--{flag}={value}"], f"--{flag}")
+        self.succeed(*self.train_command("out", seed=2**64 - 1, steps=1))
+        self.refuse(["sample", "--checkpoint", "out", "--seed", 2**64], "--seed", "out of range")
+
+
+class BadCheckpoints(Scratch):
+    def damaged(self, name, content):
+        """A copy of the run whose checkpoint has one file of other bytes (None: without it)."""
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        shutil.copytree(self.folder / "run", self.folder / "copy")
+        path = self.checkpoint("copy", 4) / name
+        path.unlink() if content is None else path.write_bytes(content)
+
+    def test_truncated(self):
+        self.train("run", "--stop-at", 4)
+        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"):
+            whole = (self.checkpoint("run", 4) / name).read_bytes()
+            for size in (0, len(whole) - 2):
+                self.damaged(name, whole[:size])
+                self.refuse(["train", "--resume", "copy"], name)
+                if name != "optimizer.safetensors":
+                    self.refuse([("eval", "sample")[size == 0], "--checkpoint", "copy"], name)
+            if name != "config.json":
+                self.damaged(name, whole + b"x")
+                self.refuse(["train", "--resume", "copy"], name)
+
+    def test_missing_files(self):
+        self.train("run", "--stop-at", 4)
+        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.damaged(name, None)
+            self.refuse(["train", "--resume", "copy"], name)
+        self.refuse(["train", "--resume", "nowhere"], "nowhere")
+        for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"], ["eval", "--checkpoint", "text.txt"]):
+            self.refuse(command, "text.txt: not a directory, as checkpoints and runs are")
+        self.write("hollow/keep", "")
+        self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
+
+    def safetensors(self, path):
+        data = path.read_bytes()
+        length, = struct.unpack("<Q", data[:8])
+        return json.loads(data[8:8 + length]), data[8 + length:]
+
+    def pack(self, header, data):
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", len(text)) + text + data
+
+    def test_foreign(self):
+        self.train("run", "--stop-at", 4)
+        self.damaged("model.safetensors", b"GGUF\3\0\0\0" + bytes(100))
+        self.refuse(["train", "--resume", "copy"], "model.safetensors")
+        header, data = self.safetensors(self.checkpoint("run", 4) / "model.safetensors")
+        norm = "model.norm.weight"
+        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, BF16 or F16, found I32"),
+                             ({**header[norm], "shape": [4, 8]}, "shape")):
+            self.damaged("model.safetensors", self.pack({**header, norm: change}, data))
+            self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, part)
+            self.refuse(["eval", "--checkpoint", "copy"], "model.safetensors", norm, part)
+        renamed = {("transformer.norm.weight" if key == norm else key): value for key, value in header.items()}
+        self.damaged("model.safetensors", self.pack(renamed, data))
+        self.refuse(["train", "--resume", "copy"], "model.safetensors", "transformer.norm.weight", "no such parameter")
+
+    def test_state_that_no_run_leaves(self):
+        self.train("run", "--stop-at", 4)
+        state = json.loads((self.checkpoint("run", 4) / "trainer_state.json").read_text())
+
+        def bad(change, *parts):
+            changed = json.loads(json.dumps(state))
+            change(changed)
+            self.damaged("trainer_state.json", json.dumps(changed).encode())
+            self.refuse(["train", "--resume", "copy"], "trainer_state.json", *parts)
+
+        bad(lambda s: s.update(step=99), "not the state")
+        bad(lambda s: s.update(phases=[]), "not the state")
+        bad(lambda s: s["run"]["train"].update(batch=0), "train.batch")
+        bad(lambda s: s["phases"][0].update(from_step=3), "phases[0]")
+        bad(lambda s: s["phases"][0]["recipe"]["fp8"].update(history_length=0), "phases[0]", "history_length")
+        bad(lambda s: s.update(stepp=4), "stepp", "did you mean 'step'?")
+        bad(lambda s: s.update(phase=1), "phase")
+        bad(lambda s: s.update(phase_start=5), "phase_start")
+        bad(lambda s: s["phases"].append({**s["phases"][0], "from_step": 2}), "phase: the next one began at step 2")
+
+        def odd_blocks(s):
+            for gemm in ("fprop", "dgrad", "wgrad"):
+                for operand in s["phases"][0]["recipe"][gemm].values():
+                    if isinstance(operand, dict):
+                        operand["format"] = "mxfp4"
+            s["run"]["train"].update(batch=1, sequence=31)
+
+        bad(odd_blocks, "batch * sequence: 31")
+
+    def test_other_text_and_changed_flags(self):
+        self.train("run", "--stop-at", 4)
+        (self.folder / "other.txt").write_bytes(generated_text(seed=2))
+        self.refuse(["train", "--resume", "run", "--data", "other.txt"], "other.txt", "not the text")
+        self.write("x.json", SHAPE)
+        for flag, value in (("--steps", 16), ("--recipe", "mxfp4"), ("--hidden-size", 64), ("--model-config", "x.json")):
+            self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
+        self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")
+        self.refuse(["train", "--resume", "run", "--tie-word-embeddings"], "--tie-word-embeddings", "cannot be changed")
+
+    def test_checkpoint_of_another_vocabulary(self):
+        self.train("run", "--stop-at", 4)
+        config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
+        (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
+        self.refuse(["eval", "--checkpoint", "run"], "config.json: vocab_size is not that of trainer_state.json")
+        (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as another's model
+        self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "text.txt", "--vocab-size")
+
+
+class Memory(Scratch):
+    def plan(self, *more, **options):
+        plan, checkpoints, _ = self.planned(*as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more)
+        self.assertEqual(checkpoints.split()[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
+        return plan
+
+    def test_the_plan_is_what_a_run_takes(self):
+        for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
+            plan = self.plan(schedule=schedule)
+            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
+                                          "activations", "workspace", "snapshot", "transfers", "device", "total"])
+            self.assertEqual(plan["total"], sum(plan.values()) - plan["device"] - plan["total"])
+            self.assertEqual(plan["device"], plan["total"] - plan["stash"] - plan["snapshot"] - plan["transfers"])
+            self.train(schedule, schedule=schedule)
+            memory = records(self.folder / schedule / "log.jsonl", "start")[0]["memory"]
+            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
+            for entry in memory.values():
+                self.assertLessEqual(entry["bytes"], entry["peak"])
+        self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
+
+    def test_llama_shapes_by_name(self):
+        """Their parameters, as published where a model is. A plan allocates nothing (session_memory_test)."""
+        own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as the training benchmark has them
+        for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824), ("llama_8b", 8030261248)):
+            file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
+            self.assertEqual(file["name"], name)
+            for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
+                if wanted is None:
+                    continue
+                plan, _, parameters = self.planned("--config", name, "--recipe", "bf16", "--threads", 1, *more)
+                self.assertEqual(parameters, f"parameters   {wanted}, {wanted} of them train")
+                self.assertGreater(plan["total"], 18 * wanted)  # master, gradient, two moments, a BF16 operand
+            self.succeed("plan", "--config", name, "--recipe", "mxfp4_h16", "--threads", 1)
+        self.succeed("plan", "--data", "text.txt", "--batch", 1000000, "--steps", 2)  # a plan meets no token
+        # Another vocabulary, another context: whatever a flag says.
+        *_, parameters = self.planned("--config", "llama_124m", "--vocab-size", 256, "--threads", 1)
+        self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
+        self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
+
+    def test_the_plan_covers_a_synthetic_warm_up(self):
+        plain = self.plan(schedule="mxfp4_h16")
+        for recipe in ("bf16", "fp32"):
+            flags = ["--synthetic-warmup", 2, "--synthetic-recipe", recipe]
+            plan = self.plan(*flags, schedule="mxfp4_h16")
+            self.assertGreater(plan["total"], plain["total"])
+            self.train(recipe, *flags, schedule="mxfp4_h16")
+            memory = records(self.folder / recipe / "log.jsonl", "start")[0]["memory"]
+            self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-recipe", "bf16"], "--synthetic-recipe", "--synthetic-warmup")
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-warmup", 1, "--synthetic-recipe", "nothing"], "--synthetic-recipe", "nothing")
+
+    def test_over_budget_is_refused_with_the_table(self):
+        total = self.plan(schedule="bf16")["total"]
+        self.train("fits", "--memory-limit", total, schedule="bf16")
+        before = tree_of(self.folder)
+        done = self.run_program(*self.train_command("out", "--memory-limit", total - 1, schedule="bf16"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        line, *table = done.stderr.splitlines()
+        self.assertEqual(table[-1].split()[:2], ["total", str(total)])
+        self.assertIn("--memory-limit", line)
+        self.assertEqual(tree_of(self.folder), before)
+
+    def test_a_plan_that_does_not_fit_says_so(self):
+        total = self.plan(schedule="bf16")["total"]
+        command = ["plan", *as_flags({**SHAPE, **TRAIN}), "--recipe", "bf16", "--memory-limit"]
+        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"), re.M)[1])
+        done = self.run_program(*command, "1KiB")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, rf"(?m)^total +{needed} bytes")
+        self.assertEqual(done.stderr, f"mini-llama: --memory-limit: needs {needed} bytes, 1024 are allowed\n")
+
+    def test_a_plan_of_adapters_needs_no_weights(self):
+        *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device", "cpu")
+        self.assertEqual(parameters, "parameters   8039698432, 9437184 of them train")
+        self.refuse(self.train_command("out", "--lora-rank", 4), "--init: is missing")
+
+    def test_a_snapshot_is_taken_where_it_fits(self):
+        some = {"checkpoint_every": 4, "steps": 8, "schedule": "bf16"}
+        self.assertEqual(self.plan(**{**some, "checkpoint_every": 8})["snapshot"], 0)  # no step follows
+        plan = self.plan(**some)
+        self.assertGreater(plan["snapshot"], plan["masters"] + plan["moments"])  # and scales
+        self.assertEqual(self.plan("--memory-limit", plan["total"], **some), plan)
+        without = {**plan, "snapshot": 0, "total": plan["total"] - plan["snapshot"]}
+        self.assertEqual(self.plan("--memory-limit", plan["total"] - 1, **some), without)
+        self.assertEqual(self.plan("--async-checkpoints", "off", **some), without)
+        self.assertEqual(self.plan("--async-checkpoints", "on", **{**some, "checkpoint_every": 0}), plan)
+        self.train("run", "--memory-limit", plan["total"] - 1, **some)
+        memory = records(self.folder / "run/log.jsonl", "start")[0]["memory"]
+        self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, without)
+        done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints", "on", **some))
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
+        self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
+
+    def test_activations_in_bf16_take_less(self):
+        self.write("narrow.json", {"activations": "bf16"})
+        wide, narrow = self.plan(schedule="fp32"), self.plan(schedule="narrow.json")
+        self.assertLess(narrow["activations"], 0.6 * wide["activations"])
+
+    def test_contracts_are_logged(self):
+        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}})
+        self.train("run", schedule="unit.json", steps=2)
+        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
+        self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
+        for operation in ("attention", "rmsnorm", "adamw", "squares"):
+            self.assertIn(operation, contracts)
+        self.assertFalse([name for name in contracts if name.startswith(("bf16_layers", "adapters"))])
+        self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
+        self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
+
+    def test_contracts_of_bf16_layers_are_logged_and_those_of_adapters_checked(self):
+        self.write("named.json", {"bf16_first_layers": 1, "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
+        self.train("run", schedule="named.json", steps=2)
+        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
+        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
+                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
+        for field in ("bf16_layers", "adapters"):
+            self.write("wrong.json", {field: {"dgrad": {"accumulate": "cublas"}}})
+            self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", f"{field}.dgrad.accumulate",
+                        "is no contract; did you mean 'cublas-fp16'?")
+
+
+class Limits(Scratch):
+    """The largest of each that is taken, and the next one; `plan` takes no memory."""
+
+    def test_at_the_edge(self):
+        huge = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
+                "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 64}
+        for key, most in (("vocab_size", 1 << 24), ("hidden_size", 1 << 24), ("intermediate_size", 1 << 24),
+                          ("num_hidden_layers", 4000), ("head_dim", 65536), ("max_position_embeddings", 1 << 24)):
+            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most})
+            self.succeed("plan", *flags)
+            flags = as_flags({**huge, "sequence": 32, "batch": 1, key: most + (2 if key == "head_dim" else 1)})
+            self.refuse(["plan", *flags], "--" + key.replace("_", "-"), str(most))
+        longest = {**huge, "max_position_embeddings": 1 << 24, "batch": 1}
+        self.succeed("plan", *as_flags({**longest, "sequence": 1 << 24}))
+        self.refuse(["plan", *as_flags({**longest, "sequence": (1 << 24) + 1})], "--sequence")
+        self.refuse(["plan", *as_flags({**huge, "sequence": 96})], "--sequence: 96", "--max-position-embeddings")
+
+    def test_a_vocabulary_as_large_and_as_small_as_the_tokens(self):
+        (self.folder / "few.bin").write_bytes(struct.pack("<256i", 20240520, 1, 4000, *[0] * 253) +
+                                              struct.pack("<4000H", *[i % 3 for i in range(4000)]))
+        self.train("few", data="few.bin", vocab_size=3, steps=2)
+        self.refuse(self.train_command("no", data="few.bin", vocab_size=2), "--vocab-size")
+        self.refuse(self.train_command("no", vocab_size=255), "256", "255", "--vocab-size")
+        self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
+
+    def test_a_deep_model_trains(self):
+        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=400, hidden_size=2, num_attention_heads=1, head_dim=2,
+                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1, checkpoint_every=0,
+                   statistics_every=0)
+
+    def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
+        self.train("run")
+        path = self.checkpoint("run") / "config.json"
+        config = json.loads(path.read_text())
+        # More than any machine has, were it believed.
+        path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
+        commands = (["eval", "--checkpoint", "run", "--data", "text.txt"], ["sample", "--checkpoint", "run"],
+                    ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2])
+        for command in (*commands, ["train", "--resume", "run"]):
+            self.refuse(command, "config.json: hidden_size is not that of trainer_state.json")
+        (path.parent / "trainer_state.json").unlink()  # as another's model
+        for command in commands:
+            self.refuse(command, "its shape 256 x 32 is not the model's 256 x 16777216")
+
+    def test_a_file_larger_than_the_memory(self):
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
+        with open(self.folder / "holes", "wb") as file:
+            file.truncate(size)
+        # Not by refuse(), which reads every file.
+        done = self.run_program(*self.train_command("out", data="holes"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's memory\n\Z")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
+
+
+if __name__ == "__main__":
+    mini_llama.main(__doc__)
