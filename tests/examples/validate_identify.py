@@ -1,0 +1,411 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""rotoscale-validate --identify on quantizers' dumps: presets, changes and factors are told apart, and reported.
+
+usage: validate_identify.py VALIDATE [--slow] [TEST...]   --slow: every preset in every format
+"""
+import json
+import math
+import os
+import re
+import struct
+import sys
+import unittest
+
+from safetensors_bytes import load, write_safetensors
+from validate_quantizer import PRESETS, Program, floats_of_bf16
+
+SLOW = "--slow" in sys.argv
+
+
+class Presets(Program):
+    #: Presets that are the same bytes by definition: floor's rule under OCP's policy is OCP's procedure.
+    EQUAL = [{"torchao_floor", "ocp"}]
+    #: Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of policies,
+    #: largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3 (docs/reference/numerics.md).
+    EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
+                      {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
+
+    def told_apart(self, preset, equal, *arguments, runs="512", asked=()):
+        """The preset explains all, and of all other explanations without a change only those that are equal to it do."""
+        path = self.make("--quantizer", preset, *arguments)
+        found, done = self.ranking("--input", path, *asked)
+        self.assertEqual((done.returncode, found[0][0]), (0, runs), done.stdout)
+        wholly = {name for count, text in found if count == runs and ", but " not in text for name in text.split(" = ")}
+        self.assertEqual(wholly, next((names for names in equal if preset in names), {preset}), done.stdout)
+        return found
+
+    def test_every_preset_is_told_from_the_others(self):
+        some = ("te_rocm", "primus", "aiter_round_up", "torchao_even", "torchao_ceil", "ocp")
+        for blocks, presets in (("mxfp4", PRESETS if SLOW else some), ("mxfp8_e4m3", PRESETS if SLOW else ("torchao_rceil",))):
+            for preset in presets:
+                with self.subTest(blocks=blocks, preset=preset):
+                    found = self.told_apart(preset, self.EQUAL, "--format", blocks)
+                    self.assertLess(int(found[1][0]), 512)  # nor does any change of it explain all
+
+    def test_nvfp4(self):
+        # A byte of 127 for a block of zeros is no number of UE4M3, so te_rocm makes none of these blocks.
+        all_others = (*(preset for preset in PRESETS if preset != "te_rocm"), "torchao_nvfp4")
+        for preset in all_others if SLOW else ("primus", "aiter_ceil", "nvidia", "torchao_nvfp4"):
+            with self.subTest(preset):
+                self.told_apart(preset, self.EQUAL_IN_NVFP4, "--format", "nvfp4")
+        self.refused("--quantizer: no preset 'te_rocm' for these blocks", "--quantizer", "te_rocm", "--format", "nvfp4",
+                     "--make-case", "new.safetensors")
+
+    def test_fp6_and_int8(self):
+        """Of F32: no BF16 number lies between INT8's largest, where rceil steps, and the middle to 2, where even does."""
+        some = (("mxfp6_e2m3", ("torchao_rceil",)), ("mxint8", ("primus", "aiter_even")))
+        six = ("te_rocm", "primus", "aiter_even", "torchao_rceil", "nvidia", "ocp")
+        for blocks, presets in ((blocks, six) for blocks in ("mxfp6_e2m3", "mxfp6_e3m2", "mxint8")) if SLOW else some:
+            for preset in presets:
+                with self.subTest(blocks=blocks, preset=preset):
+                    found = self.told_apart(preset, self.EQUAL, "--format", blocks, "--x-format", "F32",
+                                            asked=["--format", blocks])
+                    # Inf counts as 2^127 in INT8 under policies exponent_128 and largest_scale.
+                    if blocks != "mxint8" or preset not in ("aiter_even", "nvidia"):
+                        self.assertLess(int(found[1][0]), 512)
+
+
+class Searches(Program):
+    def test_columns_under_a_rotation(self):
+        for arguments, text in (([], "te_rocm"), (["--rotation", 32], "te_rocm, but rotation of 32 points")):
+            path = self.make("--quantizer", "te_rocm", "--axis", "column", "--m", 256, *arguments)
+            self.assertNotIn("codes", load(path))
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 256)
+            with self.subTest(text=text):
+                self.assertEqual((done.returncode, found[0]), (0, ("256", text)), done.stdout)
+                # No tie survives the rounding of its products with 1/sqrt(32).
+                also = {text + ", rounding nearest_away"} if "32 points" in text else set()
+                self.assertLessEqual({t for count, t in found[1:] if count == "256"}, also)
+
+    def test_squares(self):
+        square = ["--block-rows", 32]
+        for preset, more, text in (("te_rocm", [], "te_rocm"), ("primus", ["--scale-rule", "ceil"], "primus, but scale rule ceil")):
+            path = self.make("--quantizer", preset, *square, "--m", 256, "--axis", "both", *more)
+            found, done = self.ranking("--quantizer", preset, *square, "--input", path)
+            self.assertEqual((done.returncode, found[0]), (0, ("128", text)), done.stdout)
+            self.assertLess(int(found[1][0]), 128)
+
+    def test_fp8_with_one_factor(self):
+        for arguments, text in (([], "fp8"), (["--rounding", "nearest_away"], "fp8, but rounding nearest_away"),
+                                (["--rounding", "toward_zero"], "fp8, but rounding toward_zero"),
+                                (["--source", "bf16"], "fp8, but source rounded to BF16"),
+                                (["--source", "fp16"], "fp8, but source rounded to FP16")):
+            made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25, "--x-format", "F32", "--axis", "both"]
+            path = self.make(*made, "--m", 256, *arguments)
+            found, done = self.ranking("--quantizer", "fp8", "--input", path)
+            with self.subTest(text=text):
+                self.assertEqual((done.returncode, found[0]), (0, ("512", text)), done.stdout)
+                self.assertLess(int(found[1][0]), 512)
+        for used in (1.0, 0.25):  # the factor was not used, or its inverse was stored
+            path = self.make(*made[:4], "--factor", used, *made[6:], "--m", 256)
+            self.change(path, "factor", lambda _: struct.pack("<f", 4.0))
+            found, done = self.ranking("--quantizer", "fp8", "--input", path)
+            self.assertEqual((done.returncode, found[0]), (0, ("512", f"fp8, but factor {used:g}")), done.stdout)
+
+    def test_made_cases_have_the_borders_of_their_elements(self):
+        """The largest number, where rceil steps, and what rounds up to 2, where even does: an amax there, just below and just above."""
+        for blocks, largest, carry in (("mxfp4", 1.5, 1.75), ("mxfp8_e4m3", 1.75, 1.9375), ("mxfp8_e5m2", 1.75, 1.875),
+                                       ("mxfp6_e2m3", 1.875, 1.9375), ("mxint8", 1.984375, 1.9921875)):
+            x = floats_of_bf16(load(self.make("--quantizer", "ocp", "--format", blocks, result=False))["x"][2])
+            amax = [max(map(abs, x[i:i + 32])) for i in range(0, len(x), 32)]
+            mantissas = {2 * math.frexp(a)[0] for a in amax if math.isfinite(a)}
+            for border in (largest, carry, 1.0):
+                with self.subTest(blocks=blocks, border=border):
+                    below = border - 2**-7 if border > 1 else 2 - 2**-7
+                    self.assertLessEqual({below, border, (border + 2**-7) % 1 + 1 if border + 2**-7 >= 2 else border + 2**-7}, mantissas)
+
+    def test_a_single_wrong_code_is_no_random_rounding(self):
+        """Either neighbour of a value is what unknown words may give, but not always the nearer one."""
+        good = load(self.make("--quantizer", "te_rocm"))
+        data = bytearray(good["codes"][2])
+        data[1000] ^= 1
+        path = self.folder / "flipped.safetensors"
+        write_safetensors(path, {**good, "codes": (*good["codes"][:2], bytes(data))})
+        found, done = self.ranking("--input", path)
+        self.assertEqual((done.returncode, found[0]), (1, ("511", "te_rocm")), done.stdout)
+        self.assertNotIn("stochastic", done.stdout)
+
+    def test_few_elements_are_no_random_rounding_either(self):
+        """Of a few blocks no distribution can be told from that of nearest."""
+        for extents in (("--m", 1, "--k", 32), ("--m", 4, "--k", 128)):
+            good = load(self.make("--quantizer", "te_rocm", *extents))
+            for at in range(0, len(good["codes"][2]), 37):
+                data = bytearray(good["codes"][2])
+                data[at] ^= 1
+                path = self.folder / "flipped.safetensors"
+                write_safetensors(path, {**good, "codes": (*good["codes"][:2], bytes(data))})
+                done = self.ranking("--input", path)[1]
+                self.assertFalse(done.returncode == 0 and "stochastic" in done.stdout.split("\n")[1], (extents, at, done.stdout))
+
+    def test_an_orientation_of_its_own_rounding(self):
+        """Gradients of which one orientation alone is rounded at random."""
+        made = ["--quantizer", "primus", "--axis", "both"]
+        nearest = load(self.make(*made))
+        random = load(self.make(*made, "--rounding", "stochastic", "--random-seed", 7))
+        self.assertEqual(nearest["x"], random["x"])
+        path = self.folder / "mixed.safetensors"
+        write_safetensors(path, {**nearest, "codes_t": random["codes_t"], "scales_t": random["scales_t"]})
+        done = self.ranking(*made[:2], "--input", path, "--sample", 1024)[1]
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("\ncodes alone: 512  primus\ncodes_t alone: 512  primus, but rounding stochastic by unknown words\n", done.stdout)
+
+    def test_directed_roundings(self):
+        for rounding in ("down", "to_odd"):
+            path = self.make("--quantizer", "te_rocm", "--rounding", rounding)
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path)
+            self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rounding {rounding}")), done.stdout)
+            self.assertNotIn("stochastic", done.stdout)
+
+    def test_long_rotations(self):
+        for points, more in ((64, []), (128, ["--axis", "both", "--m", 256])):
+            path = self.make("--quantizer", "te_rocm", "--rotation", points, *more)
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 64)
+            with self.subTest(points=points, more=more):
+                self.assertEqual((done.returncode, found[0]), (0, ("64", f"te_rocm, but rotation of {points} points")), done.stdout)
+        # A wrong code is one region's, however long the run.
+        path = self.make("--quantizer", "te_rocm", "--rotation", 128)
+        self.change(path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
+        self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0], ("511", "te_rocm, but rotation of 128 points"))
+
+    def test_a_sample_is_said_and_the_whole_is_checked(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: b[:5000] + bytes([b[5000] ^ 1]) + b[5001:])
+        for sample, total in ((16, ", a sample of 512"), (4096, "")):
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", sample)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(f"runs of elements explained, of {min(sample, 512)}{total}:\n", done.stdout)
+            self.assertEqual("but not all of the dump:\n  codes: 1 of 512 blocks differ\n    code: " in done.stdout, sample == 16)
+            self.assertEqual(found[0], (str(16 if sample == 16 else 511), "te_rocm"))
+
+    def test_orientations_that_differ(self):
+        path = self.make("--quantizer", "te_rocm", "--axis", "both")
+        self.change(path, "codes_t", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
+        found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 1024)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("\ncodes alone: 512  te_rocm\ncodes_t alone: 512  te_rocm, but even element in the high nibble\n",
+                      done.stdout)
+
+    def test_what_nothing_made(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
+        found, done = self.ranking("--input", path)
+        self.assertNotIn("0", [count for count, _ in found])
+        out = done.stdout
+        self.assertRegex(out, r"no more than that: of what was tried .*, nothing made this dump|nothing explains any of it")
+
+    def test_an_input_that_tells_nothing_apart(self):
+        path = self.make("--quantizer", "ocp")
+        tensors = load(path)
+        tensors["x"] = ("BF16", [1, 32], b"\x80\x3f" * 32)
+        tensors["codes"] = ("U8", [1, 16], b"\x66" * 16)
+        tensors["scales"] = ("U8", [1, 1], bytes([125]))
+        write_safetensors(path, tensors)
+        self.assertIn("cannot be told apart on this input", self.ranking("--input", path)[1].stdout)
+
+
+class Factors(Program):
+    def test_the_factor_of_a_tensor(self):
+        """Cases of odd seeds have an Inf, which makes NVFP4's factor 1; those of even seeds do not."""
+        for seed, is_one in ((1, True), (2, False), (4, False)):
+            path = self.make("--quantizer", "nvidia", "--format", "nvfp4", "--seed", seed)
+            tensors = load(path)
+            (factor,) = struct.unpack("<f", tensors["factor"][2])
+            self.assertEqual(factor == 1.0, is_one)
+            known = ["--quantizer", "nvidia", "--input", path]
+            self.same(*known)
+            amax = max(abs(v) for v in floats_of_bf16(tensors["x"][2]) if v == v)
+            write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax))})
+            self.same(*known)
+            found, done = self.ranking(*known)
+            self.assertEqual((done.returncode, found[0][1]), (0, "nvidia"), done.stdout)
+            if is_one:
+                continue
+            self.assertEqual(factor * amax, 2688)
+            write_safetensors(path, {name: t for name, t in tensors.items() if name != "factor"})  # of the source
+            self.same(*known)
+            # Twice as large beside the right amax: the codes show it, and the number itself is named.
+            write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax)),
+                                     "factor": ("F32", [1], struct.pack("<f", 2 * factor))})
+            self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
+
+    def test_a_factor_that_the_dump_does_not_have(self):
+        """NVFP4's is of the amax after the rotation, as the definition has it, or of the source's, and the answer says of which."""
+        source, rows, columns = "the source's amax", "the amax of rotated rows", "the amax of rotated columns"
+        for points, axis, of in ((0, "row", source), (64, "row", rows), (16, "column", columns), (16, "both", rows), (16, "both", source)):
+            made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 2, "--m", 64, "--rotation", points, "--axis", axis]
+            path = self.make(*made)
+            if of == source:
+                x = floats_of_bf16(load(path)["x"][2])
+                path = self.make(*made, "--factor", 2688 / max(abs(v) for v in x if v == v))
+            tensors = load(path)
+            (used,) = struct.unpack("<f", tensors.pop("factor")[2])
+            write_safetensors(path, tensors)
+            changes = f", but rotation of {points} points" if points else ""
+            with self.subTest(points=points, axis=axis, of=of):
+                found, done = self.ranking("--input", path, "--quantizer", "nvidia")
+                self.assertEqual((done.returncode, found[0][1]), (0, f"nvidia{changes} (factor {used:.9g} assumed, of {of})"), done.stdout)
+            # The factor is what decides: another one explains less.
+            self.assertEqual({text.split("(")[1] for count, text in found if count == found[0][0] and "(" in text},
+                             {f"factor {used:.9g} assumed, of {of})"}, done.stdout)
+
+    def test_each_orientation_has_a_factor_that_the_dump_does_not_have(self):
+        """As Transformer Engine's has: no one factor explains both, and each by itself has its own."""
+        made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 8, "--m", 128, "--rotation", 16, "--axis", "both"]
+        asked = ["--quantizer", "nvidia", "--input"]
+        rows = load(self.make(*made))
+        alone = self.folder / "alone.safetensors"
+        write_safetensors(alone, {name: rows[name] for name in ("x", "codes_t", "scales_t")})
+        said = r"nvidia, but rotation of 16 points \(factor (\S+) assumed, of the amax of rotated columns\)"
+        factor = re.search(said, self.ranking(*asked, alone, "--sample", 64)[1].stdout)[1]
+        columns = load(self.make(*made, "--factor", factor))
+        self.assertEqual(columns["x"], rows["x"])
+        self.assertNotEqual(columns["factor"], rows["factor"])
+        path = self.folder / "own.safetensors"
+        write_safetensors(path, {**{name: rows[name] for name in ("x", "codes", "scales")},
+                                 **{name: columns[name] for name in ("codes_t", "scales_t")}})
+        found, done = self.ranking(*asked, path, "--sample", 128)
+        self.assertEqual(done.returncode, 1)
+        of_rows = "%.9g" % struct.unpack("<f", rows["factor"][2])
+        explained = re.search(rf"\ncodes alone: (\d+)  nvidia, but rotation of 16 points \(factor {of_rows} assumed, of the amax of rotated "
+                              r"rows\)\ncodes_t alone: (\d+)  " + said.replace(r"\S+", factor) + "\n", done.stdout)
+        self.assertIsNotNone(explained, done.stdout)
+        self.assertEqual(int(explained[1]) + int(explained[2]), 128)
+
+    def test_what_is_advised_can_be_done(self):
+        """The case of the dump's format that is advised where quantizers tie, by a name of its own for the file."""
+        for preset, *blocks in (("ocp",), ("nvidia", "--format", "nvfp4"), ("fp8", "--format", "fp8_e4m3fnuz"),
+                                ("primus", "--format", "e5m2fnuz"), ("primus", "--format", "mxfp8_e4m3", "--block-rows", 32)):
+            path = self.make("--quantizer", preset, *blocks, "--m", 32, "--k", 64)
+            tensors = load(path)
+            for name in tensors.keys() - {"factor"}:  # zeros, which tell nothing apart but policies
+                dtype, shape, data = tensors[name]
+                tensors[name] = (dtype, shape, bytes(len(data)))
+            write_safetensors(path, tensors)
+            out = self.ranking("--input", path, *blocks)[1].stdout
+            advised = re.search("; (--make-case FILE .*) writes one that tells more apart$", out, re.M)[1]
+            done = self.call(*advised.replace("FILE", "told.safetensors").split(), "--with-d")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), advised)
+            told = load(self.folder / "told.safetensors")
+            self.assertEqual([name for name in told], [name for name in tensors], advised)
+
+
+class Reports(Program):
+    """Of --identify: what it says, and its exit code, as without one."""
+
+    def report(self, code, *arguments):
+        done = self.call("--identify", *arguments, "--report", "report.json")
+        self.assertEqual((done.returncode, done.stderr), (code, ""))
+        self.said = done.stdout
+        listed = re.findall(r"^  (\d+)  (.*)$", done.stdout, re.M)
+        found = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual([(str(c["explained"]), c["text"]) for c in found["candidates"]], listed)
+        return found
+
+    def test_the_best_explanation(self):
+        path = self.make("--quantizer", "te_rocm", "--rotation", 32, "--scale-placement", "nvidia_scale_128x4", "--nibbles", "high")
+        found = self.report(0, "--input", path)
+        best = found["best"]
+        self.assertEqual((found["input"], found["quantizer"], found["identical"], found["runs"], found["looked_at"]),
+                         (str(path), "", True, 512, 512))
+        self.assertEqual({key: best[key] for key in ("rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule")},
+                         {"rotation": 32, "scale_placement": "nvidia_scale_128x4", "code_placement": "row_major", "nibbles": "high",
+                          "policy": "te_rocm", "scale_rule": "even"})
+        self.same("--quantizer", "te_rocm", "--input", path, *(f"--{key.replace('_', '-')}={best[key]}" for key in (
+            "rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule", "rounding", "source")))
+        path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25)
+        found = self.report(0, "--quantizer", "fp8", "--input", path)
+        self.assertEqual(self.call("--identify", "--quantizer", "fp8", "--input", path).stdout, self.said)
+        self.assertEqual((found["quantizer"], found["best"]["factor"], "rotation" in found["best"]), ("fp8", 0.25, False))
+        path = self.make("--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7)
+        self.assertTrue(self.report(0, "--quantizer", "primus", "--input", path)["accepted"])
+
+    def test_what_is_not_wholly_explained(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: b[:5000] + bytes([b[5000] ^ 1]) + b[5001:])
+        found = self.report(1, "--quantizer", "te_rocm", "--input", path, "--sample", 16)
+        self.assertEqual((found["identical"], found["looked_at"], found["runs"], found["best"]["text"]), (False, 16, 512, "te_rocm"))
+        self.assertEqual((found["codes"]["blocks_different"], sum(found["codes"]["kinds"].values())), (1, 1))
+        path = self.make("--quantizer", "te_rocm", "--axis", "both")
+        self.change(path, "codes_t", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
+        found = self.report(1, "--quantizer", "te_rocm", "--input", path, "--sample", 1024)
+        self.assertEqual({side: (e["text"], e["nibbles"]) for side, e in found["alone"].items()},
+                         {"codes": ("te_rocm", "low"), "codes_t": ("te_rocm, but even element in the high nibble", "high")})
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
+        found = self.report(1, "--quantizer", "te_rocm", "--input", path)
+        self.assertEqual((found["identical"], found["best"]), (False, None))
+
+    def test_the_best_of_those_that_explain_the_sample(self):
+        """That which leaves the fewest blocks, not the first of them; where one leaves none, that one."""
+        path = self.make("--quantizer", "torchao_even", "--m", 256)
+        for wrong in (1, 0):
+            self.change(path, "codes", lambda b: b[:9000] + bytes([b[9000] ^ 1]) + b[9001:])
+            found = self.report(wrong, "--input", path, "--sample", 4)
+            self.assertNotIn("torchao_even", found["candidates"][0]["text"])
+            self.assertEqual((found["best"]["quantizer"], found["best"]["scale_rule"]), ("torchao_even", "even"))
+            if wrong:
+                self.assertEqual(found["codes"]["blocks_different"], 1)
+                self.assertIn("\nbut not all of the dump, most of it by torchao_even:\n  codes: 1 of 2048 blocks differ\n", self.said)
+
+    def test_an_orientation_that_nothing_explains(self):
+        path = self.make("--quantizer", "te_rocm", "--axis", "both")
+        for tensor, factor in (("codes_t", 37), ("scales_t", 0)):
+            self.change(path, tensor, lambda b: bytes((byte * factor + i * i * 11 * (factor != 0) + 3) & 255 for i, byte in enumerate(b)))
+        found = self.report(1, "--quantizer", "te_rocm", "--input", path)
+        self.assertEqual((found["alone"]["codes"]["text"], found["alone"]["codes_t"]), ("te_rocm", None))
+        self.assertIn("te_rocm\ncodes_t alone: nothing explains any of it\n", self.said)
+
+    def test_notes(self):
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        self.change(path, "scales", lambda b: b[:40] + bytes([b[40] | 0x80]) + b[41:])
+        note = ["1 bytes of scales have their top bit set, which UE4M3 does not have"]
+        self.assertEqual(self.report(1, "--input", path)["notes"], note)
+        self.differs("note: " + note[0], "--quantizer", "nvidia", "--input", path, "--report", "report.json")
+        self.assertEqual(json.loads((self.folder / "report.json").read_text())["notes"], note)
+
+    def test_nothing_is_tied_where_nothing_explains(self):
+        path = self.make("--quantizer", "te_rocm")
+        self.change(path, "codes", lambda b: bytes((byte * 37 + i * i * 11) & 255 for i, byte in enumerate(b)))
+        self.change(path, "scales", lambda b: bytes(3 for _ in b))
+        found = self.report(1, "--quantizer", "te_rocm", "--input", path)
+        self.assertEqual((found["tied"], found["tied_or_more"], found["candidates"], found["best"]), (0, False, [], None))
+
+    def test_an_input_whose_name_is_not_utf_8(self):
+        path = self.make("--quantizer", "te_rocm")
+        os.rename(path, os.fsencode(self.folder) + b"/g\xff.safetensors")
+        for verb in (["--identify"], ["--quantizer", "te_rocm"]):
+            done = self.call(*verb, "--input", os.fsdecode(b"g\xff.safetensors"), "--report", "report.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"], "g\ufffd.safetensors")
+
+    def test_a_report_that_cannot_be_written(self):
+        """Refused before anything else, so that the missing input is not what is said; no file is made for it."""
+        (self.folder / "folder").mkdir()
+        (self.folder / "file").write_bytes(b"")
+        before = sorted(self.folder.rglob("*"))
+        for place, why in (("nowhere/report.json", "No such file"), ("folder", "is a directory"), ("folder/", "is a directory"),
+                           ("new/", "is a directory"), (".", "not a name"), ("file/report.json", "Not a directory"),
+                           ("/dev/stdout", "not a regular file")):
+            for verb in (["--identify", "--input", "absent", "--report"], ["--identify", "--input", "absent", "--tell-apart"],
+                         ["--quantizer", "te_rocm", "--make-case"]):
+                self.refused(f"^rotoscale-validate: {place}: (cannot write: )?{why}", *verb, place)
+        for option in ("--report", "--tell-apart", "--make-case"):
+            self.refused(f"^rotoscale-validate: {option}: '-' is no file, .*'./-'", option, "-")
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+        path = self.make("--quantizer", "te_rocm")
+        self.same("--identify", "--input", path, "--report", "./-")
+        self.assertTrue(json.loads((self.folder / "-").read_text())["identical"])
+
+    def test_a_list_has_no_report(self):
+        for name in ("--list-models", "--list-quantizers"):
+            for option, *value in (("--report", "report.json"), ("--input", "x"), ("--identify",), ("--k", 32)):
+                self.refused(f"^rotoscale-validate: {option}: excludes {name}$", name, option, *value)
+            self.assertEqual(self.same(name, "--threads", 2), self.same(name))
+        self.assertEqual(self.same("--list-models", "--list-quantizers"), self.same("--list-models") + self.same("--list-quantizers"))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + [word for name in sys.argv[2:] if name != "--slow" for word in ("-k", name)])

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""rotoscale-validate on quantizers' dumps: bad arguments, tensors and files, each refused in one line.
+
+usage: validate_refusals.py VALIDATE [TEST...]
+"""
+import math
+import os
+import re
+import struct
+import subprocess
+import sys
+import unittest
+
+from safetensors_bytes import load, write_safetensors
+from validate_quantizer import VALIDATE, Program, npy
+
+
+class BadInput(Program):
+    def test_arguments(self):
+        path = self.make("--quantizer", "te_rocm")
+        known = ["--quantizer", "te_rocm", "--input", path]
+        self.refused("did you mean 'te_rocm'", "--quantizer", "te_rock", "--input", path)
+        self.refused("--policy: 'oc' is unknown; did you mean 'ocp'", *known, "--policy", "oc")
+        self.refused("--scale-rule: 'flor' .* 'floor'", *known, "--scale-rule", "flor")
+        self.refused("--rotation: '1x' is no number", *known, "--rotation", "1x")
+        self.refused("--rotation: 24 is no power of two", *known, "--rotation", 24)
+        narrow = self.make("--quantizer", "ocp", "--k", 96, name="96.safetensors")
+        self.refused("--rotation: K = 96 is no multiple of 64", "--quantizer", "ocp", "--input", narrow, "--rotation", 64)
+        self.refused("--signs: 'zz' is no number of hexadecimal", *known, "--signs", "zz")
+        self.refused("--scale-padding: '256' is neither", *known, "--scale-padding", 256)
+        self.refused("--format: 'mxfp5' .* 'mxfp", *known, "--format", "mxfp5")
+        self.refused("tensor 'scales': 512 bytes are not what placement aiter_scale takes", *known, "--scale-placement",
+                     "aiter_scale")
+        self.refused("--tensor: 'x' is not NAME=FILE.npy", "--quantizer", "te_rocm", "--tensor", "x")
+        self.refused("standard input: ", "--quantizer", "te_rocm", "--input", "-", stdin=b"abc")
+        self.refused("/dev/zero", "--quantizer", "te_rocm", "--input", "/dev/zero")
+        self.refused("/dev/zero", "--quantizer", "te_rocm", "--tensor", "x=/dev/zero")
+        os.mkfifo(self.folder / "fifo")  # which nobody writes: opening it must not wait
+        self.refused("fifo: cannot read: a pipe", "--quantizer", "te_rocm", "--input", "fifo")
+        self.refused("a directory, not a regular file", "--quantizer", "te_rocm", "--input", self.folder)
+
+    def test_sizes_that_fit_no_placement(self):
+        path = self.make("--quantizer", "primus", "--block-rows", 32, "--m", 64, "--k", 64)
+        for verb in (["--quantizer", "primus"], ["--identify"]):
+            self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: --block-rows 32",
+                         *verb, "--input", path)
+        self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path, "--format",
+                     "mxfp6_e2m3")
+        tensors = load(self.make("--quantizer", "te_rocm", "--axis", "both"))
+        for tensor in ("codes", "codes_t", "scales", "scales_t"):
+            dtype, _, data = tensors[tensor]
+            write_safetensors(path, {**tensors, tensor: (dtype, [len(data) - 1], data[:-1])})
+            self.refused(f"tensor '{tensor}': .* bytes are not what any placement takes", "--identify", "--input", path,
+                         "--format", "mxfp4")
+
+    def test_shapes_that_contradict_the_source(self):
+        """A matrix of the right size whose rows are not the source's; flat ones, and x's own leading extents, say nothing wrong."""
+        path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 128)
+        known, good = ["--quantizer", "te_rocm", "--input", path], load(path)
+        for tensor, shape, wrong, also in (("codes", [128, 128], [64, 256], [8, 16, 128]), ("codes_t", [256, 64], [64, 256], [16, 16, 64]),
+                                           ("scales", [128, 8], [8, 128], [2, 64, 8]), ("scales_t", [256, 4], [4, 256], [256, 2, 2])):
+            dtype, _, data = good[tensor]
+            self.assertEqual(good[tensor][1], shape)
+            for right in (also, [len(data)], [1, *shape]):
+                write_safetensors(path, {**good, tensor: (dtype, right, data)})
+                self.same(*known)
+            write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
+            hint = "; it is column_major's" if wrong == shape[::-1] else ""
+            said = re.escape(f"shape {wrong} is not {shape}, which {'256 x 128' if '_t' in tensor else '128 x 256'} elements have in "
+                             f"placement row_major{hint}")
+            self.refused(rf"tensor '{tensor}': {said}$", *known)
+            (self.folder / "tensor.npy").write_bytes(npy("|u1", wrong, data))
+            write_safetensors(path, {name: t for name, t in good.items() if name != tensor})
+            self.refused(rf"tensor '{tensor}': {said}$", *known, "--tensor", f"{tensor}=tensor.npy")
+            # Other placements may be what it is, so that identification goes on without row_major.
+            write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
+            found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 32)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stdout, rf"\Anote: {tensor}: {said}\n")
+
+    def test_shapes_of_other_placements(self):
+        """Of a transpose the shape may be either's, and of tiles any."""
+        for option, tensor in (("--code-placement", "codes"), ("--scale-placement", "scales")):
+            for placement in ("column_major", "nvidia_scale_128x4" if tensor == "scales" else "aiter_data_16x16"):
+                path = self.make("--quantizer", "te_rocm", "--m", 128, "--k", 512, option, placement)
+                dtype, shape, data = load(path)[tensor]
+                known = ["--quantizer", "te_rocm", option, placement, "--input", path]
+                shapes = [shape, shape[::-1], [len(data)]] + ([] if placement == "column_major" else [[shape[0] // 16, shape[1] * 16]])
+                for held in shapes:
+                    write_safetensors(path, {**load(path), tensor: (dtype, held, data)})
+                    self.same(*known)
+                    found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 32)
+                    self.assertEqual((done.returncode, found[0][0]), (0, "32"), done.stdout)
+                write_safetensors(path, {**load(path), tensor: (dtype, [shape[0] // 2, shape[1] * 2], data)})
+                self.refused(f"tensor '{tensor}': shape ", *known[:2], *known[-2:])
+
+    def test_inputs_are_not_overwritten(self):
+        tensors = load(self.make("--quantizer", "te_rocm"))
+        arguments = []
+        for name, descr in (("x", "|V2"), ("codes", "|u1"), ("scales", "|u1")):
+            (self.folder / f"{name}.npy").write_bytes(npy(descr, *tensors[name][1:]))
+            arguments += ["--tensor", f"{name}={name}.npy"]
+        before = (self.folder / "codes.npy").read_bytes()
+        os.link(self.folder / "codes.npy", self.folder / "other.npy")
+        for path in ("codes.npy", "./codes.npy", "other.npy"):
+            self.refused(f"--report: '{path}' is an input, that of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
+                         "--report", path)
+        self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
+        dump = self.folder / "dump.safetensors"
+        for path in (dump, "/dev/stdin", "/proc/self/fd/0"):
+            with dump.open("rb") as file:
+                done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", path], stdin=file, cwd=self.folder,
+                                      capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("is the input", done.stderr)
+        self.assertEqual(load(dump), tensors)
+        self.refused("--tensor: 'x' is given twice", "--quantizer", "te_rocm", *arguments, *arguments)
+        self.refused("--tensor: 'x' is in .*dump.safetensors as well", "--quantizer", "te_rocm", *arguments, "--input",
+                     self.folder / "dump.safetensors")
+
+    def test_factors_and_maxima_that_are_none(self):
+        """The tensor is named, not an option that nobody gave; an option in its place is taken."""
+        for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4")):
+            path = self.make("--quantizer", preset, "--format", blocks)
+            good = load(path)
+            known = ["--quantizer", preset, "--input", path]
+            for tensor, values in (("factor", (-1, 0, math.inf, math.nan)), ("amax", (-4, math.nan))):
+                for value in values:
+                    write_safetensors(path, {**good, tensor: ("F32", [1], struct.pack("<f", value))})
+                    for verb in ([], ["--identify"]):
+                        self.refused(rf"dump.safetensors: tensor '{tensor}': ", *known, *verb)
+            write_safetensors(path, {**good, "factor": ("F32", [1], struct.pack("<f", math.nan))})
+            (factor,) = struct.unpack("<f", good["factor"][2])
+            self.same(*known, "--factor", factor)
+        path = self.make("--quantizer", "ocp")
+        write_safetensors(path, {**load(path), "amax": ("F32", [1], struct.pack("<f", 1))})
+        self.refused("tensor 'amax': scales of powers of two have none", "--quantizer", "ocp", "--input", path)
+
+    def test_what_a_refusal_names(self):
+        for option in ("--quantizer", "--format", "--rotation", "--signs", "--scale-rule", "--policy", "--rounding", "--scale-padding",
+                       "--input", "--make-case"):  # as a script's unset variable leaves it: absent is something else
+            self.refused(f"^rotoscale-validate: {option}: is empty$", "--identify", option, "")
+        self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm", "--format",
+                     "nvfp4", "--make-case", "new.safetensors")
+        path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
+        self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size of "
+                     "nvidia_scale_128x4", "--quantizer", "nvidia", "--input", path)
+        write_safetensors(path, {"x": ("BF16", [64, 1], bytes(128)), "codes": ("U8", [64, 1], bytes(64)),
+                                 "scales": ("U8", [64, 1], bytes(64))})
+        self.refused("tensor 'x': 64 x 1 along the blocks are no whole blocks", "--quantizer", "ocp", "--input", path)
+
+    def test_lost_output(self):
+        """What nobody can read is no result: by the exit code of bad input, not by that of identical."""
+        path = self.make("--quantizer", "te_rocm")
+        for arguments in (["--list-models"], ["--list-quantizers"], ["--help"], ["--identify", "--input", path],
+                          ["--quantizer", "te_rocm", "--input", path]):
+            for lost in (">/dev/full", ">&-"):
+                done = subprocess.run(["sh", "-c", f'exec "$@" {lost}', "sh", str(VALIDATE), *map(str, arguments)],
+                                      capture_output=True, text=True, timeout=120)
+                self.assertEqual((done.returncode, done.stderr), (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
+
+    def test_fp8_needs_its_format(self):
+        self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer", "fp8", "--make-case",
+                     "new.safetensors")
+        self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input", self.make("--quantizer", "te_rocm"))
+
+    def test_a_dump_needs_a_quantizer(self):
+        self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
+
+    def test_options_without_a_meaning(self):
+        """Every option but these is refused by name; with a value, if it takes one."""
+        meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source block-rows "
+                            "code-placement scale-placement nibbles scale-padding",
+                 "identify": "identify input tensor report sample quantizer format rotation signs scale-rule policy rounding source "
+                             "block-rows code-placement scale-placement nibbles",
+                 "make-case": "make-case m k seed with-d x-format axis quantizer format rotation signs scale-rule policy rounding source "
+                              "block-rows code-placement scale-placement nibbles",
+                 "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion split-k "
+                         "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
+                         "add-after-rounding ignore"}
+        everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
+        elsewhere = {"factor", "random-seed", "random-stream", "random-bits"}  # test_options_that_the_format_leaves_idle
+        values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
+                  "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
+                  "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major", "scale-placement": "column_major",
+                  "nibbles": "high", "make-case": "made.safetensors"}
+        options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
+        self.assertGreater(len(options), 55)
+        path = self.make("--quantizer", "te_rocm")
+        gemm = self.make("--model", "hopper-wgmma-fp8-f32", "--m", 8, "--n", 8, name="gemm.safetensors")
+        before = sorted(p.name for p in self.folder.iterdir())
+        bases = {"compare": ["--quantizer", "te_rocm", "--input", path],
+                 "identify": ["--quantizer", "te_rocm", "--identify", "--input", path],
+                 "make-case": ["--quantizer", "te_rocm", "--make-case", "made.safetensors"],
+                 "gemm": ["--model", "hopper-wgmma-fp8-f32", "--input", gemm]}
+        for verb, base in bases.items():
+            for name, takes_value in options:
+                if name in everywhere | elsewhere | set(meant[verb].split()) or "--" + name in base:
+                    continue
+                if name in ("identify", "fit", "make-case", "quantizer") and verb != "identify" or name == "input":
+                    continue  # these say what is asked for: below
+                with self.subTest(verb=verb, option=name):
+                    value = [values.get(name, 1)] if takes_value else []
+                    self.refused(rf"--{name}: (is for|excludes)", *base, f"--{name}", *value)
+        for arguments, pattern in (((*bases["make-case"], "--input", path), "--make-case: excludes --input"),
+                                   ((*bases["make-case"], "--identify"), "--make-case: excludes --identify"),
+                                   ((*bases["make-case"], "--fit"), "--make-case: excludes --fit"),
+                                   ((*bases["compare"], "--fit"), "--fit: is for GEMMs"),
+                                   ((*bases["gemm"], "--sample", 5), "--sample: is for --identify and --fit"),
+                                   ((*bases["compare"], "--nan", "any"), "--nan: is for GEMMs"),
+                                   (("--input", gemm, "--identify", "--seed", 5), "--seed: is for --make-case and --tell-"),
+                                   ((*bases["gemm"], "--identify"), "--model: is for comparisons, --fit and --make-case"),
+                                   ((*bases["gemm"], "--scale-rule", "even"), "--scale-rule: is for quantizers' dumps"),
+                                   (("--quantizer", "te_rocm", "--input", gemm), "tensor 'a': not part of a quantizer"),
+                                   ((*bases["gemm"], "--quantizer", "te_rocm"), "--model: is for GEMMs")):
+            self.refused(pattern, *arguments)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), before)
+
+    def test_options_that_the_format_leaves_idle(self):
+        paths = {blocks: self.make("--quantizer", preset, "--format", blocks, name=blocks)
+                 for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4"), ("te_rocm", "mxfp4"), ("ocp", "mxfp8_e4m3"))}
+        no_blocks, words = "is for blocks", "is for --rounding stochastic"
+        for blocks, quantizer, arguments, pattern in (
+                ("fp8_e4m3", "fp8", ("--rotation", 16), no_blocks),
+                ("fp8_e4m3", "fp8", ("--signs", "ffff"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-rule", "floor"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--policy", "ocp"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-placement", "aiter_scale"), no_blocks),
+                ("fp8_e4m3", "fp8", ("--scale-padding", 0), no_blocks),
+                ("fp8_e4m3", "fp8", ("--block-rows", 32), no_blocks),
+                ("fp8_e4m3", "fp8", ("--nibbles", "high"), "is for elements of 4 bits"),
+                ("mxfp8_e4m3", "ocp", ("--nibbles", "high"), "is for elements of 4 bits"),
+                ("nvfp4", "nvidia", ("--scale-rule", "floor"), "is for scales of powers of two"),
+                ("mxfp4", "te_rocm", ("--factor", 2), "is for NVFP4 and for FP8 with one factor"),
+                ("nvfp4", "nvidia", ("--signs", "ffff"), "is for a rotation"),
+                ("mxfp4", "te_rocm", ("--signs", "ffff", "--rotation", 0), "is for a rotation"),
+                ("mxfp4", "te_rocm", ("--random-seed", 1), words),
+                ("mxfp4", "te_rocm", ("--random-bits", 8), words),
+                ("mxfp4", "te_rocm", ("--random-stream", 1), words),
+                ("mxfp4", "te_rocm", ("--random-stream", 1, "--rounding", "stochastic"), "is for --random-seed")):
+            with self.subTest(blocks=blocks, arguments=arguments):
+                self.refused(f"{arguments[0]}: {pattern}", "--quantizer", quantizer, "--input", paths[blocks], *arguments)
+                made = arguments[0] == "--scale-padding"
+                self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
+                             "--format", blocks, "--make-case", "new.safetensors", *arguments)
+        # --identify tries other rotations and roundings, but not in the place of what is given without a preset to start from.
+        known = ["--identify", "--input", paths["mxfp4"]]
+        for idle, fixed, pattern in ((("--signs", "ffff"), ("--rotation", 0), "is for a rotation"),
+                                     (("--random-seed", 1), ("--rounding", "nearest_even"), words),
+                                     (("--random-bits", 8), ("--rounding", "nearest_even"), words)):
+            self.refused(f"{idle[0]}: {pattern}", *known, *idle, *fixed)
+            self.assertEqual(self.ranking(*known[1:], *idle, *fixed, "--quantizer", "te_rocm")[1].returncode, 0)
+        self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors", "--rounding",
+                     "stochastic", "--random-bits", 8)
+        tensors = load(paths["mxfp4"])
+        write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
+        self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
+        rows, cols = tensors["x"][1]
+        write_safetensors(paths["mxfp4"], {**tensors, "random": ("U32", [rows, cols], bytes(4 * rows * cols))})
+        self.refused("tensor 'random': give --rounding stochastic", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
+        self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding", "stochastic",
+                     "--random-seed", 1, "--input", paths["mxfp4"])
+        self.assertFalse((self.folder / "new.safetensors").exists())
+
+    def test_dtypes_that_say_otherwise_than_the_format(self):
+        path = self.make("--quantizer", "ocp", "--format", "mxfp8_e4m3")
+        known = ["--quantizer", "ocp", "--input", path]
+        self.refused("tensor 'codes': type F8_E4M3 holds no elements of e5m2", *known, "--format", "mxfp8_e5m2")
+        good = load(path)
+        for name, dtype, pattern in (("scales", "F8_E4M3", "type F8_E4M3 holds no scales of e8m0"),
+                                     ("codes", "I16", "type I16 is none of U8, I8, F4, F6_E2M3"),
+                                     ("scales", "BF16", "type BF16 is none of F8_E8M0, F8_E4M3, U8, I8$")):
+            _, (rows, columns), data = good[name]
+            shape = [rows, columns // 2] if "16" in dtype else [rows, columns]
+            write_safetensors(path, {**good, name: (dtype, shape, data)})
+            self.refused(f"tensor '{name}': {pattern}", *known, "--format", "mxfp8_e4m3")
+        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
+        good = load(path)
+        write_safetensors(path, {**good, "scales": ("F8_E8M0", *good["scales"][1:])})
+        self.refused("tensor 'scales': type F8_E8M0 holds no scales of ue4m3", "--quantizer", "nvidia", "--input", path,
+                     "--format", "nvfp4")
+
+    def test_tensors(self):
+        path = self.make("--quantizer", "te_rocm")
+        good = load(path)
+        known = ["--quantizer", "te_rocm", "--input", path]
+
+        def broken(pattern, **changed):
+            tensors = {**good, **changed}
+            write_safetensors(path, {n: t for n, t in tensors.items() if t is not None})
+            self.refused(pattern, *known)
+
+        broken("tensor 'x': missing", x=None)
+        broken("tensor 'codes': missing", codes=None)
+        broken("tensor 'scales': missing: e2m1 needs scales", scales=None)
+        broken("tensor 'x': type I8", x=("I8", [2, 32], bytes(64)))
+        broken("tensor 'codes': is empty", codes=("U8", [0], b""))
+        broken("tensor 'scales': is empty", scales=("U8", [0], b""))
+        broken("tensor 'code_t': not part .* 'codes_t'", code_t=good["codes"])
+        broken("tensor 'scales': 16 bytes are not", scales=("U8", [16], bytes(16)))
+        broken("tensor 'codes': type U8 leaves the format open", codes=("U8", [4], bytes(4)))
+        broken("tensor 'factor': is not one number", factor=("F32", [2], bytes(8)))
+        broken("tensor 'random': is not U32", random=("U32", [2], bytes(8)))
+        broken("tensor 'x': 1 x 33 .* no whole blocks", x=("BF16", [1, 33], bytes(66)),
+               codes=("F4", [1, 34], bytes(17)), scales=("U8", [2], bytes(2)))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + [word for name in sys.argv[2:] for word in ("-k", name)])
