@@ -6,11 +6,13 @@
 //   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
 //   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
 //   FAULTS_SMALL_AT=N   aligned allocation N (from 1) of at most 256 bytes, as a device's queue takes some, fails
-//   FAULTS_HEAP_AT=N     behind fsync N one allocation of 1 KiB or more fails
-//   FAULTS_THREADS=N     thread N (from 0) and later ones cannot be started
+//   FAULTS_HEAP_AT=N    after fsync N one `operator new` of FAULTS_HEAP_BYTES (1024) or more throws
+//   FAULTS_THREADS=N    thread N (from 0) and later ones cannot be started
 //   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
 //   FAULTS_FULL_IN=PART  only in paths that hold this
-//   FAULTS_SLOW=N       each fsync takes N milliseconds more
+//   FAULTS_HOLD=N       fsync of checkpoint K < N waits until step K + 1 is logged: 20 s at most
+//   FAULTS_SIGNAL_IN=TEXT, FAULTS_SIGNAL="N ..."  the process gets signals N ... after the first write that holds TEXT, or
+//                       mkdtemp whose path does
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,7 +27,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <new>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -58,8 +62,8 @@ std::string path_at(int directory, const char* path) {
   return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
 }
 
-std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, small{0};
-std::atomic<bool> heap_failed{false};
+std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, small{0}, logged{0};
+std::atomic<bool> heap_failed{false}, signalled{false};
 
 /// Is this call to be killed at? Traces it. Calls on other files are not counted.
 bool is_due(const char* call, const std::string& path, const std::string& more = "") {
@@ -96,6 +100,27 @@ ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Wri
   return -1;
 }
 
+/// Notes the step of a log's record, and sends the signals that wait for it.
+void read_record(std::string_view record) {
+  constexpr std::string_view step = "{\"event\":\"step\",\"step\":";
+  if (const std::size_t at = record.rfind(step); at != record.npos) logged = ::atol(record.data() + at + step.size());
+  static const char *const text = ::getenv("FAULTS_SIGNAL_IN"), *const numbers = ::getenv("FAULTS_SIGNAL");
+  if (text == nullptr || numbers == nullptr || record.find(text) == record.npos || signalled.exchange(true)) return;
+  char* end = nullptr;
+  for (long number = ::strtol(numbers, &end, 10); number != 0; number = ::strtol(end, &end, 10)) {
+    ::kill(::getpid(), static_cast<int>(number));
+  }
+}
+
+/// Keeps a checkpoint from being complete before the run's next step.
+void hold(const std::string& path) {
+  static const long most = number_in("FAULTS_HOLD");
+  const std::size_t at = path.find("/.step-");
+  if (most < 0 || at == path.npos) return;
+  const long step = ::atol(path.c_str() + at + std::string_view("/.step-").size());
+  for (int i = 0; step < most && logged <= step && i < 20000; ++i) ::usleep(1000);
+}
+
 bool is_refused(std::size_t bytes) {
   static const long most = number_in("FAULTS_MEMORY"), at = number_in("FAULTS_SMALL_AT");
   if (at >= 0 && bytes <= 256 && ++small == at) return true;
@@ -126,15 +151,6 @@ int posix_memalign(void** memory, size_t alignment, size_t size) {
   return next<int (*)(void**, size_t, size_t)>("posix_memalign")(memory, alignment, size);
 }
 
-void* __libc_malloc(size_t);
-
-// What `operator new` takes. It is called before anything of this library is made.
-void* malloc(size_t size) {
-  static const long at = number_in("FAULTS_HEAP_AT");
-  if (at >= 0 && size >= 1024 && synced >= at && !heap_failed.exchange(true)) return nullptr;
-  return __libc_malloc(size);
-}
-
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
   static const long most = number_in("FAULTS_THREADS");
   if (most >= 0 && threads++ >= most) return EAGAIN;
@@ -147,10 +163,18 @@ int mkdir(const char* path, mode_t mode) {
   return next<int (*)(const char*, mode_t)>("mkdir")(path, mode);
 }
 
+char* mkdtemp(char* path) {
+  char* const made = next<char* (*)(char*)>("mkdtemp")(path);
+  if (made != nullptr) read_record(made);
+  return made;
+}
+
 ssize_t write(int fd, const void* data, size_t count) {
-  return write_with_faults("write", fd, count, [&](std::size_t n) {
+  const ssize_t written = write_with_faults("write", fd, count, [&](std::size_t n) {
     return next<ssize_t (*)(int, const void*, size_t)>("write")(fd, data, n);
   });
+  if (written > 0) read_record({static_cast<const char*>(data), static_cast<std::size_t>(written)});
+  return written;
 }
 
 ssize_t pwrite(int fd, const void* data, size_t count, off_t offset) {
@@ -167,8 +191,7 @@ int ftruncate(int fd, off_t size) {
 int fsync(int fd) {
   visit("fsync", path_of(fd));
   ++synced;
-  static const long slow = number_in("FAULTS_SLOW");
-  if (slow > 0) ::usleep(static_cast<useconds_t>(slow) * 1000);
+  hold(path_of(fd));
   return next<int (*)(int)>("fsync")(fd);
 }
 
@@ -204,3 +227,11 @@ int unlinkat(int directory, const char* path, int flags) {
 }
 
 }  // extern "C"
+
+void* operator new(std::size_t size) {
+  static const long at = number_in("FAULTS_HEAP_AT"), least = number_in("FAULTS_HEAP_BYTES");
+  const bool is_due = at >= 0 && synced >= at && size >= static_cast<std::size_t>(least < 0 ? 1024 : least);
+  void* const memory = is_due && !heap_failed.exchange(true) ? nullptr : ::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a program takes from the heap, on all threads, by all forms of operator new, which it replaces: for one
-// translation unit of a program.
+// Counts what a program takes from the heap, on all threads, by all forms of operator new, which it replaces, and fails
+// at a chosen one: for one translation unit of a program.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,8 @@
 namespace rotoscale::testing {
 
 inline std::atomic<long> allocation_count{0};
+/// The next allocation succeeds if this is 0, and fails if it is 1; it counts down to 0.
+inline std::atomic<long> allocations_to_failure{0};
 
 /// How many allocations there were since.
 class counted_allocations {
@@ -23,6 +25,11 @@ class counted_allocations {
 
 inline void* counted_allocation(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocation_count;
+  for (long left = allocations_to_failure; left > 0;) {
+    if (!allocations_to_failure.compare_exchange_weak(left, left - 1)) continue;
+    if (left == 1) return nullptr;
+    break;
+  }
   bytes = bytes == 0 ? 1 : bytes;
   return alignment == 0 ? std::malloc(bytes)
                         : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
