@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs the benchmarks and prints one table of ratios: standard output is the table, progress goes to standard
-# error. Absolute rates stay in build-bench/results: they say more about the machine than about the code.
+# Builds and runs the benchmarks. Prints one table of ratios to standard output and progress to standard error. Absolute
+# rates, which depend on the machine, stay in build-bench/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tests/setup.sh
 source tests/setup.sh
 
 repetitions=5
+seconds=0.2
 write=no
 for option in "$@"; do
   case $option in
-    --quick) repetitions=2 ;;
+    --quick) repetitions=2 seconds=0.02 ;;
     --write) write=yes ;;
     -h | --help)
       echo "usage: bench/run.sh [--quick] [--write]"
-      echo "  --quick  two repetitions instead of $repetitions"
-      echo "  --write  stores the table in docs/results/cpu.md"
+      echo "  --quick  two short repetitions instead of $repetitions"
+      echo "  --write  records the table in docs/results/cpu.json and cpu.md"
       exit 0
       ;;
     *)
@@ -40,14 +41,14 @@ build $directory benchmarks >&2
 mkdir -p $directory/results
 for name in quantize gemm train; do
   echo "== $name" >&2
-  # Arms take turns, so that what else the machine does hits them alike.
+  # Arms take turns, so that other load affects all of them.
   "$directory/bench/${name}_bench" --benchmark_repetitions=$repetitions \
-    --benchmark_enable_random_interleaving=true --benchmark_min_time=0.2 \
+    --benchmark_enable_random_interleaving=true --benchmark_min_time=$seconds \
     --benchmark_report_aggregates_only=true --benchmark_out="$directory/results/$name.json" \
     --benchmark_out_format=json >"$directory/results/$name.log" 2>&1
 done
 g++ --version | head -n 1
 python3 bench/ratios.py $directory/results
 echo "== peers" >&2
-# Exit status 77: no peer is installed, as the script says.
+# Exit status 77: no peer is installed. The script has said so.
 python3 bench/peers.py "$directory/bench/peers" || [ $? -eq 77 ]
