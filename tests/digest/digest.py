@@ -6,10 +6,11 @@ and 2 threads: bits are the same on every machine and do not change over time.
 
 usage: digest.py ROOT [PROGRAM]  the default builds; PROGRAM: the build of the tree that runs this, compiled already with the flags
                                  and the library that all its programs have, in place of the build with TREE's flags
-       digest.py --all ROOT      and those for other processors, for the slow suite
+       digest.py --all ROOT      and those of other levels and for other processors, for the slow suite
+       digest.py --nvcc ROOT     nvcc's alone, on the host and, where there is a device, as device code
        digest.py --write ROOT    records what the first build with training prints, where bits change on purpose
 
-With nvcc and a device also as device code. Compilers and instruction sets that the machine lacks are left out, by name.
+Compilers and instruction sets that the machine lacks are left out, by name.
 """
 import concurrent.futures
 import itertools
@@ -25,6 +26,8 @@ BUILDS = [
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
     ("clang++-14 -O1 native", ["clang++-14", "-O1", "-march=native"], [], "numerics"),
     ("g++ -O0", ["g++", "-O0"], [], "numerics"),
+]
+NVCC_BUILDS = [
     ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
     ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
 ]
@@ -120,7 +123,7 @@ def differences(name, part, lines, record):
 def main(root, mode, program=None):
     features = cpu_features()
     builds = []
-    for build in BUILDS + (MORE_BUILDS if mode == "--all" else []):
+    for build in {"--all": BUILDS + MORE_BUILDS + NVCC_BUILDS, "--nvcc": NVCC_BUILDS}.get(mode, BUILDS):
         if program is not None and build[0] == TREE:
             builds.append((f"{TREE}, as built", program, [], "all"))
         elif can_run(build, features):
@@ -149,7 +152,7 @@ def main(root, mode, program=None):
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1] if sys.argv[1:2] in (["--all"], ["--write"]) else ""
+    chosen = sys.argv[1] if sys.argv[1:2] in (["--all"], ["--nvcc"], ["--write"]) else ""
     paths = [Path(path).resolve() for path in sys.argv[2 if chosen else 1:]]
     if len(paths) not in ((1,) if chosen else (1, 2)):
         sys.exit(__doc__)

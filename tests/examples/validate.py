@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rotoscale-validate and rotoscale-probe as their users call them: measured cases, made cases, reports, bad input.
 
-usage: validate.py VALIDATE PROBE ROOT
+usage: validate.py VALIDATE PROBE ROOT [TEST...]
 """
 import json
 import math
@@ -803,4 +803,4 @@ class Probe(Program):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=0)
+    unittest.main(argv=sys.argv[:1] + [word for name in sys.argv[4:] for word in ("-k", name)])
