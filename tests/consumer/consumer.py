@@ -148,7 +148,7 @@ def check_gpu(root, folder, mode):
     if shutil.which("cmake") is not None:
         run("cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", folder / "build",
             f"-DCMAKE_PREFIX_PATH={prefix}")
-        run("cmake", "--build", folder / "build")
+        run("cmake", "--build", folder / "build", "--target", "consumer_gpu")
         check_gpu_program(root, folder / "build/consumer_gpu", mode)
 
 

@@ -204,7 +204,7 @@ class Devices(OnDevice):
 
 class Profiles(OnDevice):
     def test_a_profile_times_each_operation(self):
-        out = self.run_program("profile", "--device", self.device(), "--recipe", "mxfp4_h16", "--operations",
+        out = self.run_program("profile", "--device", self.device(), "--recipe", "fp8_amd", "--operations",
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
         self.assertEqual((out.returncode, out.stderr), (0, ""))
         head, classes, operations = out.stdout.split("\n\n")

@@ -32,14 +32,6 @@ class BadArguments(Scratch):
         self.refuse(command[:1] + command[3:], "--out", "is required")
         self.refuse(command[:3] + command[5:], "--data", "no text given")
 
-    def test_negative_wrong_and_unheard_of_numbers(self):
-        """One of each kind of flag. Ranges of each key: config_json_test, config_test, json_test."""
-        for flag, value in (("--steps", "-5"), ("--steps", "1.5"), ("--batch", ""), ("--learning-rate", "nan"), ("--learning-rate", "fast"),
-                            ("--warmup", "1.5"), ("--keep-checkpoints", "0"), ("--head-dim", "3"), ("--rms-norm-eps", "inf"),
-                            ("--stop-at", "0"), ("--threads", "1000000")):
-            with self.subTest(flag=flag, value=value):
-                self.refuse([*self.train_command("out"), flag, value], flag[2:].replace("-", "_").split("_")[-1])
-
     def test_flags_where_flags_were_given(self):
         """And keys where a file was."""
         said = self.refuse(self.train_command("out", num_key_value_heads=3), "--num-key-value-heads: 3 does not divide --num-attention-heads")
@@ -49,13 +41,7 @@ class BadArguments(Scratch):
         self.refuse(["train", "--out", "out", "--data", "text.txt", "--config", "c.json"],
                     "c.json: model.num_key_value_heads: 3 does not divide num_attention_heads")
 
-    def test_sequence_beyond_the_model(self):
-        self.refuse(self.train_command("out", sequence=96), "--sequence: 96")
-
     def test_dimension_that_is_no_multiple_of_32(self):
-        for key, value in (("hidden_size", 48), ("intermediate_size", 80), ("head_dim", 24)):
-            self.refuse(self.train_command("out", schedule="mxfp4", **{key: value}), "mxfp4", "--" + key.replace("_", "-"), "multiple of 32")
-        self.refuse(self.train_command("out", schedule="mxfp4_h16_heal", batch=1, sequence=31), "--batch * --sequence: 31")
         self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
         self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
         self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
@@ -144,13 +130,6 @@ class BadFiles(Scratch):
         self.refuse(self.train_command("out", recipe="nop"), "mini-llama: --recipe: 'nop' is neither")
         self.write("c.json", {"schedule": "nop"})
         self.refuse(self.train_command("out", config="c.json"), "mini-llama: c.json: schedule: 'nop' is neither")
-
-    def test_numbers_that_no_64_bits_hold(self):
-        for flag, value in (("steps", 2**63), ("seed", 2**64), ("memory-limit", "99999999999GiB"), ("threads", 10**20)):
-            self.refuse([*self.train_command("out"), f"--{flag}={value}"], f"--{flag}")
-        self.succeed(*self.train_command("out", seed=2**64 - 1, steps=1))
-        self.refuse(["sample", "--checkpoint", "out", "--seed", 2**64], "--seed", "out of range")
-
 
 class BadCheckpoints(Scratch):
     def damaged(self, name, content):
