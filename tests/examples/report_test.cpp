@@ -243,8 +243,8 @@ TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   const result r =
       report_without_plots({whole("bf16", 5, 2, {1.99, 2.0, 2.01}), whole("x", 5, 2.05, {2.04, 2.05, 2.06}),
                             whole("y", 5, 2.09), whole("z", 5, 2.9)});
-  CHECK(contains(r.html, "bf16 and x differ by 0.0500 nats: not resolved by one seed."));
-  CHECK(contains(r.html, "x and y differ by 0.0400 nats: not resolved by one seed."));
+  CHECK(contains(r.html, "bf16 and x differ by 0.05 nats: not resolved by one seed."));
+  CHECK(contains(r.html, "x and y differ by 0.04 nats: not resolved by one seed."));
   CHECK(count(r.html, "not resolved") == 2);
   CHECK(contains(r.html, "All other neighbours in the order differ by more than what seeds are known to move (0.06"));
   CHECK(contains(r.html, "move by several hundredths of a nat between seeds"));
@@ -300,18 +300,18 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
   CHECK(y["rank"] == 2);
   CHECK(r.summary["seed"] == json{1, 2, 3});
   CHECK(r.table ==
-        "#  arm   recipe  seeds  initial   final    s.d.  final/initial             gap to baseline    best  tokens/s  "
+        "#  arm   recipe  seeds  initial   final    s.d.  final/initial          gap to baseline    best  tokens/s  "
         "relative  status\n"
-        "1  bf16  bf16        3   5.0000  2.1000  0.1000         42.0 %                    baseline  2.1000       200  "
+        "1  bf16  bf16        3   5.0000  2.1000  0.1000         42.0 %                 baseline  2.1000       200  "
         "   1.00x  ok\n"
-        "1  x     x           3   5.0000  2.3000  0.1732         46.0 %  +0.2000 [-0.0484, +0.4484]  2.3000       200  "
+        "1  x     x           3   5.0000  2.3000  0.1732         46.0 %     +0.20 [-0.05, +0.45]  2.3000       200  "
         "   1.00x  ok\n"
-        "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.3100 [+0.2852, +0.3348]  2.4100       200  "
+        "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.310 [+0.285, +0.335]  2.4100       200  "
         "   1.00x  ok\n"
         "Losses in nats per token. Losses are means over seeds; gaps are means over pairs of equal seeds, with their "
         "interval of 95 % (Student's t). Equal ranks: no interval of a difference leaves out zero.\n");
-  CHECK(contains(r.html, "x minus bf16 is +0.2000 [-0.0484, +0.4484] nats over 3 seeds: not resolved."));
-  CHECK(contains(r.html, "y +0.3100 [+0.2852, +0.3348] (3 seeds, s.d. 0.0100)"));
+  CHECK(contains(r.html, "x minus bf16 is +0.20 [-0.05, +0.45] nats over 3 seeds: not resolved."));
+  CHECK(contains(r.html, "y +0.310 [+0.285, +0.335] (3 seeds, s.d. 0.0100)"));
   CHECK(contains(r.html, "means over seeds"));
   CHECK(!contains(r.html, "One seed"));
   CHECK(!contains(r.html, "compare with care"));
@@ -355,6 +355,8 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
   // Over training: the mean over layers 0 and 1 of step 2. Over depth: both layers of step 3, the last.
   CHECK(contains(script, "$sqnr_training_0_0 << END\n1 10.5\n2 20.5\n3 30.5\nEND\n"));
   CHECK(contains(script, "$sqnr_depth_0_0 << END\n0 30\n1 31\nEND\n"));
+  for (const char* linear : {"qkv", "o", "gate-up", "down"})
+    CHECK(contains(script, " title '" + std::string(linear) + "'"));
   CHECK(contains(script, "1.7320508075688772 with lines"));
   if (r.errors.empty()) {
     for (const char* id : {"sqnr_training", "flushed_depth", "saturated_training", "crest_depth", "amax_training",
@@ -375,9 +377,9 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
 
 TEST_CASE("the baseline is bf16, or the first log, or the named arm") {
   const std::vector<log_text> logs = {whole("a", 5, 2.5), whole("bf16", 5, 2)};
-  CHECK(contains(report_without_plots(logs).table, "+0.5000"));
-  CHECK(contains(report_without_plots(logs, "a").table, "-0.5000"));
-  CHECK(contains(report_without_plots({whole("a", 5, 2.5), whole("b", 5, 2)}).table, "-0.5000"));
+  CHECK(contains(report_without_plots(logs).table, "+0.50 "));
+  CHECK(contains(report_without_plots(logs, "a").table, "-0.50 "));
+  CHECK(contains(report_without_plots({whole("a", 5, 2.5), whole("b", 5, 2)}).table, "-0.50 "));
   CHECK(message_of([&] { report_without_plots(logs, "bf61"); }) ==
         "baseline \"bf61\": no such arm; did you mean \"bf16\"? The arms are a and bf16");
 }
@@ -388,11 +390,11 @@ TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {
   CHECK(r.summary["arms"][1]["recipe"] == "mxfp4 -> fp8_delayed @150");
   CHECK(contains(r.html, "heal switched from mxfp4 to fp8_delayed at step 150."));
   CHECK(contains(r.html,
-                 "was +0.0400 nats at the last common evaluation before the switch (step 100) and +0.0200 nats "
+                 "was +0.04 nats at the last common evaluation before the switch (step 100) and +0.02 nats "
                  "at the first after it (step 200)."));
-  CHECK(contains(r.html, "At the end (step 250) it was +0.0100 nats."));
+  CHECK(contains(r.html, "At the end (step 250) it was +0.01 nats."));
   CHECK(contains(r.html,
-                 "Its twin without the switch, mxfp4, ended at +0.0500 nats. The two ends are closer than one "
+                 "Its twin without the switch, mxfp4, ended at +0.05 nats. The two ends are closer than one "
                  "seed resolves."));
   // The loss that the switch record states is a point of the curve.
   CHECK(contains(r.curves, "heal,150,15000,1.94,"));
@@ -443,6 +445,37 @@ TEST_CASE("incomplete, diverged and stopped arms are listed as what they are") {
   CHECK(!contains(r.html, "Every arm learned"));
   CHECK(contains(r.table, "incomplete"));
   CHECK(!contains(r.html, ">nan"));
+}
+
+TEST_CASE("the page names threads once, leaves empty settings out and explains the last evaluation") {
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  const auto paths = put_logs(scratch, {whole("bf16", 5, 2), whole("x", 5, 2.1)});
+  for (const std::string& file : paths) {
+    std::string log = get(file);
+    log.replace(log.find("\"device\":\"cpu\""), 14, "\"device\":\"cpu (2 threads, avx512)\"");
+    log.replace(log.find("\"lr\":0.001"), 10, R"("lr":0.001,"mlperf":"","eval_windows":128,"final_eval_windows":512)");
+    put(file, log);
+  }
+  const result r = report(scratch, paths);
+  CHECK(contains(r.html, "<dd>cpu (2 threads, avx512)</dd>"));
+  CHECK(!contains(r.html, "mlperf ,"));
+  CHECK(contains(r.html, "The last evaluation reads 512 windows of the held-out text, the others 128:"));
+  CHECK(r.html.find("<h2>Plots</h2>") < r.html.find("<h2>What this run says</h2>"));
+}
+
+TEST_CASE("the plot of losses begins where curves can be told apart") {
+  const auto log = [](const std::string& name, double offset) {
+    log_text made(name);
+    for (int i = 0; i < 12; ++i) made.eval(100 * i, 5 - 0.1 * i * (i < 8) - 3 * (i >= 8) - offset * (i > 0));
+    return made.end("ok", 1100, 2 - offset);
+  };
+  for (const auto& [offset, begin] : {std::pair{0.01, "80"}, {0.04, "80"}, {1.0, "0"}}) {
+    const scratch_directory scratch;
+    const path_variable path("/nonexistent");
+    report(scratch, put_logs(scratch, {log("bf16", 0), log("x", offset)}));
+    CHECK(contains(get(scratch / "out/plots.gnuplot"), "set xrange [" + std::string(begin) + ":110]"));
+  }
 }
 
 TEST_CASE("names cannot break out of HTML, CSV, gnuplot or the terminal") {

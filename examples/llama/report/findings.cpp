@@ -18,7 +18,7 @@ namespace {
 constexpr double learning_bar = 0.60;
 
 std::string nats(double value) { return fixed(value, 4) + " nats"; }
-std::string signed_nats(double value) { return signed_fixed(value, 4) + " nats"; }
+std::string signed_nats(double value, int decimals) { return signed_fixed(value, decimals) + " nats"; }
 
 std::string unfinished_text(const arm& a) {
   if (a.status == arm_status::diverged) {
@@ -113,7 +113,8 @@ std::string neighbours(const comparison& c) {
       s += b.name + " minus " + a.name + " is " + estimate_text(*gap) + " nats over " + std::to_string(gap->count) +
            " seeds: not resolved.";
     } else {
-      s += a.name + " and " + b.name + " differ by " + nats(std::fabs(gap->mean)) + ": not resolved by one seed.";
+      s += a.name + " and " + b.name + " differ by " + fixed(std::fabs(gap->mean), gap_decimals(gap->half_width)) +
+           " nats: not resolved by one seed.";
     }
   }
   if (pairs == 0) return "";
@@ -207,16 +208,16 @@ std::string stalls(const comparison& c) {
   return "Gradient norm over quantization noise; below √3 = 1.73 training is expected to stall (arXiv 2505.19115)." + s;
 }
 
-std::string gap_at(const char* what, const difference& d) {
-  return signed_nats(d.value) + " at " + what + " (step " + std::to_string(d.step) + ")";
+std::string gap_at(const char* what, const difference& d, const arm& a) {
+  return signed_nats(d.value, gap_decimals(a)) + " at " + what + " (step " + std::to_string(d.step) + ")";
 }
 
 /// The last difference before the switch and the first after it.
 std::string around_switch(const arm& a, const arm& reference, const switch_point& at) {
   const auto [left, right] = gaps_around_switch(a, reference, at);
   std::vector<std::string> parts;
-  if (!left.empty()) parts.push_back(gap_at("the last common evaluation before the switch", left.back()));
-  if (!right.empty()) parts.push_back(gap_at("the first after it", right.front()));
+  if (!left.empty()) parts.push_back(gap_at("the last common evaluation before the switch", left.back(), a));
+  if (!right.empty()) parts.push_back(gap_at("the first after it", right.front(), a));
   if (parts.empty()) return "The two have no evaluation at a common step around the switch.";
   return "Its gap to " + reference.name + " was " + join(parts) + ".";
 }
@@ -230,13 +231,13 @@ std::string gap_at_end(const arm& a, const arm& reference) {
   const auto curve = gap_curve(a, reference);
   const std::string unfinished = "The two did not both finish after equally many tokens, so there is no gap at the end";
   return curve.empty() ? unfinished + "."
-                       : unfinished + "; it was " + gap_at("their last common evaluation", curve.back()) + ".";
+                       : unfinished + "; it was " + gap_at("their last common evaluation", curve.back(), a) + ".";
 }
 
 /// What was left of the gap, at the first evaluation behind the switch.
-std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::int64_t steps) {
+std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::int64_t steps, int decimals) {
   const difference &before = gaps.before.back(), &after = gaps.after.front();
-  return signed_nats(before.value) + " before the switch, " + signed_nats(after.value) + " " +
+  return signed_nats(before.value, decimals) + " before the switch, " + signed_nats(after.value, decimals) + " " +
          std::to_string(after.step - switch_step) + " steps (" +
          fixed(100.0 * static_cast<double>(after.step - switch_step) / static_cast<double>(steps), 1) +
          " % of the run) behind it";
@@ -247,7 +248,7 @@ std::string shape(const arm& a, const arm& reference) {
   const switch_point& at = a.switches.back();
   const gaps_around gaps = gaps_around_switch(a, reference, at);
   if (gaps.before.empty() || gaps.after.empty()) return "";
-  std::string s = "Shape of healing: " + left_of_gap(gaps, at.step + at.spread, a.step);
+  std::string s = "Shape of healing: " + left_of_gap(gaps, at.step + at.spread, a.step, gap_decimals(a));
   if (!(gaps.before.back().value > 0)) {
     s += "; before the switch there was no gap above zero, so nothing to heal";
   } else if (a.seeds.size() == 1 && gaps.before.back().value < one_seed_resolution) {
@@ -263,7 +264,7 @@ std::string published_healing(const comparison& c) {
   return "Published, of another model: AMD's Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step " +
          std::to_string(amd_switch_step) + " of " + std::to_string(amd_run_steps) +
          ", mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): " +
-         left_of_gap(gaps, amd_switch_step, amd_run_steps) + ". Only the shape can be compared.";
+         left_of_gap(gaps, amd_switch_step, amd_run_steps, 4) + ". Only the shape can be compared.";
 }
 
 std::string healing(const comparison& c, const arm& a) {

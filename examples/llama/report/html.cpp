@@ -18,7 +18,7 @@ constexpr const char* style_sheet = R"(
   :root { --page: #14171a; --text: #e4e7eb; --soft: #a0a9b4; --line: #363c44; --band: #1c2025; --mark: #1d2b36; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 66rem; background: var(--page); color: var(--text);
+body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 74rem; background: var(--page); color: var(--text);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0.5rem 0 1rem; }
 h2 { font-size: 1.2rem; margin: 2.4rem 0 0.8rem; padding-bottom: 0.3rem; border-bottom: 1px solid var(--line); }
@@ -29,10 +29,10 @@ dd { margin: 0; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
 caption { text-align: left; color: var(--soft); padding-bottom: 0.6rem; }
-th, td { padding: 0.4rem 0.6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
+th, td { padding: 0.4rem 0.5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
-th.name { text-align: left; font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
+th.name { text-align: left; font-weight: 600; white-space: normal; overflow-wrap: anywhere; min-width: 11rem; }
 th.name small { display: block; font-weight: 400; color: var(--soft); }
 tr.baseline th, tr.baseline td { background: var(--mark); }
 figure { margin: 1.2rem 0 2rem; }
@@ -82,7 +82,7 @@ std::string section_text(const comparison& c, const char* section) {
   std::string s;
   if (!values.is_object()) return s;
   for (const auto& [key, value] : values.items()) {
-    if (value.is_structured() || value.is_null()) continue;
+    if (value.is_structured() || value.is_null() || value == "") continue;
     s += (s.empty() ? "" : ", ") + key + " " + plain(value);
   }
   return s;
@@ -90,6 +90,12 @@ std::string section_text(const comparison& c, const char* section) {
 
 std::string both(const std::string& first, const std::string& second) {
   return second.empty() ? first : first + " (" + second + ")";
+}
+
+/// A CPU's description has its threads.
+std::string device_text(const comparison& c) {
+  const std::string device = field_text(c, "device");
+  return device.find(" threads") != device.npos ? device : both(device, field_text(c, "threads") + " threads");
 }
 
 std::string trained(const comparison& c) {
@@ -111,7 +117,7 @@ std::string trained(const comparison& c) {
          row("Trained on", amount) + row("Settings", both(base.name, section_text(c, "train"))) +
          row(has_several_seeds(c) ? "Seeds" : "Seed", field_text(c, "seed")) +
          row("Version", both(field_text(c, "version"), "commit " + field_text(c, "commit"))) +
-         row("Device", both(field_text(c, "device"), field_text(c, "threads") + " threads")) +
+         row("Device", device_text(c)) +
          row("Compiler", field_text(c, "compiler")) + "</dl>\n";
 }
 
@@ -120,9 +126,10 @@ std::string table(const comparison& c) {
       "<div class=\"scroll\" role=\"region\" aria-label=\"Ranked table\" tabindex=\"0\">\n<table>\n<caption>"
       "Arms by final validation loss, in nats per token (bits per byte is nats / ln 2 where a token is a "
       "byte). The gap is to " +
-      escape_html(c.base().name) + ". " + escape_html(table_note(c)) + "</caption>\n<thead><tr>";
-  for (const char* head : {"Rank", "Arm", "Seeds", "Initial", "Final", "S.d. over seeds", "Bits per byte",
-                           "Final / initial", "Gap to baseline", "Best", "Tokens/s", "Relative", "Status"}) {
+      escape_html(c.base().name) + ". " + escape_html(table_note(c)) + " " + escape_html(windows_note(c)) +
+      " arms.csv has more columns.</caption>\n<thead><tr>";
+  for (const char* head : {"Rank", "Arm", "Seeds", "Final", "S.d. over seeds", "Bits per byte", "Gap to baseline",
+                           "Best", "Tokens/s", "Status"}) {
     s += std::string("<th scope=\"col\"") + (std::string_view(head) == "Arm" ? " class=\"name\">" : ">") + head +
          "</th>";
   }
@@ -137,11 +144,9 @@ std::string table(const comparison& c) {
     s += element("td", p.rank > 0 ? std::to_string(p.rank) : none);
     s += "<th scope=\"row\" class=\"name\">" + escape_html(a.name) + small + "</th>";
     for (const std::string& cell :
-         {seeds_text(a), fixed(a.initial_loss, 4), fixed(a.final_loss, 4),
-          p.final ? fixed(p.final->deviation, 4) : none, a.final_loss ? fixed(*a.final_loss / ln2, 4) : none,
-          p.ratio ? fixed(100 * *p.ratio, 1) + " %" : none, gap_text(p, i == c.baseline), fixed(a.best_loss, 4),
-          fixed(tokens_per_second(a), 0), p.speed ? fixed(*p.speed, 2) + " ×" : none,
-          std::string(status_text(a.status))}) {
+         {seeds_text(a), fixed(a.final_loss, 4), p.final ? fixed(p.final->deviation, 4) : none,
+          a.final_loss ? fixed(*a.final_loss / ln2, 4) : none, gap_text(p, i == c.baseline), fixed(a.best_loss, 4),
+          fixed(tokens_per_second(a), 0), std::string(status_text(a.status))}) {
       s += element("td", escape_html(cell));
     }
     s += "</tr>\n";
@@ -232,14 +237,15 @@ std::string html_page(const comparison& c, const std::vector<plot>& plots, const
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\">\n<title>" +
       name + "</title>\n<style>" + style_sheet + "</style>\n</head>\n<body>\n<main>\n<h1>" + name + "</h1>\n";
-  s += "<section>\n<h2>What was trained</h2>\n" + trained(c) + "</section>\n";
+  s += "<section>\n<h2>Ranking</h2>\n" + table(c) + "</section>\n";
+  s += "<section>\n<h2>Plots</h2>\n" + figures(plots, false) + "</section>\n";
   s += "<section>\n<h2>What this run says</h2>\n";
   for (const std::string& paragraph : findings(c)) s += element("p", escape_html(paragraph)) + "\n";
-  s += "</section>\n<section>\n<h2>Ranking</h2>\n" + table(c) + "</section>\n";
-  s += "<section>\n<h2>Plots</h2>\n" + figures(plots, false) + "</section>\n";
+  s += "</section>\n";
   if (std::any_of(plots.begin(), plots.end(), [](const plot& p) { return p.statistics; })) {
     s += "<section>\n<h2>Quantization</h2>\n" + figures(plots, true) + "</section>\n";
   }
+  s += "<section>\n<h2>What was trained</h2>\n" + trained(c) + "</section>\n";
   s += "<section>\n<h2>Effective recipes</h2>\n" + recipes(c) + "</section>\n";
   return s + "</main>\n</body>\n</html>\n";
 }

@@ -233,10 +233,16 @@ std::string fixed(const maybe& value, int digits);
 /// With an explicit sign; a value that rounds to zero is "0.0000".
 std::string signed_fixed(double value, int digits);
 std::string gap_text(const standing& s, bool is_baseline);
-/// "+0.0123", or with several seeds "+0.0123 [+0.0100, +0.0146]".
+/// Decimals of a gap: two for one seed, otherwise the two first ones of the interval's half width.
+int gap_decimals(const maybe& half_width);
+/// Decimals of a point of a gap's curve, which has no interval.
+int gap_decimals(const arm& a);
+/// "+0.01", or with several seeds "+0.0123 [+0.0100, +0.0146]".
 std::string estimate_text(const estimate& e);
 /// How many seeds, and what of them; "1", "3", "2 of 3".
 std::string seeds_text(const arm& a);
+/// A sentence where the last evaluation reads another number of windows than those of the curves; "" otherwise.
+std::string windows_note(const comparison& c);
 /// What ranks and brackets mean, for tables.
 std::string table_note(const comparison& c);
 /// Shortest text that reads back as the same number; empty for nothing.

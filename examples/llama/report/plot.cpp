@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 #include "report/plot_parts.hpp"
 #include "report/published.hpp"
@@ -27,16 +28,25 @@ namespace {
 /// Okabe and Ito's palette without its yellow and black, which vanish on a light and on a dark page.
 constexpr std::array<const char*, 6> palette = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"};
 constexpr std::array<int, 5> markers = {7, 5, 9, 13, 11};
+constexpr const char* published_color = "#6A3D9A";
 
 }  // namespace
 
+std::string color_text(const series& s) {
+  const char* const color = s.is_published  ? published_color
+                            : s.is_baseline ? baseline_color
+                                            : palette[s.color % palette.size()];
+  return " lc rgb '" + std::string(color) + "'";
+}
+
 std::string style(const series& s) {
-  const std::string color = s.is_baseline ? baseline_color : palette[s.color % palette.size()];
   const std::size_t turn = s.color / palette.size();
-  const int dash = s.is_baseline ? 1 : static_cast<int>(1 + turn % 4);
-  const int marker = s.is_baseline ? 7 : markers[(s.color + turn) % markers.size()];
-  return "with linespoints lw 1.8 ps 0.55 pt " + std::to_string(marker) + " dt " + std::to_string(dash) + " lc rgb '" +
-         color + "'";
+  int dash = s.is_baseline ? 1 : static_cast<int>(1 + turn % 4);
+  int marker = s.is_baseline ? 7 : markers[(s.color + turn) % markers.size()];
+  if (s.is_published) dash = 2;
+  if (s.linear >= 0) dash = 1 + s.linear, marker = markers[static_cast<std::size_t>(s.linear) % markers.size()];
+  return "with linespoints lw 1.8 ps 0.55 pt " + std::to_string(marker) + " dt " + std::to_string(dash) +
+         color_text(s);
 }
 
 std::size_t color_of(const comparison& c, const arm& a) { return a.index - (a.index > c.base().index ? 1 : 0); }
@@ -160,6 +170,27 @@ std::string outside_text(const std::vector<series>& all, range x, range y) {
 
 bool finished(const arm& a) { return a.status == arm_status::ok || a.status == arm_status::stopped; }
 
+/// The tokens from which on the curves can be told apart: later losses span at most ten times the largest difference
+/// between two arms. The last third of the evaluations stays in any case; 0 for a single arm.
+double tokens_where_arms_differ(const comparison& c) {
+  std::map<std::int64_t, std::vector<double>> losses;
+  for (const arm& a : c.arms) {
+    for (const eval_point& e : a.evals) {
+      if (finished(a) && e.loss && e.tokens) losses[*e.tokens].push_back(*e.loss);
+    }
+  }
+  std::erase_if(losses, [](const auto& at) { return at.second.size() < 2; });
+  if (losses.empty()) return 0;
+  double low = 1e300, high = -1e300, difference = 0, from = 0;
+  std::size_t later = 0;
+  for (auto at = losses.rbegin(); at != losses.rend(); ++at, ++later) {
+    const auto [least, most] = std::minmax_element(at->second.begin(), at->second.end());
+    low = std::min(low, *least), high = std::max(high, *most), difference = std::max(difference, *most - *least);
+    if (later < 2 || 3 * later < losses.size() || high - low <= 10 * difference) from = static_cast<double>(at->first);
+  }
+  return from;
+}
+
 void add_loss_plot(const comparison& c, std::vector<plot>& plots) {
   double most = 1;
   for (const arm& a : c.arms)
@@ -169,13 +200,14 @@ void add_loss_plot(const comparison& c, std::vector<plot>& plots) {
                                 : unit == 1e6 ? " (millions)"
                                 : unit == 1e3 ? " (thousands)"
                                               : "";
+  const double begin = tokens_where_arms_differ(c), from = begin < most ? begin : 0;
   std::vector<series> all;
   std::vector<double> framed;
   for (std::size_t i = 0; i < c.arms.size(); ++i) {
     const arm& a = c.arms[i];
     series s{a.name, color_of(c, a), i == c.baseline, {}};
     for (const eval_point& e : a.evals) {
-      if (!e.loss || !e.tokens) continue;
+      if (!e.loss || !e.tokens || static_cast<double>(*e.tokens) < from) continue;
       s.points.push_back({static_cast<double>(*e.tokens) / unit, *e.loss});
       // A diverged arm must not squeeze the others into a line.
       if (finished(a) || !a.initial_loss || *e.loss <= 1.1 * *a.initial_loss) framed.push_back(*e.loss);
@@ -183,10 +215,12 @@ void add_loss_plot(const comparison& c, std::vector<plot>& plots) {
     if (!s.points.empty()) all.push_back(std::move(s));
   }
   if (all.empty()) return;
-  const range x{0, most / unit};
+  const range x{from / unit, most / unit};
   const range y = padded(framed, false);
   plots.push_back({"val_loss", "Validation loss",
-                   "Validation loss against training tokens, all arms." + outside_text(all, x, y),
+                   "Validation loss against training tokens, all arms" +
+                       std::string(from > 0 ? ", from where they can be told apart (curves.csv has all)." : ".") +
+                       outside_text(all, x, y),
                    frame("Validation loss", "training tokens" + unit_text, "validation loss (nats per token)", x, y) +
                        plot_blocks("loss", all),
                    "", data_blocks("loss", all)});
@@ -277,10 +311,9 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
   std::vector<series> all;
   std::vector<double> framed;
   std::string scales;
-  const auto add = [&](const std::string& title, std::size_t color, bool published, const healing_shape& shape) {
-    scales += (scales.empty() ? "" : "; ") + title + ": " +
-              (shape.missing.empty() ? signed_fixed(shape.before, 4) : shape.missing);
-    series s{title, color, published, {}};
+  const auto add = [&](series s, int decimals, const healing_shape& shape) {
+    scales += (scales.empty() ? "" : "; ") + s.title + ": " +
+              (shape.missing.empty() ? signed_fixed(shape.before, decimals) : shape.missing);
     for (const shape_point& p : shape.points) {
       if (std::fabs(p.time) > 0.4) continue;
       s.points.push_back({p.time, p.gap});
@@ -298,10 +331,12 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
     shape.missing = "no arm to compare";
     if (p.reference != nullptr)
       shape = measure_shape(gaps_around_switch(a, *p.reference, at), at.step + at.spread, last_step(c));
-    add(a.name, color_of(c, a), &a == &c.base(), shape);
+    add({a.name, color_of(c, a), &a == &c.base(), {}}, gap_decimals(a), shape);
   }
   if (!healed) return;
-  add("AMD, Llama 2 70B LoRA", 0, true, measure_shape(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
+  series amd{"AMD, Llama 2 70B LoRA", 0, false, {}};
+  amd.is_published = true;
+  add(amd, 4, measure_shape(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
   plots.push_back({"healing_shape", "Shape of healing, beside AMD's",
                    "Gap to the arm of the recipe switched to, as a share of the magnitude of the last gap before the "
                    "(last) switch, against time since the switch as a share of the run. These gaps, in nats: " +

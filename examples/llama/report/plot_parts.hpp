@@ -17,6 +17,8 @@ struct series {
   std::size_t color = 0;
   bool is_baseline = false;
   std::vector<xy> points;
+  int linear = -1;            ///< of a depth plot: which linear layer, shown by marker and dash
+  bool is_published = false;  ///< of another model
 };
 
 struct range {
@@ -26,6 +28,8 @@ struct range {
 
 inline constexpr const char* baseline_color = "#7A7A7A";
 
+/// " lc rgb '#0072B2'".
+std::string color_text(const series& s);
 /// Line, marker and colour.
 std::string style(const series& s);
 /// Colours go to the arms other than the baseline, in the order of the logs.

@@ -89,20 +89,20 @@ std::vector<xy> over_training(const arm& a, const filter& wanted, const char* ke
   return means.points();
 }
 
-/// The last observed step; a layer's four linear layers follow each other at quarters. Of several matrices (of adapters
-/// beside one layer) the mean.
-std::vector<xy> over_depth(const arm& a, const filter& wanted, const char* key) {
-  const auto place = [](const std::string& linear) {
-    constexpr const char* order[] = {"qkv", "o", "gate_up", "down"};
-    return static_cast<double>(std::find(std::begin(order), std::end(order), linear) - std::begin(order)) / 4;
-  };
+/// The four linear layers of a decoder layer, in statistics.jsonl and in the legend.
+constexpr struct {
+  const char *name, *title;
+} linears[] = {{"qkv", "qkv"}, {"o", "o"}, {"gate_up", "gate-up"}, {"down", "down"}};
+
+/// One linear layer at the last observed step, by decoder layer. Of several matrices (adapters) the mean.
+std::vector<xy> over_depth(const arm& a, const filter& wanted, const char* key, const char* linear) {
   std::int64_t last = -1;
   for (const observation& o : a.observations) last = wanted(o) ? std::max(last, o.step) : last;
   means_by_x means;
   for (const observation& o : a.observations) {
     const auto at = o.numbers.find(key);
-    if (o.step != last || !o.layer || !wanted(o) || at == o.numbers.end()) continue;
-    means.add(static_cast<double>(*o.layer) + place(o.linear), at->second);
+    if (o.step != last || !o.layer || o.linear != linear || !wanted(o) || at == o.numbers.end()) continue;
+    means.add(static_cast<double>(*o.layer), at->second);
   }
   return means.points();
 }
@@ -111,13 +111,15 @@ panel make_panel(const comparison& c, const std::string& title, const filter& wa
                  bool of_own_gemm = true) {
   panel p{title, {}, f.log_scale, false};
   for (const arm& a : c.arms) {
-    series s{a.name, color_of(c, a), &a == &c.base(), {}};
-    s.points = depth ? over_depth(a, wanted, f.key) : over_training(a, wanted, f.key);
-    if (f.log_scale) std::erase_if(s.points, [](const xy& q) { return !(q.y > 0); });
-    if (s.points.empty()) continue;
-    const bool has_line = std::string_view(f.key) == "norm_to_noise" && !(of_own_gemm && trains_adapters(a));
-    p.marks_stall = p.marks_stall || has_line;
-    p.all.push_back(std::move(s));
+    for (int linear = depth ? 0 : -1; linear < (depth ? static_cast<int>(std::size(linears)) : 0); ++linear) {
+      series s{a.name, color_of(c, a), &a == &c.base(), {}, linear};
+      s.points = depth ? over_depth(a, wanted, f.key, linears[linear].name) : over_training(a, wanted, f.key);
+      if (f.log_scale) std::erase_if(s.points, [](const xy& q) { return !(q.y > 0); });
+      if (s.points.empty()) continue;
+      const bool has_line = std::string_view(f.key) == "norm_to_noise" && !(of_own_gemm && trains_adapters(a));
+      p.marks_stall = p.marks_stall || has_line;
+      p.all.push_back(std::move(s));
+    }
   }
   return p;
 }
@@ -156,7 +158,7 @@ plot make_plot(const comparison& c, const std::string& id, const std::string& ti
       "set grid lt 1 lw 0.6 lc rgb '#B0808080'\nunset key\nset multiplot layout " +
       std::string(panels.size() > 3 ? "2,4" : "1,4") + " columnsfirst title " + gnuplot_string(title) +
       " font ',15'\nset xlabel '" + (depth ? "decoder layer" : "training step") + "'\nset xrange [" + exact(x.low) +
-      ":" + exact(x.high) + "]\n";
+      ":" + exact(x.high) + "]\n" + (depth && x.high <= 8 ? "set xtics 1\n" : "");
   for (std::size_t i = 0; i < panels.size(); ++i) {
     const std::string block = id + "_" + std::to_string(i) + "_";
     made.data += data_blocks(block, panels[i].all);
@@ -166,10 +168,15 @@ plot make_plot(const comparison& c, const std::string& id, const std::string& ti
   for (const arm& a : c.arms) {
     if (!a.observations.empty()) legend.push_back({a.name, color_of(c, a), &a == &c.base(), {}});
   }
+  for (int linear = 0; depth && linear < static_cast<int>(std::size(linears)); ++linear) {
+    legend.push_back({linears[linear].title, 0, true, {}, linear});
+  }
   s += "unset border\nunset tics\nunset grid\nunset title\nunset xlabel\nunset logscale y\nset xrange [0:1]\n"
        "set yrange [0:1]\nset key left center vertical Left reverse noenhanced samplen 2 spacing 1.25\nplot ";
   for (std::size_t i = 0; i < legend.size(); ++i) {
-    s += (i > 0 ? ", \\\n  " : "") + std::string("NaN ") + style(legend[i]) + " title " +
+    const bool color_alone = depth && legend[i].linear < 0;  // markers say which linear layer
+    s += (i > 0 ? ", \\\n  " : "") + std::string("NaN ") +
+         (color_alone ? "with lines lw 1.8" + color_text(legend[i]) : style(legend[i])) + " title " +
          gnuplot_string(legend_name(legend[i].title));
   }
   made.script = s + "\nunset multiplot\n";
@@ -181,7 +188,7 @@ std::string plot_id(const char* figure_id, bool depth) {
 }
 
 std::string where(bool depth) {
-  return depth ? " at each linear layer (query-key-value, output, gate-up, down) in the last observed step"
+  return depth ? " by decoder layer in the last observed step, a line for each linear layer"
                : " over training, means over the decoder layers' linear layers";
 }
 

@@ -35,10 +35,19 @@ std::string gap_text(const standing& s, bool is_baseline) {
   return estimate_text(*s.gap);
 }
 
+int gap_decimals(const maybe& half_width) {
+  if (!half_width) return 2;
+  return *half_width > 0 ? std::clamp(1 - static_cast<int>(std::floor(std::log10(*half_width))), 1, 6) : 4;
+}
+
+int gap_decimals(const arm& a) { return a.seeds.size() > 1 ? 3 : 2; }
+
 std::string estimate_text(const estimate& e) {
-  if (!e.half_width) return signed_fixed(e.mean, 4);
-  return signed_fixed(e.mean, 4) + " [" + signed_fixed(e.mean - *e.half_width, 4) + ", " +
-         signed_fixed(e.mean + *e.half_width, 4) + "]";
+  const int decimals = gap_decimals(e.half_width);
+  const std::string mean = signed_fixed(e.mean, decimals);
+  if (!e.half_width) return mean;
+  return mean + " [" + signed_fixed(e.mean - *e.half_width, decimals) + ", " +
+         signed_fixed(e.mean + *e.half_width, decimals) + "]";
 }
 
 std::string seeds_text(const arm& a) {
@@ -46,6 +55,17 @@ std::string seeds_text(const arm& a) {
       std::count_if(a.seeds.begin(), a.seeds.end(), [](const seed_result& s) { return s.final_loss.has_value(); }));
   const std::string all = std::to_string(a.seeds.size());
   return done == a.seeds.size() || a.seeds.size() == 1 ? all : std::to_string(done) + " of " + all;
+}
+
+std::string windows_note(const comparison& c) {
+  const json config = c.base().start.value("config", json::object());
+  const json train = config.is_object() ? config.value("train", json::object()) : json::object();
+  if (!train.is_object()) return "";
+  const json last = train.value("final_eval_windows", json()), others = train.value("eval_windows", json());
+  if (!last.is_number_integer() || !others.is_number_integer() || last == others) return "";
+  return "The last evaluation reads " + grouped(last.get<std::int64_t>()) +
+         " windows of the held-out text, the others " + grouped(others.get<std::int64_t>()) +
+         ": a curve's last point and the final loss differ by these windows.";
 }
 
 std::string table_note(const comparison& c) {
