@@ -335,16 +335,6 @@ class Results(Scratch):
         self.succeed("train", "--config", "file/config.json", "--out", "again")
         self.assert_same_checkpoint("file", "again")
 
-    def test_shape_from_a_hugging_face_config(self):
-        self.train("flags")
-        config = json.loads((self.checkpoint("flags") / "config.json").read_text())
-        self.assertEqual(config["architectures"], ["LlamaForCausalLM"])
-        self.assertEqual((config["model_type"], config["head_dim"]), ("llama", 32))
-        self.write("hf.json", {**config, "transformers_version": "4.40.0", "use_cache": True, "bos_token_id": 1})
-        self.succeed("train", "--out", "hf", "--data", "text.txt", "--model-config", "hf.json", "--steps", 8,
-                     *as_flags(TRAIN))
-        self.assert_same_checkpoint("flags", "hf")
-
     def test_recipe_file(self):
         self.train("preset", schedule="mxfp4", name="arm")
         effective = records(self.folder / "preset/log.jsonl", "start")[0]["schedule"][0]["recipe"]

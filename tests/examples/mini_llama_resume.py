@@ -359,22 +359,6 @@ class Resume(Runs):
                         said = self.refuse(command, *what.split(), "; the one before it: " + (flag and flag + " "))
                         self.assertTrue(said.strip().endswith(older), said)
 
-    def test_the_configuration_of_adapters(self):
-        self.train("base", "--stop-at", 2, **self.OPTIONS)
-        self.train("made", "--init", "base", "--lora-rank", 4, "--stop-at", 4, **self.OPTIONS)
-        newest = self.checkpoint("run", 4)
-        for key, value in ((None, None), ("r", 8), ("use_rslora", True), ("target_modules", ["q_proj"])):
-            shutil.rmtree(self.folder / "run", ignore_errors=True)
-            shutil.copytree(self.folder / "made", self.folder / "run")
-            path = newest / "adapter_config.json"
-            path.write_text(json.dumps({**json.loads(path.read_text()), key: value}) if key else "{")
-            named = "lora_alpha" if key == "use_rslora" else key or ""
-            for command, flag in ((["train", "--resume", "run"], "--resume"), (["eval", "--checkpoint", "run"], "--checkpoint"),
-                                  (["eval", "--checkpoint", "base", "--adapter", "run"], "--adapter")):
-                with self.subTest(key=key, command=command):
-                    said = self.refuse(command, "step-000000004/adapter_config.json", named, f"; the one before it: {flag} ")
-                    self.assertTrue(said.strip().endswith("run/checkpoints/step-000000002"), said)
-
     def test_a_checkpoint_without_its_files_is_none_that_begins_again(self):
         self.train("made", "--stop-at", 4, **self.OPTIONS)
         newest, older = self.checkpoint("run", 4), self.checkpoint("run", 2)
@@ -407,30 +391,6 @@ class Resume(Runs):
         (self.folder / "latest").symlink_to("whole/checkpoints/step-000000004")
         for start in ("latest", "whole/checkpoints/step-000000004"):
             self.refuse(["train", "--resume", start, "--out", "run"], "run/", "another run")
-
-    def test_without_a_checkpoint_it_begins_again(self):
-        self.unbroken(checkpoint_every=0)
-        options = {**self.OPTIONS, "checkpoint_every": 0}
-        self.train("run", **options)
-        shutil.rmtree(self.folder / "run/checkpoints")
-        log = self.folder / "run/log.jsonl"
-        log.write_text("".join(log.read_text().splitlines(True)[:5]))
-        self.succeed("train", "--resume", "run")
-        self.assert_like_unbroken()
-
-    def test_into_another_directory(self):
-        self.unbroken()
-        self.train("parts", "--stop-at", 3, **self.OPTIONS)
-        resume = ["train", "--resume", "parts", "--out", "run"]
-        for number in (1, 20, 80):
-            shutil.rmtree(self.folder / "run", ignore_errors=True)
-            self.with_faults(resume, FAULTS_KILL_AT=number)
-            begun = self.checkpoint("run", 3).exists() or self.checkpoint("run", 6).exists()
-            self.succeed(*(["train", "--resume", "run"] if begun else resume))
-            self.assertEqual(tree_of(self.checkpoint("run", 6)), tree_of(self.checkpoint("whole", 6)))
-            self.assertEqual(list((self.folder / "run").rglob(".*")), [])
-        self.succeed("report", "run", "--out", "report")
-
 
 if __name__ == "__main__":
     mini_llama.main(__doc__, "FAULTS")

@@ -290,14 +290,6 @@ class RightDumps(Program):
         for arguments in (fixed[:-1], (*fixed, "stochastic"), (*fixed, "nearest_even", "--quantizer", "primus")):
             self.assertIn(self.call(*arguments).returncode, (0, 1), arguments)
 
-    def test_a_code_a_byte(self):
-        path = self.make("--quantizer", "te_rocm")
-        tensors = load(path)
-        _, (rows, columns), data = tensors["codes"]
-        tensors["codes"] = ("U8", [rows, 2 * columns], bytes(n for byte in data for n in (byte & 15, byte >> 4)))
-        write_safetensors(path, tensors)
-        self.same("--quantizer", "te_rocm", "--format", "mxfp4", "--input", path)
-
     def test_other_bits_of_a_code_a_byte(self):
         """Every byte is compared: a code has 4 bits, or 6, and those above are 0."""
         for blocks, bits, above in (("mxfp4", 4, 0x30), ("mxfp6_e2m3", 6, 0x80)):
@@ -437,24 +429,6 @@ class UnknownWords(Program):
         self.changed("scales", self.good["scales"][2])
         out = self.differs("scale: ", *self.check, "--policy", "primus")
         self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
-
-    def test_signs_of_zero_nibbles_and_layouts(self):
-        codes = self.good["codes"][2]
-        zeros = bytes(byte ^ 8 if byte & 7 == 0 else byte for byte in codes)
-        self.changed("codes", zeros)
-        self.assertEqual([kind for kind, _ in self.kinds(self.differs("codes: ", *self.check))], ["code: sign of zero"])
-        self.changed("codes", bytes((byte << 4 | byte >> 4) & 255 for byte in codes))
-        self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
-        for option, placed, unit in (("--code-placement", "codes in aiter_data_16x16", "codes"),
-                                     ("--scale-placement", "scales in nvidia_scale_128x4", "bytes")):
-            path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--m", 128, option,
-                             placed.split()[-1])
-            out = self.differs("blocks differ", *self.check[:-1], path)
-            found = re.findall(r"layout: (.*): (\d+)\n", out)
-            self.assertEqual([name for name, _ in found], [f"{placed} ({unit})"])
-            if unit == "codes":  # all that differs under the right scales, of which the right order leaves nothing
-                self.assertIn(f"(0 scales, {found[0][1]} of 32768 codes)", out)
-            self.same(*self.check[:-1], path, option, placed.split()[-1])
 
     def test_words_of_columns_lie_as_the_source_does(self):
         """Words of zeros and of ones, by what a seed's words did to each element, make a dump's rows, and its transpose's columns."""
