@@ -59,7 +59,8 @@ def run_page(page, text, root, build, folder):
     no_plots.chmod(0o755)
     programs = [str(folder), *(str(build / "examples" / name) for name in ("llama", "validate"))]
     environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8",
+    (folder / "page.sh").write_text(script, encoding="utf-8")
+    done = subprocess.run(["bash", "-e", "page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8",
                           errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     *printed, rest = done.stdout.split("\036")
     if done.returncode != 0:
@@ -98,6 +99,7 @@ def broken_links(root, page):
 
 
 def main(root, build, chosen, write):
+    sys.stdout.reconfigure(errors="replace")
     guide = [root / "README.md", *sorted((root / "docs/guide").glob("*.md"))]
     faults = [] if chosen else [fault for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "gpu").rglob("*.md")]
                                 for fault in broken_links(root, page)]
