@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of gpu/nn as a share of the device's copy bandwidth, measured in the same run: medians of launches, random
-// data. The bytes are those that the operation has to move: each input once, each output once. Two shares: of the rate
-// of a copy of 512 MiB, and of the time of a copy that moves as many bytes, which has a launch's fixed time as well.
-// usage: gpu-layers [REPEATS]; exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
+// Kernels of gpu/nn as a share of the device's copy rate in the same run. Medians of launches, random data. Bytes count
+// each input and each output once. The first share refers to a copy of 512 MiB, the second to a copy of as many bytes,
+// which includes the fixed time of a launch.
+// usage: gpu-layers [REPEATS]
+// exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
 #include "timing.hpp"
@@ -14,7 +15,7 @@ namespace {
 
 int repeats = 0;
 
-/// The device's copy, of 512 MiB and of less.
+/// Rates of the device's copies: of 512 MiB, and of fewer bytes.
 class copies {
  public:
   static constexpr index_t largest = index_t{1} << 29;
@@ -29,7 +30,7 @@ class copies {
     std::printf("%-32s %-34s %12s %11s %9s %9s\n", "", "", "", "", "of 512 MiB", "of as much");
   }
   double rate() const { return rate_; }  ///< bytes a microsecond
-  /// Of a copy that moves `bytes`, at most what the largest moves.
+  /// Rate of a copy that moves `bytes`, or of the largest copy if they are more.
   double rate_of(double bytes) {
     const auto size = static_cast<index_t>(bytes / 2) / 16 * 16;
     if (size >= largest) return rate_;
@@ -61,7 +62,7 @@ __global__ void to_floats(const std::uint16_t* from, float* to, index_t count) {
   }
 }
 
-/// `count` random numbers of a storage.
+/// `count` random numbers of `type`.
 struct numbers : device_bytes {
   numbers(nn::dtype type, index_t count) : device_bytes(count * nn::size_of(type)) {
     const device_bytes narrow(2 * count);
@@ -74,7 +75,7 @@ struct numbers : device_bytes {
   float* floats() const { return reinterpret_cast<float*>(data); }
 };
 
-/// Both orientations of MXFP4 with H16, as training's operands: bytes() for each element.
+/// MXFP4 with H16 in both orientations, as in training.
 struct operands {
   operands(index_t rows, index_t cols)
       : codes{device_bytes(rows * cols / 2), device_bytes(rows * cols / 2)},
@@ -96,8 +97,8 @@ std::string text(const char* format, index_t a, index_t b, nn::dtype type) {
 
 void norms(index_t rows, index_t cols, nn::dtype type) {
   const index_t n = rows * cols;
-  const numbers x(type, n), branch(type, n), y(type, n), sum(type, n), gain(nn::dtype::fp32, cols), rstd(nn::dtype::fp32, rows),
-      dgain(nn::dtype::fp32, cols);
+  const numbers x(type, n), branch(type, n), y(type, n), sum(type, n), gain(nn::dtype::fp32, cols);
+  const numbers rstd(nn::dtype::fp32, rows), dgain(nn::dtype::fp32, cols);
   const std::size_t bytes = gpu::rmsnorm_backward_workspace_bytes(rows, cols);
   const device_bytes room(static_cast<index_t>(bytes));
   const auto view = [&](const numbers& t) { return nn::dense_tensor(t.data, type, {rows, cols}); };
@@ -116,11 +117,12 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
   measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] { return gpu::residual_norm(args, {}); });
   args.y = {};
   const operands q(rows, cols);
-  measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + operands::bytes_of_element * static_cast<double>(n),
+  const double blocks = operands::bytes_of_element * static_cast<double>(n);
+  measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + blocks,
           [&] { return gpu::residual_norm_quantize(args, mxfp4, q.output(0), q.output(1), {}); });
   measure("RMSNorm backward with gain", shape.c_str(), 4 * element, [&] {
-    return gpu::rmsnorm_backward(view(branch), view(x), gain.floats(), rstd.floats(), view(y), dgain.floats(), room.data,
-                                 bytes, {});
+    return gpu::rmsnorm_backward(view(branch), view(x), gain.floats(), rstd.floats(), view(y), dgain.floats(),
+                                 room.data, bytes, {});
   });
 }
 
@@ -145,7 +147,8 @@ void swiglu(index_t rows, index_t cols, nn::dtype type) {
 void rope(index_t seq, index_t head_dim, nn::dtype type) {
   constexpr index_t batch = 4, heads = 32, kv_heads = 8;
   const index_t width = (heads + 2 * kv_heads) * head_dim, rows = batch * seq;
-  const numbers qkv(type, rows * width), cosine(nn::dtype::fp32, seq * head_dim / 2), sine(nn::dtype::fp32, seq * head_dim / 2);
+  const numbers qkv(type, rows * width);
+  const numbers cosine(nn::dtype::fp32, seq * head_dim / 2), sine(nn::dtype::fp32, seq * head_dim / 2);
   const auto all = nn::dense_tensor(qkv.data, type, {rows, width});
   const auto q = nn::as_heads(all.part(1, 0, heads * head_dim), batch, heads, head_dim);
   const auto k = nn::as_heads(all.part(1, heads * head_dim, kv_heads * head_dim), batch, kv_heads, head_dim);
@@ -155,7 +158,7 @@ void rope(index_t seq, index_t head_dim, nn::dtype type) {
           [&] { return gpu::rope_both(q, k, cosine.floats(), sine.floats(), false, {}); });
 }
 
-/// Tokens below `vocabulary`, the first of them more often than the others, as words are.
+/// Tokens below `vocabulary`, with small ids more frequent, as in text.
 struct tokens : device_bytes {
   tokens(index_t count, index_t vocabulary) : device_bytes(4 * count) {
     std::vector<std::int32_t> t;
@@ -183,7 +186,8 @@ void loss(index_t rows, index_t vocabulary) {
   const double element = 4.0 * static_cast<double>(rows * vocabulary);
   for (const bool gradients : {false, true}) {
     measure(gradients ? "loss and gradient" : "loss", shape.c_str(), (gradients ? 2 : 1) * element, [&] {
-      return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), gradients, s, nullptr, room.data, bytes, {});
+      return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), gradients, s, nullptr, room.data, bytes,
+                                {});
     });
   }
   const device_bytes narrow(2 * rows * vocabulary);
@@ -220,7 +224,8 @@ void optimizer(index_t size) {
   host.inputs.learning_rate = 1e-5f;
   expect(hipMemcpy(state.data, &host, sizeof host, hipMemcpyHostToDevice));
   std::vector<nn::parameter_arena::segment> segments;  // 200 parameters
-  for (index_t i = 0; i < 200; ++i) segments.push_back({i * (size / 200 / 4096 * 4096), size / 200 / 4096 * 4096, i % 2 == 0});
+  const index_t each = size / 200 / 4096 * 4096;
+  for (index_t i = 0; i < 200; ++i) segments.push_back({i * each, each, i % 2 == 0});
   const device_bytes copy(static_cast<index_t>(segments.size() * sizeof segments[0]));
   expect(hipMemcpy(copy.data, segments.data(), segments.size() * sizeof segments[0], hipMemcpyHostToDevice));
   nn::parameter_arena arena;
