@@ -12,7 +12,6 @@ usage: outputs.py [--write] ROOT BUILD
     recipes                   two tables of the presets
     recipe NAME               the preset as mini-llama logs it
     schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
-    models                    the models that rotoscale-validate lists
   --write brings all of them up to date instead.
 """
 import difflib
@@ -24,7 +23,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|models|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
@@ -120,15 +119,6 @@ def recipes(llama, names):
     return "\n".join(["", *head, *rows, *others, "", ""])
 
 
-def models(build):
-    """The models that rotoscale-validate lists, wrapped."""
-    program = build / "examples/validate/rotoscale-validate"
-    text = subprocess.run([program, "--list-models"], stdout=subprocess.PIPE, check=True).stdout.decode()
-    lines = [line for entry in text.splitlines()[1:] for line in textwrap.wrap(entry.strip(), 100, initial_indent=" " * (
-        len(entry) - len(entry.lstrip()) - 2), subsequent_indent=" " * 6, break_on_hyphens=False)]
-    return "\n".join(["", "```text", *lines, "```", "", ""])
-
-
 def presets(root):
     """Names of the recipes of presets.hpp and of the schedules of schedule.hpp."""
     def body(header, function):
@@ -141,8 +131,6 @@ def presets(root):
 
 def expected(root, build, llama, what):
     """The text that belongs behind the marker `what`."""
-    if what == "models":
-        return models(build)
     if what == "recipes":
         return recipes(llama, presets(root)[0])
     kind, _, name = what.partition(" ")
@@ -185,7 +173,7 @@ def main(root, build, write):
             seen.update(match.group(1) for match in GENERATED.finditer(old))
             new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)
             settle(path, old, new)
-    for what in [f"schedule {name}" for name in presets(root)[1]] + ["models", "recipes", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
+    for what in [f"schedule {name}" for name in presets(root)[1]] + ["recipes", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
                                   "examples/07_layouts.cpp", "examples/07_layouts.out",
                                   "examples/10_files.out"]:
         if what not in seen:
