@@ -139,10 +139,10 @@ struct mma_sync_unit {
   /// True in one of the lanes that share a row.
   __device__ static bool leads() { return lane() % 4 == 0; }
 
-  __device__ static float row_max(float x) { return segment_max<4>(x); }
+  __device__ static float row_max(float x) { return subgroup_max<4>(x); }
   /// Sums over the 16 columns of a row, of which a lane holds four. Folds columns j + 8, j + 4, j + 2, then j + 1.
   __device__ static float fold(const float (&sum)[4]) {
-    return segment_sum<4>(sum[0] + sum[2]) + segment_sum<4>(sum[1] + sum[3]);
+    return subgroup_sum<4>(sum[0] + sum[2]) + subgroup_sum<4>(sum[1] + sum[3]);
   }
 
   /// Rounds a result to BF16 as a first operand.

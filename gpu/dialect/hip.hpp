@@ -7,7 +7,7 @@
 // - nvcc: aliases of CUDA's names (cuda_names.hpp).
 // - clang without an SDK: device code alone, to be disassembled.
 // - other C++ compilers: host.hpp runs the threads of a block on the CPU.
-// Lanes exchange values within segments of 32, so that waves of 64 and warps of 32 run the same code.
+// Lanes exchange values within subgroups of 32, so that waves of 64 and warps of 32 run the same code.
 #pragma once
 
 #include <cstddef>
@@ -94,16 +94,16 @@ inline constexpr bool blocks_run_at_once = true;
 inline constexpr bool blocks_run_at_once = false;
 #endif
 
-/// Lanes of a segment, which may exchange values: half a wave on AMD, a warp on NVIDIA.
-inline constexpr int segment_lanes = 32;
+/// Lanes of a subgroup, which may exchange values: half a wave on AMD, a warp on NVIDIA.
+inline constexpr int subgroup_lanes = 32;
 
 #if defined(ROTOSCALE_GPU_HOST)
 using host::block_barrier;
 using host::block_shared;
 using host::dynamic_shared;
-using host::segment_ballot;
 using host::shuffle;
 using host::shuffle_xor;
+using host::subgroup_ballot;
 
 inline dim3 thread_index() { return host::current_thread(); }
 inline dim3 block_index() { return host::current_block(); }
@@ -176,7 +176,7 @@ __device__ inline std::uint32_t wave_permute(unsigned lane, std::uint32_t value)
 }
 #endif
 
-/// Returns `value` of lane `lane` (0 to 31) of the segment. All lanes of the segment must call it together.
+/// Returns `value` of lane `lane` (0 to 31) of the subgroup. All lanes of the subgroup must call it together.
 __device__ inline std::uint32_t shuffle(std::uint32_t value, unsigned lane) {
 #if defined(ROTOSCALE_CUDA)
   return __shfl_sync(0xFFFFFFFFu, value, static_cast<int>(lane));
@@ -194,8 +194,8 @@ __device__ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask) 
 #endif
 }
 
-/// Returns a bit for each lane of the segment, the first lane's lowest: set if `condition` holds there.
-__device__ inline std::uint32_t segment_ballot(bool condition) {
+/// Returns a bit for each lane of the subgroup, the first lane's lowest: set if `condition` holds there.
+__device__ inline std::uint32_t subgroup_ballot(bool condition) {
 #if defined(ROTOSCALE_CUDA)
   return __ballot_sync(0xFFFFFFFFu, condition);
 #else

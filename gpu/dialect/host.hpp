@@ -104,7 +104,7 @@ inline constexpr unsigned lanes = 32, wave_lanes = 64;
 inline constexpr std::size_t stack_bytes = 256 * 1024;
 inline constexpr int poison = 0xFD;  // fills uninitialised shared memory
 
-enum class wait { ready, segment, wave, block, finished };
+enum class wait { ready, subgroup, wave, block, finished };
 
 /// A copy in flight, and the index of its group in its thread.
 struct pending_copy {
@@ -121,7 +121,7 @@ struct fiber {
   wait waits = wait::ready;
   const char* file = nullptr;  ///< source position of the wait
   int line = 0;
-  std::uint32_t sent[2] = {};  ///< values exchanged in its segment, by parity of the exchange
+  std::uint32_t sent[2] = {};  ///< values exchanged in its subgroup, by parity of the exchange
   unsigned exchanges = 0;
   void* registers = nullptr;                       ///< its arguments of the wave instruction
   unsigned group = 0;                              ///< lanes of that instruction (32 or 64)
@@ -223,7 +223,7 @@ struct executor {
         current = nullptr;
       }
       if (!any) break;
-      for (unsigned i = 0; i < count; i += lanes) release(i, i + lanes < count ? i + lanes : count, wait::segment);
+      for (unsigned i = 0; i < count; i += lanes) release(i, i + lanes < count ? i + lanes : count, wait::subgroup);
       for (const unsigned group : {lanes, wave_lanes}) {
         for (unsigned i = 0; i < count; i += group) release_wave(i, group);
       }
@@ -270,16 +270,16 @@ inline void executor::enter() {
   }
 }
 
-/// Publishes `value` and waits for the segment. `received` then returns any lane's value of this exchange.
+/// Publishes `value` and waits for the subgroup. `received` then returns any lane's value of this exchange.
 inline unsigned exchange(std::uint32_t value, const char* file, int line) {
   executor& e = state();
   const unsigned parity = e.current->exchanges++ % 2;
   e.current->sent[parity] = value;
-  e.suspend(wait::segment, file, line);
+  e.suspend(wait::subgroup, file, line);
   return parity;
 }
 
-/// Returns the value of lane `lane` of the segment, or zero if the block lacks that lane.
+/// Returns the value of lane `lane` of the subgroup, or zero if the block lacks that lane.
 inline std::uint32_t received(unsigned lane, unsigned parity) {
   executor& e = state();
   const unsigned at = e.current->linear / lanes * lanes + lane;
@@ -312,7 +312,7 @@ inline std::uint32_t shuffle_xor(std::uint32_t value, unsigned mask, const char*
   return detail::received((detail::state().current->linear ^ mask) % detail::lanes, parity);
 }
 
-inline std::uint32_t segment_ballot(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+inline std::uint32_t subgroup_ballot(bool condition, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const unsigned parity = detail::exchange(condition, file, line);
   std::uint32_t lanes = 0;
   for (unsigned l = 0; l < detail::lanes; ++l) lanes |= detail::received(l, parity) << l;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Shuffles, votes and reductions over a segment of 32 lanes. All lanes of the segment must call these together.
+// Shuffles, votes and reductions over a subgroup of 32 lanes. All lanes of the subgroup must call these together.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -8,7 +8,7 @@
 
 namespace rotoscale::gpu {
 
-/// Source position of a call. Host mode checks that all threads of a segment wait at the same one.
+/// Source position of a call. Host mode checks that all threads of a subgroup wait at the same one.
 #if defined(ROTOSCALE_GPU_HOST)
 struct call_site {
   const char* file;
@@ -42,58 +42,59 @@ __device__ inline T shuffle_xor(T x, unsigned mask, [[maybe_unused]] call_site a
   }
 }
 
-/// Barrier of a segment. Writes before it are visible to the segment after it.
-__device__ inline void segment_barrier([[maybe_unused]] call_site at = call_site::here()) {
+/// Barrier of a subgroup. Writes before it are visible to the subgroup after it.
+__device__ inline void subgroup_barrier([[maybe_unused]] call_site at = call_site::here()) {
 #if defined(ROTOSCALE_CUDA)
   __syncwarp();
 #elif defined(ROTOSCALE_GPU_HOST)
-  host::segment_ballot(true, at.file, at.line);
+  host::subgroup_ballot(true, at.file, at.line);
 #else
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 #endif
 }
 
-/// Returns true if `condition` holds in any lane of the segment.
-__device__ inline bool segment_any(bool condition, [[maybe_unused]] call_site at = call_site::here()) {
+/// Returns true if `condition` holds in any lane of the subgroup.
+__device__ inline bool subgroup_any(bool condition, [[maybe_unused]] call_site at = call_site::here()) {
 #if defined(ROTOSCALE_CUDA)
   return __any_sync(0xFFFFFFFFu, condition) != 0;
 #elif defined(ROTOSCALE_GPU_HOST)
-  return host::segment_ballot(condition, at.file, at.line) != 0;
+  return host::subgroup_ballot(condition, at.file, at.line) != 0;
 #else
-  return segment_ballot(condition) != 0;
+  return subgroup_ballot(condition) != 0;
 #endif
 }
 
 /// Reduces x over `Lanes` neighbouring lanes by xor shuffles with masks Lanes / 2 to 1. All lanes return the same bits
 /// if `combine` commutes.
-template <unsigned Lanes = unsigned{segment_lanes}, class T, class Combine>
-__device__ inline T segment_reduce(T x, const Combine& combine, call_site at = call_site::here()) {
-  static_assert(Lanes >= 2 && Lanes <= unsigned{segment_lanes} && (Lanes & (Lanes - 1)) == 0);
+template <unsigned Lanes = unsigned{subgroup_lanes}, class T, class Combine>
+__device__ inline T subgroup_reduce(T x, const Combine& combine, call_site at = call_site::here()) {
+  static_assert(Lanes >= 2 && Lanes <= unsigned{subgroup_lanes} && (Lanes & (Lanes - 1)) == 0);
   ROTOSCALE_UNROLL
   for (unsigned mask = Lanes / 2; mask > 0; mask /= 2) x = combine(x, shuffle_xor(x, mask, at));
   return x;
 }
-template <unsigned Lanes = unsigned{segment_lanes}, class T>
-__device__ inline T segment_sum(T x, call_site at = call_site::here()) {
-  return segment_reduce<Lanes>(
+template <unsigned Lanes = unsigned{subgroup_lanes}, class T>
+__device__ inline T subgroup_sum(T x, call_site at = call_site::here()) {
+  return subgroup_reduce<Lanes>(
       x, [](T a, T b) { return a + b; }, at);
 }
 /// Maximum over `Lanes` lanes. No x may be NaN.
-template <unsigned Lanes = unsigned{segment_lanes}, class T>
-__device__ inline T segment_max(T x, call_site at = call_site::here()) {
-  return segment_reduce<Lanes>(
+template <unsigned Lanes = unsigned{subgroup_lanes}, class T>
+__device__ inline T subgroup_max(T x, call_site at = call_site::here()) {
+  return subgroup_reduce<Lanes>(
       x, [](T a, T b) { return b > a ? b : a; }, at);
 }
-template <unsigned Lanes = unsigned{segment_lanes}>
-__device__ inline std::uint32_t segment_or(std::uint32_t x, call_site at = call_site::here()) {
-  return segment_reduce<Lanes>(
+template <unsigned Lanes = unsigned{subgroup_lanes}>
+__device__ inline std::uint32_t subgroup_or(std::uint32_t x, call_site at = call_site::here()) {
+  return subgroup_reduce<Lanes>(
       x, [](std::uint32_t a, std::uint32_t b) { return a | b; }, at);
 }
 
 /// Hadamard transform without its factor over `points` neighbouring lanes (a power of two up to 32). The low bits of
 /// `lane` number the points.
-__device__ inline float segment_butterflies(float x, unsigned lane, unsigned points, call_site at = call_site::here()) {
+__device__ inline float subgroup_butterflies(float x, unsigned lane, unsigned points,
+                                             call_site at = call_site::here()) {
   for (unsigned step = 1; step < points; step *= 2) {
     const float other = shuffle_xor(x, step, at);
     x = (lane & step) != 0 ? other - x : x + other;

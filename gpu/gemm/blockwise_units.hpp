@@ -26,12 +26,12 @@ inline constexpr int checking_blocks = 528;
 
 /// True if `condition` holds in any thread of the block. All threads call it, with a barrier before each further call.
 __device__ inline bool block_any(bool condition) {
-  struct segment_flags {
+  struct subgroup_flags {
     std::uint32_t of[definition_threads / 32];
   };
-  segment_flags& seen = block_shared<segment_flags>();
+  subgroup_flags& seen = block_shared<subgroup_flags>();
   const int thread = static_cast<int>(thread_index().x);
-  condition = segment_any(condition);
+  condition = subgroup_any(condition);
   if (thread % 32 == 0) seen.of[thread / 32] = condition ? 1 : 0;
   block_barrier();
   std::uint32_t any = 0;

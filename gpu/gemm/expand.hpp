@@ -32,7 +32,7 @@ struct expand_arguments {
   operand_width* widths = nullptr;      ///< widths, indexed the same way; null: all rows become BF16
 };
 
-inline constexpr int expand_segments = 8, expand_threads = 32 * expand_segments;
+inline constexpr int expand_subgroups = 8, expand_threads = 32 * expand_subgroups;
 
 /// fold_code of all magnitudes of a block.
 __device__ inline byte_table fold_table(int byte, int largest) {
@@ -50,8 +50,8 @@ __device__ inline vec16 fold_sixteen(std::uint32_t first, std::uint32_t second, 
 
 /// Reduces least and largest over a subgroup; all lanes get the results.
 __device__ inline void reduce_range(int& least, int& largest) {
-  least = segment_reduce(least, [](int a, int b) { return b < a ? b : a; });
-  largest = segment_max(largest);
+  least = subgroup_reduce(least, [](int a, int b) { return b < a ? b : a; });
+  largest = subgroup_max(largest);
 }
 
 /// Range of a row's scale bytes, NaN excluded. If it is wider than `window`, blocks of zeros are excluded too.
@@ -105,7 +105,7 @@ __device__ inline expand_position position_of(const expand_arguments& p, int ind
           first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
 __device__ inline expand_position position_of(const expand_arguments& p, int block) {
-  const int unit = block * expand_segments + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
+  const int unit = block * expand_subgroups + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
   return position_of(p, unit / chunks, unit % chunks);
 }
 
@@ -167,7 +167,7 @@ __device__ void store_e5m2(const expand_arguments& p, const expand_position& at,
 }
 
 ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
-  return static_cast<int>((std::int64_t{rows} * row_chunks(k) + expand_segments - 1) / expand_segments);
+  return static_cast<int>((std::int64_t{rows} * row_chunks(k) + expand_subgroups - 1) / expand_subgroups);
 }
 
 /// Expands `units` times eight FP4 codes to BF16.

@@ -17,18 +17,18 @@
 
 namespace rotoscale::gpu {
 
-/// Distribution of rows over a block's subgroups. `segments` subgroups share a row, each takes every segments-th chunk,
-/// in `rounds`.
+/// Distribution of rows over a block's subgroups. `subgroups` subgroups share a row, each takes every subgroups-th
+/// chunk, in `rounds`.
 struct row_split {
-  int segments, rows, rounds;
-  std::uint32_t inverse;  ///< 256 / segments, rounded up
+  int subgroups, rows, rounds;
+  std::uint32_t inverse;  ///< 256 / subgroups, rounded up
   explicit row_split(int k)
-      : segments(int8_segments(k)),
+      : subgroups(int8_subgroups(k)),
         rows(int8_rows(k)),
-        rounds((row_chunks(k) + segments - 1) / segments),
-        inverse(static_cast<std::uint32_t>((256 + segments - 1) / segments)) {}
+        rounds((row_chunks(k) + subgroups - 1) / subgroups),
+        inverse(static_cast<std::uint32_t>((256 + subgroups - 1) / subgroups)) {}
 };
-static_assert(expand_segments == 8, "s * inverse / 256 is s / segments, rounded down, of all s below");
+static_assert(expand_subgroups == 8, "s * inverse / 256 is s / subgroups, rounded down, of all s below");
 
 struct box_arguments {
   expand_arguments e;              ///< staging holds int8; widths are unused
@@ -86,8 +86,8 @@ static_assert(max_gemm_extent / 16 < scale_counts::nan_count && std::int64_t{max
 
 /// Exchange buffer of the subgroups that share a row.
 struct row_parts {
-  scale_counts scales[expand_segments];
-  float squares[expand_segments];
+  scale_counts scales[expand_subgroups];
+  float squares[expand_subgroups];
 };
 
 /// Subgroups of a block that share a row, and the index of this one.
@@ -196,7 +196,7 @@ __device__ inline log_squares row_squares(const row_window& w, const row_parts& 
 
 /// A warp's part of a row. All warps run equally long loops, with or without work, so that the compiler sees converged
 /// lanes at shuffles.
-struct row_segment {
+struct row_subgroup {
   const box_arguments& p;
   row_share row;
   int index;  ///< index of the row over both operands
@@ -204,12 +204,12 @@ struct row_segment {
   block_source m;
   expand_codes codes;
   std::uint32_t nonzero = 0;  ///< one bit per group of sixteen codes whose block is not all zeros
-  int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
+  int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
 
-  __device__ explicit row_segment(const box_arguments& arguments) : p(arguments) {
+  __device__ explicit row_subgroup(const box_arguments& arguments) : p(arguments) {
     const row_split& split = p.split;
-    const int in_block = static_cast<int>(static_cast<std::uint32_t>(segment) * split.inverse >> 8);
-    row = {in_block * split.segments, split.segments, segment - in_block * split.segments};
+    const int in_block = static_cast<int>(static_cast<std::uint32_t>(subgroup) * split.inverse >> 8);
+    row = {in_block * split.subgroups, split.subgroups, subgroup - in_block * split.subgroups};
     index = static_cast<int>(block_index().x) * split.rows + in_block;
     active = in_block < split.rows && index < p.e.a.rows + p.e.b.rows;
     m = index >= p.e.a.rows ? p.e.b : p.e.a;
@@ -228,7 +228,7 @@ struct row_segment {
 };
 
 /// Statistics of a warp's part of a row's scales.
-__device__ inline scale_counts count_scales(row_segment& s) {
+__device__ inline scale_counts count_scales(row_subgroup& s) {
   scale_counts c;
   bool nan = false;
   for (int round = 0; round < s.p.split.rounds; ++round) {
@@ -246,7 +246,7 @@ __device__ inline scale_counts count_scales(row_segment& s) {
     }
   }
   c.join_lanes(32);
-  if (segment_any(nan)) c.count = scale_counts::nan_count;
+  if (subgroup_any(nan)) c.count = scale_counts::nan_count;
   return c;
 }
 
@@ -255,14 +255,14 @@ __device__ inline scale_counts count_scales(row_segment& s) {
     expand_window_kernel(const box_arguments p) {
   wait_for_kernel_before();
   row_parts& parts = block_shared<row_parts>();
-  row_segment s(p);
+  row_subgroup s(p);
   const scale_counts counts = count_scales(s);
-  if (s.lane == 0) parts.scales[s.segment] = counts;
+  if (s.lane == 0) parts.scales[s.subgroup] = counts;
   block_barrier();
   const row_window w = choose_window(p, parts, s.row, s.lane);
   const int chunks = row_chunks(p.e.k);
   float squares = 0.0f;
-  const bool narrow = !segment_any(w.ends.span() > int8_window || !w.folds);
+  const bool narrow = !subgroup_any(w.ends.span() > int8_window || !w.folds);
   for (int round = 0; round < p.split.rounds; ++round) {
     const expand_position at = s.begin(round, true);
     std::uint32_t both = 0;
@@ -271,13 +271,13 @@ __device__ inline scale_counts count_scales(row_segment& s) {
     } else {
       seen_boxes boxes;
       store_window(p, at, s.codes, s.nonzero, w, s.lane, squares, boxes);
-      both = segment_or(boxes.outside | boxes.wide << 16);
+      both = subgroup_or(boxes.outside | boxes.wide << 16);
     }
     const int chunk = s.row.own + round * s.row.count;
     if (s.lane == 0 && s.active && chunk < chunks) p.row_boxes[std::int64_t{at.slot} * chunks + chunk] = both;
   }
-  squares = segment_sum(squares);
-  if (s.lane == 0) parts.squares[s.segment] = squares;
+  squares = subgroup_sum(squares);
+  if (s.lane == 0) parts.squares[s.subgroup] = squares;
   block_barrier();
   if (s.active && s.row.own == 0 && s.lane == 0) {
     const int slot = position_of(p.e, s.index, 0).slot;
@@ -301,8 +301,8 @@ struct tile_row {
 __device__ inline void join_squares(const box_arguments& p, const tile_row& at, std::uint32_t (&seen)[window_tile / 32],
                                     int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
-  const std::uint32_t limit = segment_max(own == definition_row ? 0 : own);
-  const bool definition = segment_any(own == definition_row);
+  const std::uint32_t limit = subgroup_max(own == definition_row ? 0 : own);
+  const bool definition = subgroup_any(own == definition_row);
   if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? definition_row : 0u);
   block_barrier();
   if (thread != 0) return;
@@ -328,7 +328,7 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
   if (chunk == 0) join_squares(p, at, seen.squares, thread);
   const std::int64_t own = std::int64_t{at.slot} * chunks + chunk;
   const std::uint32_t of_row = at.inside ? p.row_boxes[own] : 0;
-  std::uint32_t boxes = segment_or(of_row);
+  std::uint32_t boxes = subgroup_or(of_row);
   if (lane == 0) seen.boxes[thread / 32] = boxes;
   block_barrier();
   boxes = 0;
@@ -360,7 +360,7 @@ __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile,
   for (int t = (second ? 0 : p.tiles.tiles_a) + lane; t < (second ? p.tiles.tiles_a : p.tiles.tiles()); t += 32) {
     boxes |= own + limit_of(p.tiles.squares[t]) > exact_log_squares ? 0xFFFFu : wide_of(t);
   }
-  return segment_or(boxes);
+  return subgroup_or(boxes);
 }
 
 /// One thread block per chunk of a tile of rows.
@@ -369,10 +369,10 @@ __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile,
   const expand_arguments& e = p.e;
   const int chunks = row_chunks(e.k), tile = static_cast<int>(block_index().x) / chunks,
             chunk = static_cast<int>(block_index().x) % chunks;
-  const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
+  const int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
   const std::uint32_t boxes = boxes_for_e5m2(p, tile, chunk, lane);
   if (boxes == 0) return;
-  for (int i = segment; i < window_tile; i += expand_segments) {
+  for (int i = subgroup; i < window_tile; i += expand_subgroups) {
     const tile_row row(p, tile, i);
     if (!row.inside) break;
     const expand_position at = position_of(e, row.second ? e.a.rows + row.row : row.row, chunk);

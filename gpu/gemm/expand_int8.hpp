@@ -42,11 +42,11 @@ __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expa
   return squares;
 }
 
-/// Number of subgroups of a block that share a row. Each takes every int8_segments-th chunk.
-ROTOSCALE_HD constexpr int int8_segments(int k) {
-  return row_chunks(k) < expand_segments ? row_chunks(k) : expand_segments;
+/// Number of subgroups of a block that share a row. Each takes every int8_subgroups-th chunk.
+ROTOSCALE_HD constexpr int int8_subgroups(int k) {
+  return row_chunks(k) < expand_subgroups ? row_chunks(k) : expand_subgroups;
 }
-ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segments(k); }
+ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_subgroups / int8_subgroups(k); }
 
 /// Writes int8 of the rows that fit, E5M2 of rows that fit only its window, and the base and width of every row. A sum
 /// of squares that is too large is known only after the row was written as int8. Such a row is written again as E5M2.
@@ -54,12 +54,12 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
     expand_int8_kernel(const expand_arguments p) {
   wait_for_kernel_before();
   struct squares_of_block {
-    std::uint32_t of[expand_segments];
+    std::uint32_t of[expand_subgroups];
   };
   squares_of_block& parts = block_shared<squares_of_block>();
-  const int segment = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
-  const int segments = int8_segments(p.k), chunks = row_chunks(p.k), row = segment / segments;
-  const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = segment % segments;
+  const int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
+  const int subgroups = int8_subgroups(p.k), chunks = row_chunks(p.k), row = subgroup / subgroups;
+  const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = subgroup % subgroups;
   const bool active = row < int8_rows(p.k) && index < p.a.rows + p.b.rows;
   const block_source m = index >= p.a.rows ? p.b : p.a;
   const expand_position begin = position_of(p, index, first);
@@ -70,11 +70,11 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
   if (active) {
     codes.load(m, begin, lane);  // prefetched before the wait for the range of the row's scales
     range = scan_range(m, p.k, begin.row, lane, int8_window);
-    const bool nan = segment_any(range.has_nan);
+    const bool nan = subgroup_any(range.has_nan);
     folds = range.span() <= fold_window;
     narrow = folds && !nan && range.span() <= int8_window;
   }
-  for (int i = first; folds && i < chunks; i += segments) {
+  for (int i = first; folds && i < chunks; i += subgroups) {
     const expand_position at = position_of(p, index, i);
     if (i != first) codes.load(m, at, lane);
     if (narrow) {
@@ -83,24 +83,24 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_segments / int8_segm
       store_e5m2(p, at, codes, range.top(), lane);
     }
   }
-  squares = segment_sum(squares);
-  if (lane == 0) parts.of[segment] = squares;
+  squares = subgroup_sum(squares);
+  if (lane == 0) parts.of[subgroup] = squares;
   block_barrier();
   if (!active) return;
   std::uint64_t sum = 0;
-  for (int i = 0; i < segments; ++i) sum += parts.of[row * segments + i];
+  for (int i = 0; i < subgroups; ++i) sum += parts.of[row * subgroups + i];
   const bool exact = narrow && sums_are_exact(sum, range.span());
   if (first == 0 && lane == 0) {
     p.base[begin.slot] = fold_base(range.top());
     p.widths[begin.slot] = exact ? operand_width::int8 : folds ? operand_width::e5m2 : operand_width::bf16;
   }
-  for (int i = first; narrow && !exact && i < chunks; i += segments) {
+  for (int i = first; narrow && !exact && i < chunks; i += subgroups) {
     const expand_position at = position_of(p, index, i);
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, range.top(), lane);
   }
 }
-static_assert(std::int64_t{max_gemm_extent} / expand_segments * 96 * 96 < std::int64_t{1} << 32,
-              "a segment's sum of squares at the largest k");
+static_assert(std::int64_t{max_gemm_extent} / expand_subgroups * 96 * 96 < std::int64_t{1} << 32,
+              "a subgroup's sum of squares at the largest k");
 
 }  // namespace rotoscale::gpu

@@ -47,7 +47,7 @@ __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, o
     }
     copy_engine_fence();
     device_fence();
-    segment_barrier();
+    subgroup_barrier();
     if (lane == 0) atomic_add(&work.expanded, static_cast<std::uint32_t>(count));
   }
   block_barrier();
@@ -60,6 +60,6 @@ __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, o
   copy_engine_fence();
 }
 static_assert(std::int64_t{2} * max_gemm_extent * row_chunks(max_gemm_extent) <= std::int64_t{1} << 30,
-              "chunks, and the tickets that segments of a device draw beyond them, are an int");
+              "chunks, and the tickets that subgroups of a device draw beyond them, are an int");
 
 }  // namespace rotoscale::gpu

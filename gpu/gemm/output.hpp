@@ -81,12 +81,12 @@ __device__ inline std::uint32_t combined_widths_of_all(const operand_width* widt
 /// The widest width over a block's `Threads` threads. All of them call it, with a barrier before each further call.
 template <unsigned Threads>
 __device__ operand_width block_width(std::uint32_t combined) {
-  struct segment_widths {
+  struct subgroup_widths {
     operand_width of[Threads / 32];
   };
-  segment_widths& seen = block_shared<segment_widths>();
+  subgroup_widths& seen = block_shared<subgroup_widths>();
   const unsigned thread = thread_index().x;
-  const bool outside_int8 = segment_any(combined != 0), outside_e5m2 = segment_any(combined > 1);
+  const bool outside_int8 = subgroup_any(combined != 0), outside_e5m2 = subgroup_any(combined > 1);
   if (thread % 32 == 0) seen.of[thread / 32] = combined_width((outside_int8 ? 1u : 0u) | (outside_e5m2 ? 2u : 0u));
   block_barrier();
   std::uint32_t of_block = 0;

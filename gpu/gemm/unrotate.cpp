@@ -28,8 +28,8 @@ status unrotate_operand(const gemm_operand& from, int points, const block_option
   a.drawn = drawn;
   a.to = reinterpret_cast<std::uint16_t*>(to);
   a.stride = stride;
-  const index_t items = from.rows * ((from.k + segment_lanes - 1) / segment_lanes);
-  const index_t needed = (items * segment_lanes + definition_threads - 1) / definition_threads;
+  const index_t items = from.rows * ((from.k + subgroup_lanes - 1) / subgroup_lanes);
+  const index_t needed = (items * subgroup_lanes + definition_threads - 1) / definition_threads;
   return launch(unrotate_kernel, blocks(needed < 8192 ? needed : 8192), blocks(definition_threads), 0, stream, a);
 }
 

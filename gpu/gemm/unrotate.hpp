@@ -22,17 +22,17 @@ struct unrotate_arguments {
 /// BF16.
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
     unrotate_kernel(const unrotate_arguments a) {
-  const int lane = static_cast<int>(thread_index().x) % segment_lanes,
-            across = (a.k + segment_lanes - 1) / segment_lanes;
+  const int lane = static_cast<int>(thread_index().x) % subgroup_lanes,
+            across = (a.k + subgroup_lanes - 1) / subgroup_lanes;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
-  constexpr int segments = definition_threads / segment_lanes;
+  constexpr int subgroups = definition_threads / subgroup_lanes;
   const std::int64_t items = std::int64_t{a.from.rows} * across;
   ROTOSCALE_KEEP_LOOP
-  for (std::int64_t i = std::int64_t{block_index().x} * segments + static_cast<int>(thread_index().x) / segment_lanes;
-       i < items; i += std::int64_t{grid_size().x} * segments) {
-    const auto row = static_cast<int>(i / across), c = static_cast<int>(i % across) * segment_lanes + lane;
+  for (std::int64_t i = std::int64_t{block_index().x} * subgroups + static_cast<int>(thread_index().x) / subgroup_lanes;
+       i < items; i += std::int64_t{grid_size().x} * subgroups) {
+    const auto row = static_cast<int>(i / across), c = static_cast<int>(i % across) * subgroup_lanes + lane;
     float x = c < a.k ? definition_value(a.from, row, c) * factor : 0.0f;
-    x = segment_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
+    x = subgroup_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
     if (a.points != 0) x *= hadamard_factor(a.points);
     if (a.drawn != nullptr && a.drawn->rotation.negates(c % a.run)) x = -x;
     if (c >= a.k) continue;

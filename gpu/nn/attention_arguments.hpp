@@ -112,7 +112,7 @@ template <class T>
                                                                      p.d_o.row(bh / p.n.heads, t, bh % p.n.heads);
   float sum = 0.0f;
   for (int j = lane; j < p.n.dim; j += nn::sum_lanes) sum = nn::fma(attention_load(o + j), attention_load(d + j), sum);
-  sum = segment_sum<nn::sum_lanes>(sum);
+  sum = subgroup_sum<nn::sum_lanes>(sum);
   if (lane == 0 && row < rows) p.n.dots[row] = sum;
 }
 

@@ -145,7 +145,7 @@ __device__ void row_tops(const attention_pass<T>& p, int b, int h, int first, in
     }
   }
   ROTOSCALE_UNROLL
-  for (int i = 0; i < 4; ++i) top[i] = segment_max<16>(top[i]);
+  for (int i = 0; i < 4; ++i) top[i] = subgroup_max<16>(top[i]);
 }
 
 /// Computes o and lse. Grid: (tiles of queries, heads, batch), the last tile first.
@@ -181,7 +181,7 @@ template <class T, int Chunks>
     add_rows(
         p.v, h / p.n.group(), key, count, b, p.n, s, [&](int r, int k) { return s.p[r][k]; }, out);
   }
-  for (float& l : lane) l = segment_sum<4>(l);
+  for (float& l : lane) l = subgroup_sum<4>(l);
   s.left[thread / 4][thread % 4] = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // all four hold the sum
   block_barrier();
   if (at.across == 0) {

@@ -115,7 +115,7 @@ __device__ void exponentials(float (&x)[Count][Unit::elements]) {
     for (int i = 0; i < Count * Unit::elements; ++i) {
       largest = larger_or_nan(__builtin_fabsf(x[i / Unit::elements][i % Unit::elements]), largest);
     }
-    if (!segment_any(!(largest <= 60.0f))) {
+    if (!subgroup_any(!(largest <= 60.0f))) {
       ROTOSCALE_UNROLL
       for (int i = 0; i < Count * Unit::elements; ++i) {
         float& y = x[i / Unit::elements][i % Unit::elements];

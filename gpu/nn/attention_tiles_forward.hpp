@@ -66,7 +66,7 @@ __device__ void rescale(float (&sum)[Count][Unit::elements], const float (&facto
   bool any = false;
   ROTOSCALE_UNROLL
   for (int r = 0; r < Unit::rows; ++r) any |= !(factor[r] == 1.0f);
-  if (!segment_any(any)) return;
+  if (!subgroup_any(any)) return;
   ROTOSCALE_UNROLL
   for (int i = 0; i < Count * Unit::elements; ++i) {
     sum[i / Unit::elements][i % Unit::elements] *= factor[Unit::row_of_element(i % Unit::elements)];

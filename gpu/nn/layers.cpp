@@ -60,7 +60,7 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
   constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
   constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
   constexpr std::size_t quarter = 56 * 1024 - others;
-  const unsigned threads = std::min(row_threads, (a.e.vec8s + segment_lanes - 1) / segment_lanes * segment_lanes);
+  const unsigned threads = std::min(row_threads, (a.e.vec8s + subgroup_lanes - 1) / subgroup_lanes * subgroup_lanes);
   const unsigned each = (a.e.vec8s + threads - 1) / threads;  // vec8s per thread and row
   const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
   const auto launch_groups =

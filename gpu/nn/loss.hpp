@@ -24,25 +24,25 @@ __device__ inline void write_part(softmax_part* to, const softmax_part& part) {
                 std::uint64_t{fp32_bits(part.sum)} << 32 | fp32_bits(part.largest));
 }
 
-/// Combines the records of a row's chunks to its maximum and sum, by one segment. `own` is this block's record.
+/// Combines the records of a row's chunks to its maximum and sum, by one subgroup. `own` is this block's record.
 __device__ inline softmax_part combine_parts(const loss_args& a, const logits_chunk& at, const softmax_part& own) {
-  const unsigned lane = thread_index().x % segment_lanes;
+  const unsigned lane = thread_index().x % subgroup_lanes;
   const auto part = [&](unsigned c) {
     return c == at.chunk || c >= a.chunks ? own : wait_for_part(a.parts + at.row * a.chunks + c);
   };
   const softmax_part first = part(lane);
   float largest = first.largest;
-  for (unsigned c = lane + segment_lanes; c < a.chunks; c += segment_lanes) {
+  for (unsigned c = lane + subgroup_lanes; c < a.chunks; c += subgroup_lanes) {
     largest = larger_number(largest, part(c).largest);
   }
-  largest = segment_reduce(largest, larger_number);
+  largest = subgroup_reduce(largest, larger_number);
   float sum = 0.0f;
-  for (unsigned c = 0; c < a.chunks; c += segment_lanes) {
+  for (unsigned c = 0; c < a.chunks; c += subgroup_lanes) {
     const softmax_part some = c == 0 ? first : part(c + lane);
     const bool is_there = c + lane < a.chunks;  // missing chunks add 0
     const std::uint32_t value = is_there ? fp32_bits(some.sum) : 0,
                         weight = is_there ? fp32_bits(nn::exp(some.largest - largest)) : 0;
-    for (unsigned i = 0; i < segment_lanes && c + i < a.chunks; i += 8) {
+    for (unsigned i = 0; i < subgroup_lanes && c + i < a.chunks; i += 8) {
       ROTOSCALE_UNROLL
       for (unsigned j = i; j < i + 8; ++j) {
         sum = nn::fma(fp32_from_bits(shuffle(value, j)), fp32_from_bits(shuffle(weight, j)), sum);
@@ -102,12 +102,12 @@ __device__ inline void load_target(const loss_args& a, const logits_chunk& at, c
   if (at.chunk + 1 == a.chunks && target != nn::ignored_target) shared.z_target = a.logits[at.row * a.stride + target];
 }
 
-/// Sums the block's exponentials, publishes its record, and computes the chunk's factor, by one segment. The block of
+/// Sums the block's exponentials, publishes its record, and computes the chunk's factor, by one subgroup. The block of
 /// the row's last chunk also stores the loss.
 __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, float largest, bool again,
                                     bool gradients, softmax_shared& shared) {
   softmax_part* const to = a.parts != nullptr ? a.parts + at.row * a.chunks + at.chunk : nullptr;
-  const bool is_writer = thread_index().x % segment_lanes == 0, has_loss = !again && at.chunk + 1 == a.chunks;
+  const bool is_writer = thread_index().x % subgroup_lanes == 0, has_loss = !again && at.chunk + 1 == a.chunks;
   softmax_part own;
   if (again) {
     own = wait_for_part(to);
@@ -147,7 +147,7 @@ __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, 
   if (target == nn::ignored_target) return mask_chunk(a, at, shared.given, gradients);
   exponentiate(at, shared, nn::softmax_shift(largest));
   block_barrier();
-  if (t < segment_lanes) finish_chunk(a, at, largest, item.again, gradients, shared);
+  if (t < subgroup_lanes) finish_chunk(a, at, largest, item.again, gradients, shared);
   if (!gradients) return;
   block_barrier();
   store_gradients(a, at, static_cast<unsigned>(target), shared);

@@ -88,7 +88,7 @@ struct softmax_order {
 /// `place` permutes the vectors to avoid bank conflicts in both.
 struct softmax_shared {
   vec16 e[nn::softmax_chunk / 4];
-  float maxima[softmax_threads / segment_lanes];
+  float maxima[softmax_threads / subgroup_lanes];
   softmax_item item;
   std::int32_t given;  ///< the row's target
   float z_target, scale, factor;
@@ -221,8 +221,8 @@ __device__ inline float largest_logit(const logits_chunk& at, softmax_shared& sh
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) largest = larger_number(largest, fp32_from_bits(some.word[j]));
   });
-  largest = segment_reduce(largest, larger_number);
-  if (thread_index().x % segment_lanes == 0) shared.maxima[thread_index().x / segment_lanes] = largest;
+  largest = subgroup_reduce(largest, larger_number);
+  if (thread_index().x % subgroup_lanes == 0) shared.maxima[thread_index().x / subgroup_lanes] = largest;
   block_barrier();
   ROTOSCALE_UNROLL
   for (const float other : shared.maxima) largest = larger_number(largest, other);
@@ -258,7 +258,7 @@ __device__ inline void exponentiate(const logits_chunk& at, softmax_shared& shar
   }
 }
 
-/// Returns nn::ordered_sum of the chunk's exponentials, by one segment. Elements outside the chunk add 0.
+/// Returns nn::ordered_sum of the chunk's exponentials, by one subgroup. Elements outside the chunk add 0.
 __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_shared& shared) {
   const unsigned lane = thread_index().x % 16, groups = at.slices() * (softmax_slice / 128);
   const vec16* const even = shared.e + softmax_shared::place(0, lane / 4, lane % 4);
@@ -279,7 +279,7 @@ __device__ inline float sum_exponentials(const logits_chunk& at, const softmax_s
     for (unsigned i = 1; i < 4; ++i) add(group + i);
     add(group + 4 < groups ? group + 4 : 0);
   }
-  return segment_sum<nn::sum_lanes>(sum);
+  return subgroup_sum<nn::sum_lanes>(sum);
 }
 
 }  // namespace rotoscale::gpu

@@ -22,12 +22,12 @@ struct norm_gradient_args {
 
 /// Threads that compute a group's dot products, 16 per row.
 template <unsigned Rows>
-inline constexpr unsigned dot_threads = (Rows * nn::sum_lanes + segment_lanes - 1) / segment_lanes* segment_lanes;
+inline constexpr unsigned dot_threads = (Rows * nn::sum_lanes + subgroup_lanes - 1) / subgroup_lanes* subgroup_lanes;
 /// Blocks per SM: two, so that one has copies in flight while the other waits; one if long rows fill shared memory.
 template <unsigned Vec8s>
 inline constexpr unsigned norm_gradient_blocks = bounds_count_waves || Vec8s > 2 ? 1 : 2;
 
-/// Row pitch in shared memory, in bytes: a multiple of 128 plus 16 elements, so that a segment's two rows are in
+/// Row pitch in shared memory, in bytes: a multiple of 128 plus 16 elements, so that a subgroup's two rows are in
 /// different banks.
 template <class T>
 ROTOSCALE_HD constexpr unsigned dot_pitch(unsigned cols) {

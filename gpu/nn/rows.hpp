@@ -151,7 +151,7 @@ __device__ inline float lane_sum(unsigned n, unsigned lane, const Step& step) {
   ROTOSCALE_UNROLL_16
   for (unsigned i = 0; i < whole; i += 16) sum = step(i + lane, sum);
   if (whole + lane < n) sum = step(whole + lane, sum);
-  return segment_sum<nn::sum_lanes>(sum);
+  return subgroup_sum<nn::sum_lanes>(sum);
 }
 
 }  // namespace rotoscale::gpu

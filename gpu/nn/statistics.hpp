@@ -44,7 +44,7 @@ __device__ inline void rotate_across_lanes(float (&x)[2], unsigned lane, int poi
   ROTOSCALE_UNROLL
   for (unsigned h = 0; h < 2; ++h) {
     x[h] = fp32_from_bits(fp32_bits(x[h]) ^ (signs >> ((16 * h + lane) % run) & 1u) << 31);
-    x[h] = segment_butterflies(x[h], lane, 16);
+    x[h] = subgroup_butterflies(x[h], lane, 16);
   }
   if (points == 32) {
     const float first = x[0];
@@ -75,7 +75,7 @@ struct observed_scales {
     most = binade > most ? binade : most;
   }
   __device__ std::int32_t spread() const {
-    const std::uint32_t high = segment_max<16>(most), low = ~segment_max<16>(~least);
+    const std::uint32_t high = subgroup_max<16>(most), low = ~subgroup_max<16>(~least);
     return low > high ? -1 : static_cast<std::int32_t>(high - low);
   }
 };
@@ -103,15 +103,15 @@ struct observed_lane {
   }
   /// Combines the sixteen lanes of a row.
   __device__ observed_row fold(const observed_scales& scales) {
-    signal = segment_sum<16>(signal);
-    noise = segment_sum<16>(noise);
+    signal = subgroup_sum<16>(signal);
+    noise = subgroup_sum<16>(noise);
     observed_row all;
-    all.nonzero = segment_sum<16>(row.nonzero);
-    all.flushed = segment_sum<16>(row.flushed);
-    all.saturated = segment_sum<16>(row.saturated);
-    all.nonfinite = segment_sum<16>(row.nonfinite);
-    all.amax = segment_max<16>(row.amax);
-    all.rotated_amax = segment_max<16>(row.rotated_amax);
+    all.nonzero = subgroup_sum<16>(row.nonzero);
+    all.flushed = subgroup_sum<16>(row.flushed);
+    all.saturated = subgroup_sum<16>(row.saturated);
+    all.nonfinite = subgroup_sum<16>(row.nonfinite);
+    all.amax = subgroup_max<16>(row.amax);
+    all.rotated_amax = subgroup_max<16>(row.rotated_amax);
     all.spread = scales.spread();
     return all;
   }
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
       if (a.block != 0 && !(stored == 0.0f)) filled |= 1u << (c / a.block % 32);
     }
     if (a.block == 0 || ((first + 32) % (32 * a.block) != 0 && first + 32 < a.k)) continue;
-    filled = segment_or<16>(filled);
+    filled = subgroup_or<16>(filled);
     const unsigned blocks = first / (32 * a.block) * 32;
     for (unsigned b = lane; b < 32 && is_row; b += 16) {
       if ((filled >> b & 1u) == 0) continue;
@@ -254,7 +254,7 @@ struct compare_args {
   }
   ROTOSCALE_UNROLL
   for (unsigned s = 0; s < compare_sums; ++s) {
-    sum[s] = segment_sum<16>(sum[s]);
+    sum[s] = subgroup_sum<16>(sum[s]);
     if (lane == 0 && chunk < a.chunks) a.partial[s * a.chunks + chunk] = sum[s];
   }
 }

@@ -22,7 +22,7 @@ inline constexpr unsigned longest_short_run = 64;
 
 /// A block sorts the tokens of `order_range` consecutive ids. It first counts lower ids and each of its own. It then
 /// goes through all tokens again, order_batch loads per thread at a time.
-inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / segment_lanes;
+inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / subgroup_lanes;
 inline constexpr unsigned order_batch = 4, order_groups = order_batch * order_warps;
 struct order_shared {
   std::uint32_t lower[order_warps];
@@ -31,7 +31,7 @@ struct order_shared {
   std::uint32_t of_group[order_groups][order_range];
 };
 
-/// Ids of `order_batch` tokens of the thread. Tokens of a segment are consecutive.
+/// Ids of `order_batch` tokens of the thread. Tokens of a subgroup are consecutive.
 struct token_batch_ids {
   std::uint32_t id[order_batch];
 
@@ -44,12 +44,12 @@ struct token_batch_ids {
   }
 };
 
-/// Returns the lanes of the segment, among those in `own`, whose number (below order_range) equals this lane's.
+/// Returns the lanes of the subgroup, among those in `own`, whose number (below order_range) equals this lane's.
 __device__ inline std::uint32_t lanes_alike(std::uint32_t number, std::uint32_t own) {
   ROTOSCALE_UNROLL
   for (unsigned bit = 1; bit < order_range; bit *= 2) {
     const bool is_set = (number & bit) != 0;
-    const std::uint32_t set = segment_ballot(is_set);
+    const std::uint32_t set = subgroup_ballot(is_set);
     own &= is_set ? set : ~set;
   }
   return own;
@@ -71,8 +71,8 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
       if (n - low < order_range && n < a.vocabulary) atomic_add(&shared.number[n - low], 1);
     }
   }
-  below = segment_sum(below);
-  if (t % segment_lanes == 0) shared.lower[t / segment_lanes] = below;
+  below = subgroup_sum(below);
+  if (t % subgroup_lanes == 0) shared.lower[t / subgroup_lanes] = below;
   block_barrier();
   std::uint32_t at = 0, own = 0;
   if (t < order_range) {
@@ -90,7 +90,7 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
 [[maybe_unused]] static __global__ void __launch_bounds__(order_threads)
     token_order_kernel(const ROTOSCALE_GRID_CONSTANT token_order_args a) {
   auto& shared = block_shared<order_shared>();
-  const unsigned t = thread_index().x, lane = t % segment_lanes, warp = t / segment_lanes;
+  const unsigned t = thread_index().x, lane = t % subgroup_lanes, warp = t / subgroup_lanes;
   const unsigned low = block_index().x * order_range;
   const std::int32_t* const tokens = a.tokens.now(*a.state);
   count_tokens(a, tokens, low, shared);
@@ -106,7 +106,7 @@ __device__ inline void count_tokens(const token_order_args& a, const std::int32_
     for (unsigned k = 0; k < order_batch; ++k) {
       const std::uint32_t number = ids.id[k] - low;
       own[k] = number < order_range && ids.id[k] < a.vocabulary;
-      const std::uint32_t all = segment_ballot(own[k]);
+      const std::uint32_t all = subgroup_ballot(own[k]);
       rank[k] = 0;
       if (all == 0) continue;
       const std::uint32_t alike = lanes_alike(number, all);

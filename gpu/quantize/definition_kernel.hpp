@@ -12,7 +12,7 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned definition_segments = 8, definition_block_threads = definition_segments * segment_lanes;
+inline constexpr unsigned definition_subgroups = 8, definition_block_threads = definition_subgroups * subgroup_lanes;
 
 struct definition_blocks_args
     : tile_source {  ///< the source in the orientation of its blocks: rows, and k along columns
@@ -46,7 +46,7 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   if (o.rotation.points == 0) return x;
   const auto run = static_cast<unsigned>(run_length(a.format, o.rotation));
   if (o.rotation.negates(static_cast<int>(c % run))) x = fp32_from_bits(fp32_bits(x) ^ fp32_sign_mask);
-  x = segment_butterflies(x, c, static_cast<unsigned>(o.rotation.points));
+  x = subgroup_butterflies(x, c, static_cast<unsigned>(o.rotation.points));
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
@@ -57,9 +57,9 @@ struct definition_item {
 __device__ inline definition_item definition_place(std::uint64_t i, unsigned across) {
   if (i >> 32 == 0) {  // 64-bit division is a routine on devices
     const auto low = static_cast<unsigned>(i);
-    return {low / across, low % across * unsigned{segment_lanes}};
+    return {low / across, low % across * unsigned{subgroup_lanes}};
   }
-  return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * unsigned{segment_lanes}};
+  return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * unsigned{subgroup_lanes}};
 }
 
 /// One lane's byte of the packed codes of 32 elements, one code per lane. A byte has bits of at most two elements of 4,
@@ -69,7 +69,7 @@ __device__ inline std::uint32_t gather_byte(std::uint32_t code, unsigned lane, u
   ROTOSCALE_UNROLL
   for (unsigned j = 0; j < 2; ++j) {
     const unsigned element = 8 * lane / bits + j;
-    const std::uint32_t other = shuffle(code, element % segment_lanes);
+    const std::uint32_t other = shuffle(code, element % subgroup_lanes);
     const int shift = static_cast<int>(bits * element) - static_cast<int>(8 * lane);
     if (shift < 8) byte |= shift < 0 ? other >> -shift : other << shift;
   }
@@ -141,13 +141,13 @@ __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
   const block_format f = Blocks::of(a.format);
-  const unsigned lane = thread_index().x % segment_lanes, across = (a.columns + segment_lanes - 1) / segment_lanes;
+  const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
   const auto bits = static_cast<unsigned>(storage_bits(f.element));
   const std::uint64_t items = std::uint64_t{a.rows / height} * across;
   ROTOSCALE_KEEP_LOOP
-  for (std::uint64_t i = std::uint64_t{block_index().x} * definition_segments + thread_index().x / segment_lanes;
-       i < items; i += std::uint64_t{grid_size().x} * definition_segments) {
+  for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
+       i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
     const auto [group, c0] = definition_place(i, across);
     const unsigned c = c0 + lane;
     std::uint32_t amax = no_amax;
@@ -181,17 +181,17 @@ template <class T>
 __global__ void __launch_bounds__(definition_block_threads)
     tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
-  const unsigned lane = thread_index().x % segment_lanes, across = (a.columns + segment_lanes - 1) / segment_lanes;
+  const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const std::uint64_t items = std::uint64_t{a.rows} * across;
   std::uint32_t most = 0;
   ROTOSCALE_KEEP_LOOP
-  for (std::uint64_t i = std::uint64_t{block_index().x} * definition_segments + thread_index().x / segment_lanes;
-       i < items; i += std::uint64_t{grid_size().x} * definition_segments) {
+  for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
+       i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
     const auto [r, c0] = definition_place(i, across);
     const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c0 + lane)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }
-  most = segment_max(most);
+  most = subgroup_max(most);
   if (lane == 0 && most != 0) atomic_max(a.amax, most);
 }
 

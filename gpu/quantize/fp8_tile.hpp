@@ -231,7 +231,7 @@ __device__ inline void store_fp8_columns(const fp8_output& out, const fp8_codes_
 
 /// Raises *to to the maximum over all threads.
 __device__ inline void raise_amax(float* to, std::uint32_t amax) {
-  amax = segment_max(amax);
+  amax = subgroup_max(amax);
   auto* const bits = reinterpret_cast<std::uint32_t*>(to);
   if (thread_index().x % 32 == 0 && amax > load_relaxed(bits)) atomic_max(bits, amax);
 }

@@ -61,8 +61,8 @@ status prepare_defined(block_format f, const block_options& o, matrix<const T> s
   return {};
 }
 dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
-  const std::uint64_t items = std::uint64_t{a.rows / height} * ((a.columns + segment_lanes - 1) / segment_lanes);
-  const std::uint64_t blocks = (items + definition_segments - 1) / definition_segments;
+  const std::uint64_t items = std::uint64_t{a.rows / height} * ((a.columns + subgroup_lanes - 1) / subgroup_lanes);
+  const std::uint64_t blocks = (items + definition_subgroups - 1) / definition_subgroups;
   return {static_cast<unsigned>(blocks < 65535 ? blocks : 65535), 1, 1};
 }
 

@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr unsigned state_threads = 256, state_segments = state_threads / segment_lanes;
+inline constexpr unsigned state_threads = 256, state_subgroups = state_threads / subgroup_lanes;
 
 /// One thread block per tensor:
 /// 1. shift the history by one entry, from its end, so that no entry is overwritten before it is read; take its maximum
@@ -19,7 +19,7 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
 [[maybe_unused]] static __global__ void __launch_bounds__(state_threads)
     update_scales_kernel(const nn::scaling_state s, const nn::delayed_scaling rule) {
   struct maxima {
-    float of[state_segments];
+    float of[state_subgroups];
   };
   const index_t t = block_index().x;
   const int length = s.history_length, thread = static_cast<int>(thread_index().x);
@@ -33,14 +33,14 @@ inline constexpr unsigned state_threads = 256, state_segments = state_threads / 
     if (i < length) history[i] = x;
     most = larger_number(most, x);
   }
-  most = segment_reduce(most, larger_number);
+  most = subgroup_reduce(most, larger_number);
   maxima& shared = block_shared<maxima>();
-  if (thread % segment_lanes == 0) shared.of[thread / segment_lanes] = most;
+  if (thread % subgroup_lanes == 0) shared.of[thread / subgroup_lanes] = most;
   block_barrier();
   if (thread != 0) return;
   float amax = history[0];
   if (rule.algorithm == nn::amax_algorithm::max) {
-    for (unsigned i = 0; i < state_segments; ++i) amax = larger_number(amax, shared.of[i]);
+    for (unsigned i = 0; i < state_subgroups; ++i) amax = larger_number(amax, shared.of[i]);
   }
   s.amax[t] = 0.0f;
   if (!(amax > 0.0f) || !(fp32_bits(amax) < fp32_infinity_bits)) return;

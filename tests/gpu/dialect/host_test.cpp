@@ -60,7 +60,7 @@ __global__ void exchanges(std::uint32_t* out) {
   std::uint32_t sum = t;
   for (unsigned mask = 1; mask < 32; mask *= 2) sum += gpu::shuffle_xor(sum, mask);
   const std::uint32_t first = gpu::shuffle(sum, 0), third = gpu::shuffle(100 + t, 3);
-  out[t] = first + third + (gpu::segment_any(t == 40) ? 1000000u : 0u);
+  out[t] = first + third + (gpu::subgroup_any(t == 40) ? 1000000u : 0u);
 }
 
 __global__ void half_waits(int where) {
@@ -74,12 +74,12 @@ __global__ void half_waits(int where) {
     }
   }
   if (where == 2 && t != 5) gpu::shuffle(t, 0);
-  if (where == 3 && t < 32) gpu::shuffle(t, 0);  // a whole segment may
+  if (where == 3 && t < 32) gpu::shuffle(t, 0);  // a whole subgroup may
   if (where == 4) {
     if (t % 2 == 0) {
-      gpu::segment_sum(t);
+      gpu::subgroup_sum(t);
     } else {
-      gpu::segment_sum(t);
+      gpu::subgroup_sum(t);
     }
   }
 }
@@ -123,7 +123,7 @@ TEST_CASE("a missing barrier shows: the orders differ and shared memory is poiso
   CHECK(results[0][0] == 0xFDFDFDFDu);
 }
 
-TEST_CASE("lanes exchange values within segments of 32") {
+TEST_CASE("lanes exchange values within subgroups of 32") {
   for (const thread_order order : orders) {
     const order_scope scope(order);
     std::vector<std::uint32_t> out(64);
