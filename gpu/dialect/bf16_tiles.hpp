@@ -76,11 +76,11 @@ struct padded_tile {
 /// blocks    blocks per SM that registers are limited for
 /// stages    buffers of streamed tiles; all but one or two are in flight
 /// overlaps  overlap a tile's product with values and the next tile's with keys (forward pass); takes one more buffer
-/// in_turn   the tiles of a block start their products one after the other (ping-pong), if the unit has a copy engine
+/// pingpong  the tiles of a block start their products one after the other (ping-pong), if the unit has a copy engine
 struct tile_plan {
   int tiles, blocks, stages;
   bool overlaps = false;
-  bool in_turn = false;
+  bool pingpong = false;
 };
 
 /// For units without TMA.
@@ -246,7 +246,7 @@ struct wgmma_unit : mma_sync_unit {
   using tile = sm90::swizzled_tile<D>;
   __device__ static void publish() { sm90::publish_shared(); }
   __device__ static void wait_for_turn(int tile) { sm90::wait_for_turn(tile); }
-  __device__ static void give_turn(int tile) { sm90::give_turn(tile); }
+  __device__ static void signal_turn(int tile) { sm90::signal_turn(tile); }
 
   template <int D>
   __device__ static void start_rows(const tile<D>& a, const tile<D>& b, float (&d)[4][elements]) {

@@ -58,10 +58,10 @@ __device__ inline void fence_barrier_init() {
 
 /// Barrier of the 128 threads of a warpgroup.
 __device__ inline void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
-/// Ping-pong of warpgroups: each waits for its turn and gives another one the next. The barrier of a turn counts 256
-/// threads, 128 that wait and 128 that arrive.
+/// Ping-pong of warpgroups: each waits for its turn, then signals the next one. The barrier of a turn counts 256
+/// threads, 128 that wait and 128 that signal.
 __device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory"); }
-__device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
+__device__ inline void signal_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(3 + group) : "memory"); }
 
 // ------------------------------------------------------------------ clusters, register budgets
 

@@ -153,8 +153,8 @@ struct tile_queue {
   }
 };
 
-/// Runs compute(position, buffer, give) for every pair of tiles. prepare() first loads the block's own tiles and ends
-/// with a barrier; TMA already loads the first pairs meanwhile.
+/// Runs compute(position, buffer, signal_next) for every pair of tiles. prepare() first loads the block's own tiles and
+/// ends with a barrier; TMA already loads the first pairs meanwhile.
 template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare, class Compute>
 __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
                          const Prepare& prepare, const Compute& compute) {
@@ -196,13 +196,13 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
 /// The same with ping-pong scheduling by named barriers (FlashAttention-3) in place of a block barrier per pair.
 ///
 /// 1. Tile i of the block waits for its turn and starts its products.
-/// 2. compute calls give(), which passes the turn to the next tile. Its products overlap this tile's exponentials.
+/// 2. compute calls signal_next(): the next tile starts its products, which overlap this tile's exponentials.
 /// 3. The producer, a thread of the last tile, loads when it passes the turn back to the first tile. By then all tiles
 ///    have left the buffer that is loaded into.
 template <int Kept, int Tiles, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
           class Compute>
-__device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int tile, Position at, const Load& load,
-                                 const Next& next, const Prepare& prepare, const Compute& compute) {
+__device__ void pingpong_pipeline(const tile_copies<Unit, Stages>& copies, int tile, Position at, const Load& load,
+                                  const Next& next, const Prepare& prepare, const Compute& compute) {
   static_assert(Unit::engine::exists);
   tile_queue<Kept, Unit, Stages, Position, Load, Next> queue(copies, at, load, next);
   copies.init();
@@ -215,9 +215,9 @@ __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int ti
     has_turn = false;
     compute(queue.loaded[0], queue.buffer, [&] {
       if (tile + 1 < Tiles) {
-        Unit::give_turn(tile + 1);
+        Unit::signal_turn(tile + 1);
       } else if (queue.has_another()) {
-        Unit::give_turn(0);
+        Unit::signal_turn(0);
       }
       queue.load_next();
     });
@@ -229,9 +229,9 @@ __device__ void pipeline_in_turn(const tile_copies<Unit, Stages>& copies, int ti
 template <class Unit, tile_plan Plan>
 struct block_layout {
   static constexpr tile_plan plan = Plan;
-  static constexpr bool in_turn = plan.in_turn && Unit::engine::exists;
+  static constexpr bool pingpong = plan.pingpong && Unit::engine::exists;
   static constexpr int threads = plan.tiles * tiles::threads<Unit>;
-  static constexpr int producer = in_turn ? threads - tiles::threads<Unit> : 0;  ///< see tile_copies
+  static constexpr int producer = pingpong ? threads - tiles::threads<Unit> : 0;  ///< see tile_copies
 };
 /// Runs the pipeline of a layout for tile `tile` of a block.
 template <class Layout, int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare,
@@ -241,8 +241,8 @@ __device__ void run_pipeline(const tile_copies<Unit, Stages>& copies, [[maybe_un
   // TMA fills the buffers while prepare() still reads the block's own tiles, which `kept` would put into the same
   // buffers.
   static_assert(!(Unit::engine::exists && Layout::kept));
-  if constexpr (Layout::in_turn) {
-    pipeline_in_turn<Kept, Layout::plan.tiles>(copies, tile, at, load, next, prepare, compute);
+  if constexpr (Layout::pingpong) {
+    pingpong_pipeline<Kept, Layout::plan.tiles>(copies, tile, at, load, next, prepare, compute);
   } else {
     pipeline<Kept>(copies, at, load, next, prepare, compute);
   }

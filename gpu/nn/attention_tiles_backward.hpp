@@ -61,7 +61,7 @@ struct keys_pass {
   query_numbers prefetched = {};  // for the thread's query of the next tile to load
 
   // Stored numbers need a block barrier, which ping-pong scheduling does not have.
-  static_assert(!layout::in_turn);
+  static_assert(!layout::pingpong);
 
   /// Each of the block's first `tile` threads prefetches the numbers of one query one tile early, which hides the
   /// latency. With one buffer, as in AMD's plan, the tile is loaded at once.
@@ -149,8 +149,8 @@ struct keys_pass {
 
   /// Adds one pair of tiles: scores and dp, exp2, ds, then dv and dk. dv starts only after ds: earlier, its operands
   /// would be live together with dp, and the compiler would serialize the products.
-  template <class Give>
-  __device__ void add(query_position at, int buffer, const Give& give, const key_operand<Unit, D>& k,
+  template <class Signal>
+  __device__ void add(query_position at, int buffer, const Signal& signal_next, const key_operand<Unit, D>& k,
                       const key_operand<Unit, D>& v, float (&dk)[D / 16][Unit::elements],
                       float (&dv)[D / 16][Unit::elements]) const {
     ROTOSCALE_UNROLL
@@ -159,7 +159,7 @@ struct keys_pass {
       half_tile x, dp;
       multiply_rows<D>(Unit{}, k, s.q[buffer], part, x);
       multiply_rows<D>(Unit{}, v, s.d_o[buffer], part, dp);
-      if (half == 0) give();
+      if (half == 0) signal_next();
       finish<1>(Unit{}, x);
       probabilities(at, buffer, half, x);
       finish(Unit{}, dp);
@@ -197,9 +197,9 @@ template <class Unit, class T, int D>
   pass.fetch(begin);
   const auto load = [&](query_position at, int buffer) { pass.load(at, buffer); };
   const auto next = [&](query_position& at) { return pass.next(at); };
-  const auto compute = [&](query_position at, int buffer, const auto& give) {
-    if (tiles > 1 && !pass.reads(at)) return give();
-    pass.add(at, buffer, give, own_k, own_v, dk, dv);
+  const auto compute = [&](query_position at, int buffer, const auto& signal_next) {
+    if (tiles > 1 && !pass.reads(at)) return signal_next();
+    pass.add(at, buffer, signal_next, own_k, own_v, dk, dv);
   };
   run_pipeline<layout>(pass.copies, place.tile, begin, load, next, prepare, compute);
   float scale[Unit::rows], one[Unit::rows];
@@ -299,15 +299,15 @@ template <class Unit, class T, int D>
   };
   const auto next = [&](int& key) { return (key += tile) <= all_keys.end; };
   // x = q · kᵀ and dp = do · vᵀ, then exp2, ds = x * (dp - D), dq += ds · k.
-  const auto compute = [&](int key, int buffer, const auto& give) {
-    if (tiles > 1 && !keys.has(key)) return give();
+  const auto compute = [&](int key, int buffer, const auto& signal_next) {
+    if (tiles > 1 && !keys.has(key)) return signal_next();
     ROTOSCALE_UNROLL
     for (int half = 0; half < halves<Unit>; ++half) {
       float x[half_parts<Unit>][Unit::elements], dp[half_parts<Unit>][Unit::elements];
       const int part = half * half_parts<Unit>;
       multiply_rows<D>(Unit{}, q, s.k[buffer], part, x);
       multiply_rows<D>(Unit{}, d_o, s.v[buffer], part, dp);
-      if (half == 0) give();
+      if (half == 0) signal_next();
       finish<1>(Unit{}, x);
       rows.probabilities(x);
       finish(Unit{}, dp);

@@ -96,15 +96,15 @@ struct last_product {
   packed_rows<Unit, parts> weights;
   int buffer = -1;  // -1: none pending
 
-  /// Starts the pending P · V after this tile's Q · Kᵀ, calls give(), and waits for Q · Kᵀ.
-  template <class Add, class Give, class First>
-  __device__ void start(const Add& add, const Give& give, First& first) const {
+  /// Starts the pending P · V after this tile's Q · Kᵀ, calls signal_next(), and waits for Q · Kᵀ.
+  template <class Add, class Signal, class First>
+  __device__ void start(const Add& add, const Signal& signal_next, First& first) const {
     if (Overlaps && buffer >= 0) {
       add(weights, buffer);
-      give();
+      signal_next();
       tiles::finish<1>(Unit{}, first);
     } else {
-      give();
+      signal_next();
       tiles::finish(Unit{}, first);
     }
   }
@@ -124,11 +124,11 @@ struct last_product {
       tiles::finish(Unit{}, sum);
     }
   }
-  /// Runs the pending product and calls give() meanwhile. give() loads into the buffer before the pending one's.
-  template <class Add, class Sum, class Give>
-  __device__ void complete(const Add& add, Sum& sum, const Give& give) {
+  /// Runs the pending product and calls signal_next() meanwhile, which loads into the buffer before the pending one's.
+  template <class Add, class Sum, class Signal>
+  __device__ void complete(const Add& add, Sum& sum, const Signal& signal_next) {
     if (Overlaps && buffer >= 0) add(weights, buffer);
-    give();
+    signal_next();
     finish(sum);
     buffer = -1;
   }
@@ -177,11 +177,11 @@ template <class Unit, class T, int D>
     add_rows<D>(Unit{}, weights, s.v[buffer], 0, o);
   };
   // x = q · kᵀ, then row_max and exp2 (softmax.take), o = o * factor + x · v.
-  const auto compute = [&](int key, int buffer, const auto& give) {
-    if (tiles > 1 && !keys.has(key)) return last.complete(add, o, give);
+  const auto compute = [&](int key, int buffer, const auto& signal_next) {
+    if (tiles > 1 && !keys.has(key)) return last.complete(add, o, signal_next);
     float x[parts][Unit::elements];
     multiply_rows<D>(Unit{}, q, s.k[buffer], 0, x);
-    last.start(add, give, x);
+    last.start(add, signal_next, x);
     if (key == first || starts != nullptr) {
       softmax.template take<true>(x, rows, key, scale);
     } else {

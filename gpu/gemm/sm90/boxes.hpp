@@ -118,7 +118,7 @@ __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile&
   const int row = (first.row + Tile::row_of_group(group)) % window_tile + 16 * warp + lane / 4,
             column = (first.column + Tile::column_of_group(group)) % window_tile + 2 * (lane % 4);
   std::int32_t part[half];
-  if (group == 1) give_turn(0);
+  if (group == 1) signal_turn(0);
   t.boxes.each(box_kind::shifted, [&](int box) {
     const bool has_rows = tile_boxes::has(t.boxes.a, box), has_columns = tile_boxes::has(t.boxes.b, box);
     barrier_wait(q.full_at(r.stage), r.phase);
@@ -139,7 +139,7 @@ __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile&
                      b + static_cast<unsigned>(h * (columns / 64)) * half_box + 2 * i, i == 0);
         }
         wgmma_commit();
-        if (!has_columns) give_turn(1 - group);
+        if (!has_columns) signal_turn(1 - group);
         hold(part);
         wgmma_wait<0>();
         const std::uint16_t* of_columns = memory.shifts[r.stage][1] + column + h * columns;

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention's pipelines on a copy engine and with turns, which host mode's units have not: a unit that only keeps books
-// stands for sm_90's. Copies arrive when somebody waits for them, and threads stay in their products for a while.
+// Attention's pipelines with TMA and with ping-pong scheduling, which host mode's units do not have. A mock unit
+// records the calls in place of sm_90's. A copy completes when a thread waits for it, and threads spend several turns
+// in their products.
 #include "gpu/nn/attention_copies.hpp"
 
 #include <doctest/doctest.h>
@@ -19,11 +20,11 @@ namespace {
 
 constexpr int tiles_of_block = 3, threads_of_block = 12;
 
-/// What the threads of a block have done, and the first thing that was wrong.
+/// Record of a block's threads, and the first violation.
 struct block_log {
-  int loads = 0;                        ///< copies that were started: positions 0, 1, ...
-  int computed[threads_of_block] = {};  ///< positions that a thread has begun
-  int left[threads_of_block] = {};      ///< and those that it reads no more
+  int loads = 0;                        ///< copies started: positions 0, 1, ...
+  int computed[threads_of_block] = {};  ///< positions started by a thread
+  int left[threads_of_block] = {};      ///< positions that the thread has finished reading
   int pauses = 0;
   struct {
     int arrived = 0, phase = 0;
@@ -33,7 +34,7 @@ struct block_log {
   void demand(bool fulfilled, const char* what) {
     if (!fulfilled && wrong.empty()) wrong = what;
   }
-  /// Lets other threads run. False where a thread has waited for too long.
+  /// Lets other threads run. Returns false after too many calls.
   bool pause() {
     demand(++pauses < 100000, "a thread waits for what does not come");
     if (pauses < 100000) host::detail::state().suspend(host::detail::wait::ready, __FILE__, __LINE__);
@@ -42,11 +43,11 @@ struct block_log {
 };
 block_log block;
 
-/// A buffer and its barrier, whose phase ends when the one copy into it has arrived.
+/// A buffer and its barrier. A phase ends when the one copy into the buffer completes.
 struct buffer_log {
   static constexpr int nothing = -1;
   bool is_initialized = false;
-  unsigned phases = 0;  ///< that have ended
+  unsigned phases = 0;  ///< completed phases
   int holds = nothing, coming = nothing;
 };
 struct log_engine {
@@ -101,11 +102,11 @@ struct log_unit {
     while (block.turns[tile].phase == phase && block.pause()) {
     }
   }
-  static void give_turn(int tile) { arrive(tile); }
+  static void signal_turn(int tile) { arrive(tile); }
 };
 
-template <int Stages, bool InTurn>
-struct log_layout : tiles::block_layout<log_unit, gpu::tile_plan{tiles_of_block, 1, Stages, false, InTurn}> {
+template <int Stages, bool PingPong>
+struct log_layout : tiles::block_layout<log_unit, gpu::tile_plan{tiles_of_block, 1, Stages, false, PingPong}> {
   static constexpr bool kept = false;
 };
 
@@ -127,7 +128,7 @@ void run_thread(log_engine::barriers<Layout::plan.stages>& barriers, int count) 
     if (thread == Layout::producer) block.demand(block.loads == std::min(count, ahead), "no copies run ahead");
     gpu::block_barrier();
   };
-  const auto compute = [&](int position, int buffer, const auto& give) {
+  const auto compute = [&](int position, int buffer, const auto& signal_next) {
     const auto read = [&] {
       for (int k = 0; k <= std::min(Kept, position); ++k) {
         block.demand(barriers.full[(buffer + stages - k) % stages].holds == position - k,
@@ -137,23 +138,23 @@ void run_thread(log_engine::barriers<Layout::plan.stages>& barriers, int count) 
     };
     block.demand(position == block.computed[thread]++, "positions are not computed once each, in order");
     read();
-    give();
+    signal_next();
     for (int i = 0; i < 3 + tile; ++i) read();
     block.left[thread] = std::max(0, position - Kept + 1);
   };
   tiles::run_pipeline<Layout, Kept>(copies, tile, 0, load, next, prepare, compute);
 }
 
-template <int Stages, int Kept, bool InTurn>
+template <int Stages, int Kept, bool PingPong>
 void check_pipeline() {
-  using layout = log_layout<Stages, InTurn>;
+  using layout = log_layout<Stages, PingPong>;
   static_assert(layout::threads == threads_of_block);
   for (const auto order : {host::thread_order::forward, host::thread_order::reverse, host::thread_order::shuffled}) {
     host::set_thread_order(order);
     for (int count = 1; count <= 9; ++count) {
       CAPTURE(Stages);
       CAPTURE(Kept);
-      CAPTURE(InTurn);
+      CAPTURE(PingPong);
       CAPTURE(count);
       block = {};
       log_engine::barriers<Stages> barriers;
