@@ -168,16 +168,22 @@ __device__ inline std::uint64_t operand_descriptor(std::uint32_t address) {
 enum class fp8_products { e4m3, e4m3_e5m2, e5m2_e4m3, e5m2 };
 
 // clang-format off
-#define ROTOSCALE_D8(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
-#define ROTOSCALE_D32(c, d, i) ROTOSCALE_D8(c, d, i), ROTOSCALE_D8(c, d, i + 8), ROTOSCALE_D8(c, d, i + 16), ROTOSCALE_D8(c, d, i + 24)
+#define ROTOSCALE_D8(c, d, i) \
+  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define ROTOSCALE_D32(c, d, i) \
+  ROTOSCALE_D8(c, d, i), ROTOSCALE_D8(c, d, i + 8), ROTOSCALE_D8(c, d, i + 16), ROTOSCALE_D8(c, d, i + 24)
 #define ROTOSCALE_D64(c, d, i) ROTOSCALE_D32(c, d, i), ROTOSCALE_D32(c, d, i + 32)
 #define ROTOSCALE_N32 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
+  "%30,%31"
 #define ROTOSCALE_N64 ROTOSCALE_N32 \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
+  "%59,%60,%61,%62,%63"
 #define ROTOSCALE_N128 ROTOSCALE_N64 \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
-  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90," \
+  "%91,%92,%93,%94,%95," \
+  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117," \
+  "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 #define ROTOSCALE_FP8_64(types) \
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n" \
@@ -190,7 +196,8 @@ enum class fp8_products { e4m3, e4m3_e5m2, e5m2_e4m3, e5m2 };
 #define ROTOSCALE_FP8_256(types) \
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n" \
                "wgmma.mma_async.sync.aligned.m64n256k32.f32." types " {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1;\n}" \
-               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64)
+               : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
 #define ROTOSCALE_FP8(product) \
   if constexpr (Products == fp8_products::e4m3) product("e4m3.e4m3"); \
   if constexpr (Products == fp8_products::e4m3_e5m2) product("e4m3.e5m2"); \
@@ -217,22 +224,26 @@ __device__ inline void wgmma_fp8(float (&d)[128], std::uint64_t a, std::uint64_t
 template <bool TransposedA, bool TransposedB>
 __device__ inline void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32
+               "}, %32, %33, p, 1, 1, %35, %36;\n}"
                : ROTOSCALE_D32("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
                  "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
 }
 template <bool TransposedA, bool TransposedB>
 __device__ inline void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64
+               "}, %64, %65, p, 1, 1, %67, %68;\n}"
                : ROTOSCALE_D64("+f", d, 0) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
                  "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
 }
 template <bool TransposedA, bool TransposedB>
 __device__ inline void wgmma_bf16(float (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
-               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ROTOSCALE_N128
+               "}, %128, %129, p, 1, 1, %131, %132;\n}"
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64)
+               : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)),
                  "n"(TransposedA ? 1 : 0), "n"(TransposedB ? 1 : 0));
 }
 /// d [64 × 64 or more] = a·bᵀ (+ d unless `first`) over 32 k of int8.
@@ -249,7 +260,8 @@ __device__ inline void wgmma_int8(std::int32_t (&d)[64], std::uint64_t a, std::u
 __device__ inline void wgmma_int8(std::int32_t (&d)[128], std::uint64_t a, std::uint64_t b, bool first) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {" ROTOSCALE_N128 "}, %128, %129, p;\n}"
-               : ROTOSCALE_D64("+r", d, 0), ROTOSCALE_D64("+r", d, 64) : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
+               : ROTOSCALE_D64("+r", d, 0), ROTOSCALE_D64("+r", d, 64)
+               : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)));
 }
 #undef ROTOSCALE_D8
 #undef ROTOSCALE_D32

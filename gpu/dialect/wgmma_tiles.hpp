@@ -84,11 +84,15 @@ __device__ inline descriptor transposed_descriptor(const std::uint16_t* codes) {
 }
 
 // clang-format off
-#define ROTOSCALE_ROW(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]), "+f"(d[i][4]), "+f"(d[i][5]), "+f"(d[i][6]), "+f"(d[i][7])
+#define ROTOSCALE_ROW(d, i) \
+  "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]), \
+  "+f"(d[i][4]), "+f"(d[i][5]), "+f"(d[i][6]), "+f"(d[i][7])
 #define ROTOSCALE_N32 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
+  "%30,%31"
 #define ROTOSCALE_N64 ROTOSCALE_N32 \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
+  "%59,%60,%61,%62,%63"
 
 /// d [64 × 64] = a · bᵀ (+ d unless `first`) over 16 k.
 __device__ inline void multiply_k16(float (&d)[4][8], std::uint64_t a, std::uint64_t b, bool first) {
@@ -99,13 +103,15 @@ __device__ inline void multiply_k16(float (&d)[4][8], std::uint64_t a, std::uint
 }
 /// d [64 × 64] += a · b. a [64 × 16] is in registers, the rows of b are k.
 __device__ inline void add_k16(float (&d)[4][8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROTOSCALE_N32
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
                : ROTOSCALE_ROW(d, 0), ROTOSCALE_ROW(d, 1), ROTOSCALE_ROW(d, 2), ROTOSCALE_ROW(d, 3)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 /// The same with 128 columns of d and b.
 __device__ inline void add_k16(float (&d)[8][8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ROTOSCALE_N64
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
                : ROTOSCALE_ROW(d, 0), ROTOSCALE_ROW(d, 1), ROTOSCALE_ROW(d, 2), ROTOSCALE_ROW(d, 3),
                  ROTOSCALE_ROW(d, 4), ROTOSCALE_ROW(d, 5), ROTOSCALE_ROW(d, 6), ROTOSCALE_ROW(d, 7)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));

@@ -7,7 +7,8 @@
 namespace rotoscale::gpu {
 
 #define QUANTIZED_ROWS(producer, T, Element, path) \
-  template __global__ void quantized_rows_kernel<producer<T>, Element, quantize_path::path>(const quantized_rows_args<producer<T>>);
+  template __global__ void quantized_rows_kernel<producer<T>, Element, quantize_path::path>( \
+      const quantized_rows_args<producer<T>>);
 QUANTIZED_ROWS(norm_producer, bf16, e2m1, fast)
 QUANTIZED_ROWS(norm_producer, bf16, e4m3, fast)
 QUANTIZED_ROWS(swiglu_producer, bf16, e2m1, fast)
