@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of gpu/ share: arrays of a device that are poisoned, guarded on both sides and compared by bytes, and
-// sources with every kind of block. A test program linked with a device's library exits with 77 (skipped) where there
-// is no device.
+// Shared by the tests of gpu/: device arrays that are poisoned, guarded on both sides and compared by bytes, and
+// sources with every kind of block. A test program linked with a device library exits with 77 (skipped) if there is no
+// device.
 #pragma once
 
 #include <cstdio>
@@ -18,14 +18,14 @@ namespace gpu_test {
 
 using namespace rotoscale;
 
-/// Of a device's library no call may fail but those under test.
+/// Requires that a call succeeds.
 inline void expect(const gpu::status& s) {
   if (s.ok()) return;
   std::fprintf(stderr, "device: %s\n", s.message().c_str());
   std::abort();
 }
 
-/// The current device; without one the program is skipped.
+/// The current device. Skips the program if there is none.
 inline const gpu::device_info device = [] {
   gpu::device_info found;
   if (const gpu::status s = gpu::current_device(found); !s.ok()) {
@@ -37,10 +37,10 @@ inline const gpu::device_info device = [] {
 }();
 inline const bool on_device = device.arch != gpu::arch::host;
 
-/// Whether `run` captures what it launches in a graph and runs that; the host has none.
+/// True: `run` captures launches in a graph and replays it. Host mode has no graphs.
 inline bool through_graphs = false;
 
-/// The status of `launch(stream)`, which has run when the device's arrays are read.
+/// Returns the status of launch(stream). The launch has completed.
 template <class Launch>
 gpu::status run(const Launch& launch) {
   if (!through_graphs || !on_device) return launch(gpu::stream{});
@@ -58,7 +58,7 @@ gpu::status run(const Launch& launch) {
   return s;
 }
 
-/// `count` elements of device memory, `skew` elements past a multiple of 256 bytes, between guards.
+/// `count` elements of device memory between guards, `skew` elements after a multiple of 256 bytes.
 template <class T>
 class device_array {
  public:
@@ -87,7 +87,7 @@ class device_array {
     fetch(to.data(), data(), bytes_);
     return to;
   }
-  /// Is everything around the array still poison?
+  /// True if the memory around the array is still poisoned.
   bool guards_hold() const {
     std::vector<unsigned char> all(total_);
     fetch(all.data(), base_, total_);
@@ -109,8 +109,8 @@ class device_array {
   unsigned char* base_ = nullptr;
 };
 
-/// Rows of `stride` numbers, cut into runs of 32 along either axis: ordinary ones of many sizes, ties of E2M1 and FP8,
-/// zeros of both signs, NaN, Inf, subnormal and huge numbers.
+/// Rows of `stride` numbers in runs of 32 along either axis. Each run has one kind: ordinary numbers of many
+/// magnitudes, ties of E2M1 and FP8, zeros of both signs, NaN, Inf, subnormal or huge numbers.
 template <class T>
 std::vector<T> make_source(index_t rows, index_t stride, unsigned seed) {
   std::vector<T> x(static_cast<std::size_t>(rows * stride));
@@ -126,7 +126,7 @@ std::vector<T> make_source(index_t rows, index_t stride, unsigned seed) {
         kind = static_cast<int>(word() % 24);
         e = static_cast<int>(word() % 20) - 10;
       }
-      // Bands of 32 rows of one kind, so that columns have whole blocks of it as well.
+      // Bands of 32 rows have one kind, so that columns have whole blocks of it too.
       const int band = static_cast<int>((static_cast<unsigned>(r / 32) * 2654435761u + seed) % 37);
       const int k = band < 10 ? band : kind;
       float v = normal(engine) * pow2_fp32(e);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The orders in which host mode runs a block's threads.
+// Thread orders of host mode.
 #pragma once
 
 #if !defined(ROTOSCALE_TEST_DEVICE)
@@ -9,7 +9,7 @@
 
 namespace gpu_test {
 
-/// Calls body in every order of a block's threads that host mode has; once on a device.
+/// Calls body in every thread order of host mode; once on a device.
 template <class Body>
 void for_thread_orders(const Body& body) {
 #if defined(ROTOSCALE_TEST_DEVICE)

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every launcher where nothing can be launched. "no device" is run with all devices hidden from the runtime; "other
-// architecture" is for a build whose device code no device here executes; "null stream" is for a device, while another
-// stream is captured. The latter two exit with 77 (skipped) where there is no device. Each call must return the
-// error_code with words and leave its outputs, host memory here, untouched.
+// Refusals of every launcher: each call must return the error_code with a message and leave its outputs untouched.
+//
+// - "no device": all devices are hidden from the runtime.
+// - "other architecture": the build has no code for this device.
+// - "null stream": another stream is captured on a device.
+// The latter two exit with 77 (skipped) without a device.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -33,7 +35,7 @@ using namespace rotoscale::gpu;
 constexpr int extent = 256;
 constexpr std::uint8_t poison = 0xA5;
 
-/// A valid argument of any kind: more bytes than any output of extent × extent needs, poisoned.
+/// A valid argument of any kind: poisoned, larger than any output of extent × extent.
 struct alignas(256) buffer {
   std::vector<std::uint8_t> memory = std::vector<std::uint8_t>(4 * extent * extent + 256, poison);
   std::uint8_t* data() {
@@ -52,7 +54,7 @@ struct buffers {
   }
 };
 
-/// What every call has to return, and that it touched nothing.
+/// The expected error, and a check that buffers are untouched.
 struct refusal {
   buffers& b;
   error_code expected;
@@ -115,7 +117,7 @@ void refuse_gemms(const refusal& check) {
   }
 }
 
-/// The device's, where there is one that has one.
+/// The device's contract, or any if the device has none.
 const gemm_contract_entry& dense_contract() {
   const gemm_contract_entry* any = nullptr;
   device_info device;
@@ -154,7 +156,7 @@ void refuse_definitions(const refusal& check) {
   }
 }
 
-/// On matrix units: the device's, where there is one.
+/// A tensor-core contract: the device's, or any without a device.
 nn::attention_contract tiled_attention() {
   device_info device;
   const bool amd = current_device(device).ok() && (device.arch == arch::gfx942 || device.arch == arch::gfx950);
@@ -262,7 +264,7 @@ plain_problem plain(buffers& b) {
   const gemm_operand x{
       .element = formats::bf16, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = 2 * extent};
   plain_problem p{{b.out.data()}, x, x};
-  p.alpha = 2.0f;  // a kernel of this project takes the last step
+  p.alpha = 2.0f;  // the epilogue is a kernel of this project
   return p;
 }
 void refuse_plan(buffers& b, error_code expected) {
@@ -313,7 +315,7 @@ TEST_CASE("other architecture") {
   refuse_all(error_code::unsupported_device);
   buffers b;
   refuse_plan(b, error_code::unsupported_device);
-  CHECK(synchronize().message() == "ok");  // nothing was launched
+  CHECK(synchronize().message() == "ok");  // no launch has failed
 }
 
 TEST_CASE("null stream") {
@@ -321,7 +323,7 @@ TEST_CASE("null stream") {
   buffers b;
   plain_gemm plan;
   const status planned = plain_gemm::make(plain(b), plan);
-  REQUIRE((planned.ok() || planned.code == error_code::unsupported_device));  // the latter: a build without the library
+  REQUIRE((planned.ok() || planned.code == error_code::unsupported_device));  // or no library in the build
   gpu::stream stream;
   gpu::graph graph;
   REQUIRE(create(stream, true).ok());
@@ -330,7 +332,7 @@ TEST_CASE("null stream") {
   const status run = plan.run(plain(b), b.workspace.data(), 1 << 30, {});
   CHECK(std::string(run.argument) == (planned.ok() ? "stream" : "plan"));
   b.require_untouched();
-  CHECK(end_capture(stream, graph).message() == "ok");  // the refusals have not broken the capture
+  CHECK(end_capture(stream, graph).message() == "ok");  // refusals must not break the capture
   CHECK(destroy(graph).ok());
   CHECK(destroy(stream).ok());
   CHECK(synchronize().message() == "ok");

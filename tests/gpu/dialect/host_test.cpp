@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The thread-block executor of host mode: indices, barriers, exchanges, shared memory, and what it must notice.
+// Host mode's thread-block executor: indices, barriers, exchanges, shared memory, and error detection.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -74,7 +74,7 @@ __global__ void half_waits(int where) {
     }
   }
   if (where == 2 && t != 5) gpu::shuffle(t, 0);
-  if (where == 3 && t < 32) gpu::shuffle(t, 0);  // a whole subgroup may
+  if (where == 3 && t < 32) gpu::shuffle(t, 0);  // allowed: a whole subgroup
   if (where == 4) {
     if (t % 2 == 0) {
       gpu::subgroup_sum(t);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranges for profilers: rocTX is found, used in pairs, and missed without harm; and, linked with CUDA's library, NVTX
-// calls the tool that its environment names, for which no device is needed.
+// Profiler ranges. rocTX is found, used in pairs, and optional. With CUDA, NVTX calls the tool that its environment
+// variable names. No device is needed.
 #include "gpu/dialect/ranges.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ namespace dialect_ranges_test {
 
 namespace {
 
-/// Of the test's own library, tests/gpu/dialect/ranges_tool.cpp.
+/// Functions of the test's library, tests/gpu/dialect/ranges_tool.cpp.
 struct tool {
   int (*depth)();
   const char* (*last)();
@@ -29,7 +29,7 @@ struct tool {
   }
 };
 
-/// Opens two ranges, looks at them through the tool, and closes them.
+/// Opens two ranges, checks them through the tool, and closes them.
 template <class Begin, class End>
 void check_ranges(const tool& seen, const Begin& begin, const End& end) {
   begin("graph");

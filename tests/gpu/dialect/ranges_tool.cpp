@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// In a profiler's place: a library that says how deep ranges nest, and remembers the last name. Its functions are
-// rocTX's; where CUDA's headers are, NVTX finds them as well if NVTX_INJECTION64_PATH names the library.
+// Mock profiler: a library that reports the depth of ranges and the last name. It exports rocTX's functions. With
+// CUDA's headers NVTX finds it through NVTX_INJECTION64_PATH.
 #include <cstring>
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
-#define NVTX_NO_IMPL  // its types alone
+#define NVTX_NO_IMPL  // types only
 #include <nvtx3/nvToolsExt.h>
 #endif
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// AMD's GEMM kernels themselves, in host mode: the launcher, the kernels' source and, for the matrix units, their
-// models. Results are compared by bytes with the contracts, which know nothing of fragments, LDS and waves. Compiled by
-// hipcc, the same on a device, where the units' models are on trial as well.
+// AMD's GEMM kernels in host mode: launcher, kernel source, and models of the matrix cores. Results are compared by
+// bytes with the contracts, which are independent of fragments, LDS and waves. With hipcc the same runs on a device and
+// also tests the models.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct order_scope {
 bool runs_here(const device_info&) { return true; }
 #else
 enum class thread_order { forward, reverse, shuffled };
-struct order_scope {  // a device has its own
+struct order_scope {  // host mode only
   explicit order_scope(thread_order) {}
 };
 bool runs_here(const device_info& device) { return gpu_test::device.arch == device.arch; }
@@ -39,7 +39,7 @@ bool runs_here(const device_info& device) { return gpu_test::device.arch == devi
 constexpr device_info gfx950{arch::gfx950, 256}, gfx942{arch::gfx942, 304};
 constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
 
-/// random_matrix whose FP8 codes are numbers but in row 9: a random row would hold NaN.
+/// random_matrix with finite FP8 codes except in row 9. Random codes would put a NaN in every row.
 matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_element element) {
   const matrix_data m = random_matrix(rows, k, seed, kind, element);
   bytes codes = m.codes.here;
@@ -52,7 +52,7 @@ matrix_data blocks_for(int rows, int k, unsigned seed, scales_of kind, gemm_elem
   return {rows, k, std::move(codes), m.scales.here, element};
 }
 
-/// Blocks as they are, with 48 bytes between rows, and in the orders that AITER stores.
+/// Row-major blocks with 48 bytes between rows, and the same in AITER's orders.
 struct operand {
   matrix_data plain;
   array<std::uint8_t> spaced, codes, scales;
@@ -74,7 +74,7 @@ struct operand {
 
   static bytes placed_codes(const matrix_data& m) {
     const layout l = code_layout(placement::aiter_data_16x16, m.blocks(), m.rows, m.k);
-    if (!l.is_defined()) return bytes(1);  // nobody reads it
+    if (!l.is_defined()) return bytes(1);  // not read
     bytes to(static_cast<std::size_t>(l.size_bytes()));
     place_codes(m.blocks(), m.here(), placement::aiter_data_16x16, to.data());
     return to;
@@ -84,7 +84,7 @@ struct operand {
     place_scales(m.blocks(), m.here(), placement::aiter_scale, to.data());
     return to;
   }
-  /// What a kernel of `device` takes.
+  /// The operand as kernels of `device` read it.
   gemm_operand view(const device_info& device, bool shuffled) const {
     gemm_operand v = plain.view();
     if (&device == &gfx942) return v;
@@ -106,8 +106,8 @@ struct options {
   gemm_schedule schedule{};
 };
 
-/// Runs a GEMM of `device` into poisoned memory and compares outputs with its contract: all of them, or `samples`.
-/// All of the output's memory.
+/// Runs a GEMM of `device` into poisoned memory and compares all outputs, or `samples`, with its contract. Returns all
+/// of the output's memory.
 bytes compare(const device_info& device, const operand& a, const operand& b, const options& o) {
   if (!runs_here(device)) return {};
   judged_output out(a.plain.rows, b.plain.rows, o);
@@ -133,7 +133,7 @@ bytes compare(const device_info& device, const operand& a, const operand& b, con
   return out.fetched();
 }
 
-/// The same in every tile of `device` for the operands' elements: no byte depends on it.
+/// The same with every tile shape of `device`. All give the same bytes.
 void compare_tiles(const device_info& device, const operand& a, const operand& b, options o) {
   bytes first;
   for (const tile_shape& t : traits_of(device.arch).tiles(a.plain.element != gemm_element::e2m1)) {
@@ -143,23 +143,23 @@ void compare_tiles(const device_info& device, const operand& a, const operand& b
     const bytes found = compare(device, a, b, o);
     if (first.empty()) first = found;
     CHECK(found == first);
-    o.samples = 50;  // equal bytes say the rest
+    o.samples = 50;  // the bytes of the first tile cover the others
   }
 }
 
 }  // namespace
 
-#if defined(ROTOSCALE_GPU_HOST)  // the probe compares a device's instructions
+#if defined(ROTOSCALE_GPU_HOST)  // on a device the probe compares instructions
 
 namespace {
 
-/// One instruction in memory: operands of 16 rows with k contiguous, scales of four blocks, C or D.
+/// Operands of one instruction in memory: 16 rows with contiguous k, scales of four blocks, C or D.
 struct instruction_data {
   std::uint8_t a[16][128], b[16][128], scales_a[16][4], scales_b[16][4];
   float d[16][16];
 };
 
-/// How it is distributed over the lanes, written once more: byte `i` of a lane's bytes in its row.
+/// Distribution over the lanes, written independently: the row position of byte `i` of a lane.
 struct lane_layout {
   int bytes, runs;
   int place(int lane, int i) const { return runs == 2 ? i / 16 * 64 + lane / 16 * 16 + i % 16 : lane / 16 * bytes + i; }
@@ -205,7 +205,7 @@ struct scaled {
   }
 };
 
-/// The instruction against the definition of its unit, on random codes; scales `spread` apart; every kind of C.
+/// Compares the instruction with its unit's definition: random codes, scales `spread` binades apart, every kind of C.
 template <class Instruction>
 void check_instruction(const char* unit, format a, format b, int k, lane_layout at, bool takes_c, int spread) {
   std::mt19937 random(static_cast<unsigned>(spread + k + a.exponent_bits + 8 * b.exponent_bits));
@@ -260,7 +260,7 @@ void check_instruction(const char* unit, format a, format b, int k, lane_layout 
   CHECK(wrong == 0);
 }
 
-/// Half of the wave goes elsewhere; or all of it does what a wave without all its lanes cannot.
+/// Errors: half of the wave diverges, or an incomplete wave executes a wave instruction.
 __global__ void half_multiplies(int* out) {
   const unsigned t = thread_index().x;
   if (t % 2 == 0) *out = amd::uniform(7);
@@ -319,8 +319,8 @@ TEST_CASE("gfx950, MXFP4: parts of K") {
 
 TEST_CASE("gfx950: every tile, at the edges of each, the same bytes") {
   constexpr gemm_element e4m3 = gemm_element::e4m3, e5m2 = gemm_element::e5m2;
-  // Three steps, or five: two or more follow a step, one or none, which are three loops; each part of K is one step.
-  // 261 rows and 272 columns end within a tile, whatever the tile; 16 are part of one.
+  // Three or five steps of K cover the three loops of the kernel (two or more, one, and no further steps). Each part of
+  // K is one step. 261 rows and 272 columns end inside a tile of every shape; 16 columns are part of a tile.
   const operand a(261, 768, 31, scales_of::special), b(272, 768, 32, scales_of::special);
   const operand few(5, 768, 33, scales_of::far), narrow(16, 768, 34, scales_of::far);
   compare_tiles(gfx950, a, narrow, {.shuffled_a = false, .samples = 1000});
@@ -370,14 +370,14 @@ TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
 
 namespace {
 
-/// Training's blockwise sums by gfx942's kernel, as gemm_by_definition calls it, against the CPU's.
+/// fp32_blockwise by gfx942's kernel, as gemm_by_definition calls it, against the CPU.
 void compare_blockwise(const device_info& device, const operand& a, const operand& b, const sum_output& form) {
   if (!runs_here(device)) return;
   const int m = a.plain.rows, n = b.plain.rows;
   const bool narrow = form.stored == formats::bf16;
   const index_t stride = form.out_stride == 0 ? n : form.out_stride;
   const auto elements = static_cast<std::size_t>(m * stride);
-  const std::vector<std::uint32_t> words(elements, 0x40403F80u);  // of two BF16 or an FP32
+  const std::vector<std::uint32_t> words(elements, 0x40403F80u);  // two BF16 or one FP32 each
   array<std::uint32_t> found(words);
   sum_output r = form;
   r.out = found.there;

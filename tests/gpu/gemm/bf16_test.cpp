@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_bf16 against the CPU's gemm under the contract of each unit that the device has, by bytes: operands as they lie
-// and transposed, every output, ragged extents and strides, every number; on a device also large ones. In host mode
-// AMD's kernel itself runs, its matrix instructions under their unit's model.
+// gemm_bf16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and transposed
+// operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device only. In host
+// mode AMD's kernel runs with its unit's model.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -29,11 +29,11 @@ constexpr const char* units[] = {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"};
 const gemm_contract_entry* contract_of(const char* unit) { return bf16_contract(find_unit(unit)->model, device); }
 
 enum class numbers {
-  binades,  ///< of 16 binades, some zero, with all bits of a significand
-  any       ///< any codes: subnormal ones, zeros of both signs, in row 3 Inf and NaN
+  binades,  ///< 16 binades, some zeros, all significand bits
+  any       ///< any codes: subnormal, zeros of both signs, Inf and NaN in row 3
 };
 
-/// Codes with `gap` more than a row's vectors between rows; what is not the operand's is NaN.
+/// Codes with `gap` elements between rows. Elements outside the operand are NaN.
 struct dense_bf16 {
   int rows, k;
   bool transposed;
@@ -48,7 +48,7 @@ struct dense_bf16 {
     const int lines = transposed ? k : rows, length = transposed ? rows : k;
     bytes out;
     for (int i = 0; i < lines; ++i) {
-      const int codes_here = i + 1 < lines ? stride : length;  // nothing lies behind the last one
+      const int codes_here = i + 1 < lines ? stride : length;  // the last row has no gap
       for (int j = 0; j < codes_here; ++j) {
         const std::uint32_t code = j < length ? code_of(random, kind, transposed ? j : i, transposed ? i : j) : 0x7FFFu;
         out.push_back(static_cast<std::uint8_t>(code));
@@ -64,8 +64,8 @@ struct dense_bf16 {
     const std::uint32_t special = at % 5 == 0 ? 0x7F80u : 0x7FC1u, small = word & 0x807Fu, zero = word & 0x8000u;
     if (row == 3 && word % 3 == 0) return special | (word & 0x8000u);
     if (row == 5) return zero;
-    if (row == 6) return small | 0x0100u;                            // products are subnormal or vanish
-    if (row == 7) return (word & 0x807Fu) | (word % 2 + 252u) << 7;  // they overflow
+    if (row == 6) return small | 0x0100u;                            // products underflow
+    if (row == 7) return (word & 0x807Fu) | (word % 2 + 252u) << 7;  // products overflow
     return word % 7 == 0 ? small : word % 7 == 1 ? zero : some;
   }
   gemm_operand view(bool there) const {
@@ -84,8 +84,8 @@ struct options {
   int output = 0;  ///< 0 FP32, 1 FP32 rounded to BF16, 2 BF16
   bool accumulate = false;
   int split_k = 1;
-  int gap = 0, out_gap = 0;  ///< elements behind rows
-  int skew = 0;              ///< elements in front of the output
+  int gap = 0, out_gap = 0;  ///< elements between rows
+  int skew = 0;              ///< elements before the output
   numbers kind = numbers::binades;
 };
 
@@ -94,7 +94,7 @@ struct orientation {
 };
 constexpr orientation orientations[] = {{false, false}, {false, true}, {true, false}, {true, true}};
 
-/// Outputs and what lies around them are `poison` before, as BF16 in an output of that.
+/// Outputs and the memory around them are initially `poison`, rounded to BF16 in a BF16 output.
 template <class T>
 struct judged {
   static constexpr float poison = 3.0f;
@@ -106,7 +106,7 @@ struct judged {
     return std::vector<T>(static_cast<std::size_t>(skew + m * stride),
                           static_cast<T>(sizeof(T) == 2 ? fp32_bits(poison) >> 16 : fp32_bits(poison)));
   }
-  /// How many elements are not `want`'s, or not the poison where no output is.
+  /// Number of elements that differ from `want`, or from the poison outside the output.
   int wrong(const std::vector<float>& want) {
     memory.fetch();
     CHECK(memory.guards_hold());
@@ -176,14 +176,14 @@ TEST_CASE("BF16 operands in every orientation") {
 TEST_CASE("BF16 operands of any extents and strides: nothing else is read, nothing else is written") {
   for (const char* unit : units) {
     for (const orientation t : orientations) {
-      // Less than a vector; edges of tiles of 16, 32 and 128 and of steps of 32 k, one more and one less.
+      // Less than a vector; one more and one less than tiles of 16, 32 and 128 and than steps of 32 k.
       compare(unit, 1, 1, 1, t, {.gap = 8, .out_gap = 3});
       compare(unit, 5, 3, 7, t, {.output = 2, .skew = 1});
       compare(unit, 33, 130, 65, t, {.output = 1, .gap = 8, .out_gap = 1});
       compare(unit, 31, 127, 63, t, {.output = 2, .accumulate = true, .gap = 16, .out_gap = 5});
       compare(unit, 129, 20, 40, t, {.accumulate = true, .out_gap = 4});
       compare(unit, 130, 129, 33, t, {.output = 2, .gap = 8, .out_gap = 2});
-      // Whole fours of columns, aligned and not.
+      // Multiples of four columns, aligned and not.
       compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 4});
       compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 2});
       compare(unit, 20, 132, 32, t, {.output = 0, .skew = 2});
@@ -217,7 +217,7 @@ TEST_CASE("BF16: no order of threads changes a byte") {
 #if !defined(ROTOSCALE_TEST_DEVICE)
 namespace {
 
-/// Do `lanes` accesses of `bytes` at offset(lane) touch each of the 32 banks of four bytes once?
+/// True if `lanes` accesses of `bytes` at offset(lane) touch each of the 32 four-byte banks once.
 template <class Offset>
 bool fills_banks(int lanes, int bytes, const Offset& offset) {
   std::uint64_t seen = 0;
@@ -231,7 +231,7 @@ bool fills_banks(int lanes, int bytes, const Offset& offset) {
 
 namespace {
 
-/// A product [m, n] in `tile`, by a device of as many compute units as make the launcher take it.
+/// Compares an (m, n) product in `tile`, on a device with a CU count for which the launcher selects that tile.
 void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, orientation t) {
   CAPTURE(tile.m);
   CAPTURE(tile.n);
@@ -269,8 +269,8 @@ void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, o
 TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
   for (const tile_shape& tile : dense_tiles) {
     for (const orientation t : orientations) {
-      compare_in_tile(tile, tile.m > 32 ? 2 * tile.m - 5 : 27, 2 * tile.n + 9, 72, 1, t);  // vectors in part
-      compare_in_tile(tile, tile.m - 8, tile.n + 8, 296, 2, t);                            // whole ones, parts of K
+      compare_in_tile(tile, tile.m > 32 ? 2 * tile.m - 5 : 27, 2 * tile.n + 9, 72, 1, t);  // partial vectors
+      compare_in_tile(tile, tile.m - 8, tile.n + 8, 296, 2, t);                            // whole vectors, split-K
     }
   }
   for_thread_orders([] {
@@ -287,10 +287,10 @@ TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {
       CHECK(fills_banks(16, 8, [&](int l) { return dense_offset(row + l, chunk); }));
     }
   }
-  for (int thread = 0; thread < 256; thread += 8) {  // vectors: four lanes a row
+  for (int thread = 0; thread < 256; thread += 8) {  // vectors: four lanes per row
     CHECK(fills_banks(8, 16, [&](int l) { return dense_offset((thread + l) / 4, 2 * (l % 4)) & ~8; }));
   }
-  for (int thread = 0; thread < 256; thread += 32) {  // words of transposed operands, the t-th of each patch
+  for (int thread = 0; thread < 256; thread += 32) {  // transposed operands: word t of each patch
     for (int t = 0; t < 8; ++t) {
       CHECK(fills_banks(32, 4, [&](int l) {
         const int patch = (thread + l) / 64 * 4 + (thread + l) % 4, pair = (thread + l) / 4 % 16;
@@ -305,7 +305,7 @@ TEST_CASE("parts of K are added in ascending order, and there may be fewer than 
   for (const char* unit : units) {
     const gemm_contract_entry* const contract = contract_of(unit);
     if (contract == nullptr) continue;
-    // A smaller k may have more parts: 640 is cut into three of 256, 512 into four of 128.
+    // A smaller k may have more parts: 640 splits into three of 256, 512 into four of 128.
     for (int k = 8; k < 640; k += 8) {
       CHECK(gemm_bf16_workspace_bytes(*contract, 8, 8, k, 4) <= gemm_bf16_workspace_bytes(*contract, 8, 8, 640, 4));
     }
@@ -346,7 +346,7 @@ TEST_CASE("bad dense operands are refused") {
     bad.out = nullptr;
     CHECK(argument(a.view(true), a.view(true), bad) == "r.out");
     bad = good;
-    bad.stored = formats::fp16;  // half as many bytes as FP32
+    bad.stored = formats::fp16;  // half the bytes of FP32
     CHECK(argument(a.view(true), a.view(true), bad) == "r.stored");
     bad = good;
     bad.out_stride = 7;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of fp32_blockwise on sm_90: what int8 and E5M2 hold of each box of 128 elements, which boxes are which, and
-// bounds of rows' sums, against the operands' values.
+// Operands of fp32_blockwise on sm_90, against the operands' values: int8 and E5M2 contents of each box of 128
+// elements, the choice per box, and bounds of row sums.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint8_t poison = 0xC3;
 constexpr int least_scale = 65, largest_scale = 178;
 
-/// Both operands' expansions as they lie in the workspace, rows of A, then of B.
+/// Expansions of both operands in workspace layout: rows of A, then of B.
 struct boxes_of_operands {
   boxes_of_operands(const matrix_data& a, const matrix_data& b)
       : m(a),
@@ -78,7 +78,7 @@ struct boxes_of_operands {
   std::size_t slot(int row) const { return size(in_operand(row) + (second(row) ? second_base(m.rows) : 0)); }
   int tile(int row) const { return in_operand(row) / window_tile + (second(row) ? tiles_a : 0); }
   bool is_definition(int row) const { return squares.here[slot(row)] == definition_row; }
-  /// What the row's word says of a box: outside its window, and in no window.
+  /// Flags of a box in the row's word: outside the row's window, and in no window.
   bool outside(int row, int box) const { return bit_of(row, box, 0); }
   bool wide(int row, int box) const { return bit_of(row, box, 16); }
   bool tile_has(int t, int box, bool wide_ones) const {
@@ -97,7 +97,7 @@ struct boxes_of_operands {
     }
     return false;
   }
-  /// The span of the scales of a box's blocks (a row's: box -1) other than zeros.
+  /// Span in binades of the scales of a box's nonzero blocks. Box -1: of the row.
   int span(int row, int box) const {
     int least = 255, largest = -1;
     for (int b = box < 0 ? 0 : 4 * box; b < (box < 0 ? m.k / 32 : std::min(m.k / 32, 4 * box + 4)); ++b) {
@@ -107,11 +107,11 @@ struct boxes_of_operands {
     }
     return largest < 0 ? 0 : largest - least;
   }
-  /// Elements of a box that int8 (with its factor), or E5M2, has wrong.
+  /// Number of wrong elements of a box in int8 (with its factor) or E5M2.
   int wrong_int8(int row, int box) const {
     const std::uint16_t factor =
         shifts.here[size((std::int64_t{tile(row)} * count + box) * window_tile + in_operand(row) % window_tile)];
-    // In a box that no row of the tile has outside its window, the factors are not read.
+    // The kernel does not read factors of a box that is inside the window of every row of the tile.
     const float by = !tile_has(tile(row), box, false)
                          ? 1.0f
                          : fp32_from_bits(std::uint32_t{factor} << 16) / (second(row) ? window_unit : 1.0f);
@@ -155,7 +155,7 @@ struct boxes_of_operands {
   }
 };
 
-/// Everything that is said of a row, and its int8.
+/// Checks all flags and bounds of a row, and its int8.
 void check_row(const boxes_of_operands& x, int row) {
   CAPTURE(row);
   double squares = 0.0, least = 1e300;
@@ -170,7 +170,7 @@ void check_row(const boxes_of_operands& x, int row) {
   }
   for (int box = 0; box < x.count; ++box) {
     CAPTURE(box);
-    // What lies in no window is no int8, and what a window holds need not leave the row's.
+    // A box in no window has no int8. A box in its own window may be inside the row's too.
     if (x.wide(row, box)) {
       CHECK(x.outside(row, box));
       CHECK(x.span(row, box) > int8_window);
@@ -184,12 +184,12 @@ void check_row(const boxes_of_operands& x, int row) {
   }
 }
 
-/// Do two tiles' limits allow any order of sums?
+/// True if the limits of two tiles allow any order of sums.
 bool exact(const boxes_of_operands& x, int a, int b) {
   return limit_of(x.tile_squares.here[x.size(a)]) + limit_of(x.tile_squares.here[x.size(b)]) <= exact_log_squares;
 }
 
-/// Tiles' numbers are their rows', and E5M2 has the boxes that any tile multiplies so, and no other.
+/// Checks that a tile combines its rows' flags, and that exactly the boxes needing E5M2 have it.
 void check_tile(const boxes_of_operands& x, int tile, int first, int rows) {
   CAPTURE(tile);
   int limit = 0;
@@ -277,7 +277,7 @@ TEST_CASE("boxes of rows that a window holds are plain, and blocks of zeros may 
     std::fill_n(codes.begin() + static_cast<std::ptrdiff_t>(row * 208 + 16 * block), 16, std::uint8_t{0x80});
     scales[row * 13 + block] = static_cast<std::uint8_t>(row % 3 == 0 ? 0 : row % 3 == 1 ? 254 : 90);
   }
-  std::fill_n(codes.begin(), 208, std::uint8_t{0x88});  // row 0 is all zeros
+  std::fill_n(codes.begin(), 208, std::uint8_t{0x88});  // row 0 is zero
   const matrix_data a(40, 416, codes, scales), b = random_matrix(3, 416, 4, scales_of::narrow);
   const kinds n = check_all(boxes_of_operands(a, b));
   CHECK(n.plain == 4);
@@ -288,7 +288,7 @@ TEST_CASE("half a block of zeros leaves the block its scale") {
   for (const int half : {0, 1}) {
     bytes codes(128, 0x31);
     std::fill_n(codes.begin() + 112 + 8 * half, 8, std::uint8_t{0x80});
-    // The last block alone is outside the row's window, and its box in a window of its own.
+    // Only the last block is outside the row's window. Its box has its own window.
     const matrix_data a(1, 256, codes, {121, 121, 121, 121, 118, 118, 118, 117}),
         b = small_numbers(2, 256, 7, scales_of::narrow);
     const boxes_of_operands x(a, b);
@@ -301,7 +301,7 @@ TEST_CASE("half a block of zeros leaves the block its scale") {
 TEST_CASE("sums that could be rounded make all boxes of a tile E5M2, and leave other tiles alone") {
   matrix_data far = random_matrix(300, 1056, 5, scales_of::narrow);
   bytes scales = far.scales.here;
-  scales[270 * 33 + 7] = 103;  // 18 binades below the row's largest: a row of the second tile
+  scales[270 * 33 + 7] = 103;  // 18 binades below the row's maximum, in a row of the second tile
   const matrix_data a(300, 1056, far.codes.here, scales), b = random_matrix(2, 1056, 6, scales_of::narrow);
   const boxes_of_operands x(a, b);
   const kinds n = check_all(x);
@@ -321,7 +321,7 @@ TEST_CASE("rows for the definition: NaN scales, scales too great or too small, m
     return x.is_definition(0);
   };
   CHECK(is_left(255, 127, false));
-  CHECK(is_left(255, 127, true));  // a NaN times zero is one
+  CHECK(is_left(255, 127, true));  // NaN times zero is NaN
   CHECK(is_left(64, 66, false));
   CHECK(!is_left(65, 66, false));
   CHECK(!is_left(64, 66, true));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands for the tests of GEMMs: random blocks here and on the device, some with NaN, zero and extreme scales.
+// Operands for GEMM tests: random blocks on the host and the device, some with NaN, zero and extreme scales.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace gpu_test {
 
 using namespace rotoscale::gpu;
 
-/// Device memory with a copy here.
+/// Device memory with a host copy.
 template <class T>
 class array {
  public:
@@ -37,7 +37,7 @@ using bytes = std::vector<std::uint8_t>;
 
 inline index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
 
-/// Blocks of 32 here and on the device.
+/// Blocks of 32 on the host and the device.
 struct matrix_data {
   int rows, k;
   gemm_element element;
@@ -70,11 +70,15 @@ struct matrix_data {
 
 enum class scales_of { ordinary, far, special, wide, narrow, outliers, apart };
 
-/// Random codes; ordinary: scales of 10 binades; far: of 20, so that FP32 sums of parts depend on their order; special:
-/// NaN, the ends of the range, blocks of zeros with scales far from the others'; wide: row 5 has nonzero blocks 60
-/// binades apart; narrow: of 4, which fold into int8; outliers: of 4, but for a box of 128 elements in 150 that lies
-/// two binades above or below, and a block in 1500; apart: a box's of 3, boxes up to 12 apart, so that a box folds into
-/// int8 and sums of boxes depend on their order.
+/// Random codes with scales of a kind:
+///
+/// ordinary  10 binades
+/// far       20 binades, so that FP32 sums of parts depend on their order
+/// special   NaN, the ends of the range, blocks of zeros with distant scales
+/// wide      row 5 has nonzero blocks 60 binades apart
+/// narrow    4 binades, which fold into int8
+/// outliers  4 binades; 1 box of 128 elements in 150 is two binades off, and 1 block in 1500
+/// apart     3 binades in a box, boxes up to 12 apart: boxes fold into int8, sums of boxes depend on their order
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
@@ -129,7 +133,8 @@ inline std::uint64_t bits_at(const bytes& memory, index_t element, int width) {
   return x;
 }
 
-/// The last step of an output, stated once more: alpha * sum, C and bias, one rounding a step; then the output's.
+/// The epilogue of an output, written independently: alpha * sum, C and bias, one rounding per step, then the output
+/// format.
 inline std::uint64_t finished_bits(float sum, const format& output, float alpha, bool accumulate, float beta, float old,
                                    const float* bias, std::uint32_t nan_bits) {
   float x = sum * alpha;
@@ -140,13 +145,13 @@ inline std::uint64_t finished_bits(float sum, const format& output, float alpha,
   return encode(output, x, rounding::nearest_even, overflow::to_inf);
 }
 
-/// What a model says of an output.
+/// Expected output of a model.
 struct model_output {
   float sum;
   std::uint32_t nan_bits;
 };
 
-/// The poisoned m × n output of a GEMM and what is added to it. Options: output, extra_stride, alpha, accumulate, bias.
+/// Poisoned m × n output of a GEMM with its C and bias. Options: output, extra_stride, alpha, accumulate, bias.
 template <class Options>
 class judged_output {
  public:
@@ -157,13 +162,13 @@ class judged_output {
   gemm_result result() const {
     return {out_.there, o_.output, stride(), o_.alpha, o_.accumulate, beta, o_.bias ? bias_.there : nullptr};
   }
-  /// All of its memory, after a launch.
+  /// Returns all of its memory after a launch.
   bytes fetched() {
     out_.fetch();
     CHECK(out_.guards_hold());
     return out_.here;
   }
-  /// Compares outputs with model(i, j): all of them, or `samples`; and what lies between the rows and around them.
+  /// Compares all outputs, or `samples`, with model(i, j). Also checks the memory between and around rows.
   template <class Model>
   void check(const Model& model, int samples) {
     out_.fetch();

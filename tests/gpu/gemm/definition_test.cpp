@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_by_definition against the CPU's gemm, by bytes: every element, stride and output, ragged extents, bits of all
-// kinds. Compiled by an ordinary compiler.
+// gemm_by_definition against the CPU's gemm, by bytes: every element, stride and output, ragged extents, all kinds of
+// numbers. Host compiler only.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ using namespace gpu_test;
 
 namespace {
 
-/// Elements of at least a byte, here and on the device, row-major or transposed.
+/// Elements of one byte or more on the host and the device, row-major or transposed.
 struct dense_data {
   array<std::uint8_t> codes;
   array<float> factor;
@@ -74,7 +74,7 @@ gemm_operand view_here(const matrix_data& m) {
 
 void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
              const gemm_operand& b_there, int output, bool accumulate, bool on_unit = false) {
-  const index_t m = a.rows, n = b.rows, stride = n % 8 == 0 ? n : n + 5;  // rows of whole vectors, and of none
+  const index_t m = a.rows, n = b.rows, stride = n % 8 == 0 ? n : n + 5;  // aligned and unaligned rows
   const auto count = static_cast<std::size_t>(m * stride);
   std::vector<float> want(count);
   std::mt19937 random(7);
@@ -91,10 +91,10 @@ void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, c
   array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
   r.stored = output == 2 ? formats::bf16 : formats::fp32;
   r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  // Enough on a device that would leave so few products to the ordinary cores.
+  // Sufficient workspace on a device that would compute so few products on ordinary cores.
   const std::size_t needed = on_unit ? static_cast<std::size_t>(2 * (m + n + 16) * (a.k + 16)) + 4096 : 0;
   if (on_unit)
-    CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // or it would not be taken
+    CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // otherwise the unit is not used
   const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
   const status s = gemm_by_definition(sum, a_there, b_there, r, {}, workspace.there, needed);
   REQUIRE_MESSAGE(s.ok(), s.message());
@@ -149,7 +149,7 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
 TEST_CASE("chains in tiles of every size, of more than two steps") {
   device_info device;
   REQUIRE(current_device(device).ok());
-  // Tiles of 16, 32, 64 and 128 columns are those that the launcher takes for so many blocks.
+  // The launcher selects tiles of 16, 32, 64 and 128 columns for these block counts.
   for (const int n : {16 * device.processors - 3, 16 * device.processors + 5, 64 * device.processors - 3,
                       128 * device.processors - 3}) {
     for (const format& f : {formats::fp32, formats::bf16, formats::e5m2}) {
@@ -180,7 +180,7 @@ TEST_CASE("chains of unlike elements, and of blocks") {
 }
 
 TEST_CASE("chains of 6-bit elements") {
-  // Any bytes are codes; of the scales some are NaN, 2^-127 and 2^127.
+  // Any byte is a code. Some scales are NaN, 2^-127 and 2^127.
   const array<std::uint8_t> scales(bytes{127, 120, 131, 0, 254, 126, 255, 125, 128, 127, 129, 124});
   const auto view = [&](const dense_data& d, const format& f, int rows, index_t first_scale, bool on_device) {
     gemm_operand o = d.view(on_device, false);
@@ -189,7 +189,7 @@ TEST_CASE("chains of 6-bit elements") {
     o.k = 96;
     o.block = 32;
     o.scales = (on_device ? scales.there : scales.here.data()) + first_scale;
-    o.scale_stride = 1;  // rows overlap: each begins with the second scale of the one before
+    o.scale_stride = 1;  // rows overlap: each starts with the second scale of the previous row
     return o;
   };
   for (const format& f : {formats::e2m3, formats::e3m2}) {
@@ -235,7 +235,7 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
 
 TEST_CASE("blockwise sums on the matrix unit at both ends of FP32's normal numbers, and rows of zeros") {
   constexpr extents e{5, 6, 128};
-  // 64 and 179 are beyond what a row on the unit may have.
+  // 64 and 179 exceed the limit of a row on the unit.
   for (const int low : {64, 65, 0}) {
     for (const int high : {66, 178, 179, 254}) {
       if (low == 0 && high != 254) continue;
@@ -274,7 +274,7 @@ TEST_CASE("sums of negative zeros, and scales beyond FP32") {
 }
 
 TEST_CASE("a sum that underflows to -0 stays -0 as long as all products are -0") {
-  // Block 0 is -2^-256; then +0 of every row of A meets -0, -6, and in two columns one +0.
+  // Block 0 is -2^-256. The +0 of every row of A then meets -0, -6 and, in two columns, one +0.
   constexpr int k = 96, bytes_of_row = k / 2, rows_of_a = 2, rows_of_b = 4;
   const auto make = [](int rows, std::uint8_t first, std::uint8_t others, std::uint8_t scale) {
     bytes codes(static_cast<std::size_t>(rows * bytes_of_row), others);
@@ -329,7 +329,7 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   bad.output = formats::fp16;
   CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.output");
 
-  // Each member by the name of the launcher's own argument.
+  // Errors must name the launcher's own argument for each member.
   const auto decoded = [&](gemm_operand o, index_t stride = 32) {
     return argument(decode_operand(o, false, out.there, formats::fp32, stride, {}));
   };

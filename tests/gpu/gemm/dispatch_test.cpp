@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The table of tuned GEMM kernels: what it accepts, how a shape finds its row, what the environment overrides.
+// Table of tuned GEMM kernels: accepted rows, the choice of a row by shape, overrides by environment variables.
 #include "gpu/gemm/dispatch.hpp"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace gemm_dispatch_test {
 using namespace rotoscale;
 using namespace rotoscale::gpu;
 
-// What statistics of training runs count is what decides a GEMM's path.
+// Statistics of training runs count the same windows that decide a GEMM's path.
 static_assert(nn::int8_window_binades == int8_window && nn::e5m2_window_binades == fold_window);
 
 namespace {
@@ -36,7 +36,7 @@ std::vector<tuned_row> table(const std::string& lines) {
   return rows;
 }
 
-/// Sets a variable for the length of a scope.
+/// Sets an environment variable within a scope.
 struct variable {
   const char* name;
   variable(const char* n, const std::string& value) : name(n) { setenv(n, value.c_str(), 1); }
@@ -83,7 +83,7 @@ TEST_CASE("a table is read whole or not at all") {
   CHECK(with("64x256", "five", "n16") == "line 2: a whole number above zero is needed");
   CHECK(with("64x256", "5", "x16") == "line 2: the raster must be mBAND, nBAND or -");
   CHECK(with("64x256", "5", "m") == "line 2: the raster must be mBAND, nBAND or -");
-  // Of a choice that no kernel of the row's device makes, too.
+  // Also refuses a choice without a kernel on the row's device.
   CHECK(with("300x300", "5", "n16") == "line 2: no kernel of this device has this tile");
   CHECK(with("64x256", "9", "n16") == "line 2: the tile's kernel has not so few or so many");
   CHECK(with("64x256", "5", "n128") == "line 2: must be 0 or a power of two up to 64");
@@ -152,7 +152,7 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   CHECK(tile(8192, 8192, 8192) == "256x256/1");
   CHECK(tile(4096, 6144, 4096) == "256x256/1");
   CHECK(tile(256, 8192, 8192) == "128x128/1");   // 128 tiles
-  CHECK(tile(1024, 2048, 4096) == "128x128/1");  // 128 tiles, of 256 x 256 only 32
+  CHECK(tile(1024, 2048, 4096) == "128x128/1");  // 128 tiles, only 32 of 256 x 256
   CHECK(tile(16, 8192, 8192) == "64x256/4");
   CHECK(tile(64, 28672, 4096) == "64x256/1");
   CHECK(tile(8192, 16, 8192) == "256x64/4");
@@ -164,9 +164,9 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
   };
   CHECK(amd(8192, 8192, 8192) == "256x256/1");
   CHECK(amd(4096, 14336, 4096) == "256x256/1");
-  CHECK(amd(1024, 4096, 4096) == "128x128/1");  // 256 tiles, of 256 x 256 only 64
+  CHECK(amd(1024, 4096, 4096) == "128x128/1");  // 256 tiles, only 64 of 256 x 256
   CHECK(amd(64, 65536, 4096) == "64x256/1");
-  CHECK(amd(256, 8192, 8192) == "64x128/1");  // 256 tiles, of 128 x 128 only 128
+  CHECK(amd(256, 8192, 8192) == "64x128/1");  // 256 tiles, only 128 of 128 x 128
   CHECK(amd(16, 8192, 8192) == "32x128/4");
   CHECK(amd(8192, 8192, 8192, true) == "192x256/1");  // FP8 has no 256 x 256
   CHECK(amd(256, 8192, 8192, true) == "128x128/2");
@@ -174,13 +174,13 @@ TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors i
         gemm_schedule{32, 128, 1});
   CHECK(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {false, 4096, 4096, 8192}).schedule ==
         gemm_schedule{128, 128, 1});
-  const auto bf16 = [](int m, int n, int k) {  // what MXFP8 is expanded to
+  const auto bf16 = [](int m, int n, int k) {  // MXFP8 expanded to BF16
     return tile_text(heuristic_choice({arch::gfx942, 304}, gemm_contract::fast, {true, m, n, k}).schedule);
   };
   CHECK(bf16(8192, 8192, 8192) == "128x128");
   CHECK(bf16(16, 8192, 8192) == "32x64");
   CHECK(bf16(48, 16384, 4096) == "48x64");
-  CHECK(bf16(1024, 1024, 4096) == "64x64");  // 256 tiles, of 128 x 128 only 64
+  CHECK(bf16(1024, 1024, 4096) == "64x64");  // 256 tiles, only 64 of 128 x 128
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
@@ -194,7 +194,7 @@ TEST_CASE("the heuristic fills the device with parts of K, none shorter than 102
 
 namespace {
 
-/// Operands of a shape that nobody reads.
+/// Operands of a shape, whose data is not read.
 gemm_problem problem_of(const gemm_shape& s) {
   static std::vector<std::uint8_t> memory(1 << 20);
   auto* const aligned = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256);

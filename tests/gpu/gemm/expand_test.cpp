@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of the sm_90 GEMM, expanded to int8, E5M2 and BF16: every code under every scale, and which rows become
-// what, against the definitions.
+// Operands of the sm_90 GEMM expanded to int8, E5M2 and BF16: every code with every scale, and the choice of format per
+// row, against the definitions.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint8_t poison = 0xC3;
 
-/// The beginning of a kernel of the rest.
+/// Prologue of a fallback kernel.
 [[maybe_unused]] static __global__ void __launch_bounds__(96)
     rest_of_operands_kernel(const expand_arguments e, rest_work* work) {
   const operand_width widest = widest_of_rest(*work);
@@ -34,7 +34,7 @@ static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M
   combined[i] = combined_widths_of_sixteen(widths, i, rows);
 }
 
-/// Both operands' expansions as they lie in the workspace, rows of A, then of B; int8 apart from BF16.
+/// Expansions of both operands in workspace layout: rows of A, then of B, int8 apart from BF16.
 struct expansions {
   expansions(const matrix_data& a, const matrix_data& b)
       : m(a),
@@ -76,7 +76,7 @@ struct expansions {
   void run_e5m2() { run(expand_e5m2_kernel, expand_blocks(rows, m.k)); }
   void run_int8() { run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k)); }
   void run_bf16() { run(expand_bf16_kernel, expand_blocks(rows, m.k)); }
-  /// Two blocks share it.
+  /// Runs the fallback's expansion with two blocks.
   void run_rest() {
     std::uint32_t widest = 0;
     for (index_t r = 0; r < rows; ++r) widest |= widths.here[slot(r)];
@@ -94,7 +94,7 @@ struct expansions {
   operand_width width(index_t row) const { return static_cast<operand_width>(widths.here[slot(row)]); }
   std::size_t at(index_t row, index_t c) const { return static_cast<std::size_t>(row * m.k + c); }
 
-  /// Elements of a row whose expansion is not their value.
+  /// Number of elements of a row whose expansion differs from their value.
   int wrong(operand_width as, index_t row) const {
     int count = 0;
     for (index_t c = 0; c < m.k; ++c) {
@@ -112,7 +112,7 @@ struct expansions {
         count += subnormal;
       }
       const bool nan = fp32_is_nan(fp32_bits(value));
-      // int8 has one zero.
+      // int8 has no -0.
       const bool same = as == operand_width::int8 ? found == value : fp32_bits(found) == fp32_bits(value);
       count += nan ? !fp32_is_nan(fp32_bits(found)) : !same;
     }
@@ -122,7 +122,7 @@ struct expansions {
 
   const matrix_data &m, &n;
   int rows;
-  /// Of a row of both in `base` and `widths`.
+  /// Index of an operand's row in `base` and `widths`.
   std::size_t slot(index_t row) const {
     return static_cast<std::size_t>(row < m.rows ? row : row - m.rows + second_base(m.rows));
   }
@@ -131,8 +131,8 @@ struct expansions {
   array<std::uint8_t> widths;
 };
 
-/// One row whose squares, in units of its least scale's 0.5, have this sum: a block of the least scale, then blocks
-/// `span` binades above; great ones last.
+/// A row whose sum of squares is `sum` in units of its least scale's 0.5. One block has the least scale, then come
+/// blocks `span` binades above; large ones last.
 matrix_data row_of_squares(int k, int span, int sum) {
   bytes codes(static_cast<std::size_t>(k / 2)),
       scales(static_cast<std::size_t>(k / 32), static_cast<std::uint8_t>(100 + span));
@@ -206,8 +206,8 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
     CHECK(f.width(0) == c.width);
     CHECK(width_ref(a.here(), 0) == c.width);
     if (c.width != bf16) CHECK(f.wrong(c.width, 0) == 0);
-    CHECK(f.width(1) == e5m2);  // a NaN, though of zeros
-    f.run_rest();               // a row is outside int8, so all rows are E5M2 now
+    CHECK(f.width(1) == e5m2);  // NaN scale of a block of zeros
+    f.run_rest();               // a row is outside int8, so all rows become E5M2
     if (c.width != bf16) CHECK(f.wrong(e5m2, 0) == 0);
     CHECK(f.untouched(f.wide) == (c.width != bf16));
     if (c.width == bf16) CHECK(f.wrong(bf16, 0) + f.wrong(bf16, 1) == 0);
@@ -218,7 +218,7 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
   e.run_rest();
   for (index_t r = 0; r < 3; ++r) CHECK(e.width(r) == int8);
   CHECK(e.wrong(int8, 0) + e.wrong(int8, 2) == 0);
-  CHECK(e.untouched(e.folded));  // nobody needs it
+  CHECK(e.untouched(e.folded));  // not needed
   CHECK(e.untouched(e.wide));
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("int8 rows have squares below 2^24 in sum, in units of their least sca
 TEST_CASE("blocks of zeros count as long as they fit int8's window") {
   const int k = 8192;
   const struct {
-    std::uint8_t zeros;  // the scale of the first block
+    std::uint8_t zeros;  // scale of the first block
     operand_width width;
   } cases[] = {{104, operand_width::int8}, {100, operand_width::int8}, {99, operand_width::int8},
                {98, operand_width::e5m2},  {97, operand_width::e5m2},  {96, operand_width::int8}};
@@ -318,7 +318,7 @@ TEST_CASE("widths of sixteen rows are joined without those beyond the last row")
 TEST_CASE("one rounding brings a folded sum back, whatever the exponent") {
   std::mt19937 random(3);
   int wrong = 0;
-  for (int i = 0; i < 300; ++i) {  // significands of an E8M13 accumulator, and of an FP32 sum of them
+  for (int i = 0; i < 300; ++i) {  // significands of an E8M13 accumulator and of an FP32 sum of them
     const auto significand = static_cast<float>((1u << 23 | (random() & 0x7FFFFFu)) & (i % 2 == 0 ? ~0x3FFu : ~0u));
     const float x = (i % 3 == 0 ? -1.0f : 1.0f) * significand * pow2_fp32(static_cast<int>(random() % 99) - 41 - 23);
     for (int e = -280; e <= 228; ++e) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // gemm_fp8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of formats, any codes,
-// factors, every output, ragged extents, parts of K; on a device also large ones.
+// factors, every output, ragged extents, split-K. Large shapes run on a device only.
 #include <doctest/doctest.h>
 
 #include "gpu/api/gemm_fp8.hpp"
@@ -14,7 +14,7 @@ using namespace gpu_test;
 
 namespace {
 
-/// Which codes: of a few binades, so that sums keep low bits; all finite ones; any, NaN and Inf among them.
+/// Codes: of a few binades, so that sums keep low bits; all finite; any, including NaN and Inf.
 enum class codes_of { few_binades, finite, anything };
 
 struct fp8_data {
@@ -22,7 +22,7 @@ struct fp8_data {
   int rows, k, stride;
   array<std::uint8_t> codes;
 
-  /// Between rows lie NaN, which nobody may read.
+  /// Fills the gaps between rows with NaN, which must not be read.
   fp8_data(const format& f, int r, int length, codes_of which, unsigned seed)
       : element(f),
         rows(r),
@@ -33,7 +33,7 @@ struct fp8_data {
     std::mt19937 random(seed);
     bytes out(static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride), 0x7F);
     for (int r = 0; r < rows; ++r) {
-      // A NaN or Inf decides its row's outputs: most rows have none.
+      // One NaN or Inf decides its row's outputs, so most rows have none.
       const bool finite = which != codes_of::anything || r % 3 != 0;
       for (int i = 0; i < k; ++i) {
         std::uint32_t code = 0;
@@ -67,14 +67,14 @@ struct options {
   int output = 0;  ///< 0 FP32, 1 FP32 rounded to BF16, 2 BF16
   bool accumulate = false;
   int split_k = 1;
-  int factors = 3;  ///< bit 0: a has one, bit 1: b
+  int factors = 3;  ///< bit 0: of a, bit 1: of b
   codes_of which = codes_of::few_binades;
 };
 constexpr const char* name_of(fp8_sums s) {
   return s == fp8_sums::promoted ? "hopper-fp8-promoted" : "hopper-fp8-fast-accumulate";
 }
 
-/// FP32 numbers of what the launcher left.
+/// Returns the launcher's output as FP32.
 std::vector<float> run_fp8(const fp8_data& a, const fp8_data& b, const options& t) {
   const array<float> factor_a(std::vector<float>{0.37f}), factor_b(std::vector<float>{1.0f / 48.0f});
   const auto count = static_cast<std::size_t>(a.rows) * static_cast<std::size_t>(b.rows);
@@ -133,7 +133,7 @@ void compare(const format& f, const format& g, int m, int n, int k, const option
   const std::vector<float> got = run_fp8(a, b, t), want = want_fp8(a, b, t);
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
-    // Stored BF16 has the upper half of NaN's bits.
+    // Stored BF16 keeps the upper half of NaN's bits.
     const std::uint32_t kept = t.output == 2 ? 0xFFFF0000u : 0xFFFFFFFFu;
     wrong += ((fp32_bits(got[i]) ^ fp32_bits(want[i])) & kept) != 0;
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The FP4 GEMM kernels against the CPU's models, by bytes: in host mode at small sizes, on a device also at large ones
-// (sampled outputs). Compiled by an ordinary compiler or by nvcc.
+// The FP4 GEMM kernels against the CPU's models, by bytes: small shapes in host mode, large ones (sampled outputs) on a
+// device. Compiled by a host compiler or nvcc.
 #include "gpu/api/gemm.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ struct options {
   bool accumulate = false, bias = false;
 };
 
-/// The accumulator of output (i, j). `wide`: in a tile outside the FP8 window.
+/// Expected accumulator of output (i, j). `wide`: in a tile outside the FP8 window.
 model_output expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
                       const device_info& device, index_t i, index_t j) {
   const gemm_contract contract = o.choice.contract;
@@ -43,7 +43,7 @@ model_output expected(const matrix_data& a, const matrix_data& b, const options&
   return {sum, how.model.nan_bits};
 }
 
-/// Runs a GEMM into poisoned memory and compares outputs with the model: all of them, or `samples`.
+/// Runs a GEMM into poisoned memory and compares all outputs, or `samples`, with the model.
 void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
   judged_output out(a.rows, b.rows, o);
   const gemm_problem p{out.result(), a.view(), b.view()};
@@ -151,12 +151,12 @@ TEST_CASE("int8 at both ends of FP32, and zeros") {
     const auto row = [](int scale, unsigned seed) {
       matrix_data m = random_matrix(4, 96, seed, scales_of::narrow);
       bytes scales(m.scales.here);
-      for (auto& s : scales) {  // of at most 4 binades, up to 254
+      for (auto& s : scales) {  // at most 4 binades, up to 254
         const int byte = scale + static_cast<int>(s) - 118;
         s = static_cast<std::uint8_t>(byte > 254 ? 254 : byte);
       }
       bytes codes(m.codes.here);
-      for (std::size_t i = 0; i < 48; ++i) codes[i] = i % 2 == 0 ? 0x80 : 0x08;  // zeros of either sign
+      for (std::size_t i = 0; i < 48; ++i) codes[i] = i % 2 == 0 ? 0x80 : 0x08;  // zeros of both signs
       return matrix_data(4, 96, codes, scales);
     };
     const matrix_data a = row(sum / 2, 88), b = row(sum - sum / 2, 89);
@@ -167,8 +167,8 @@ TEST_CASE("int8 at both ends of FP32, and zeros") {
 }
 
 TEST_CASE("rows whose sums could be rounded are not int8's") {
-  // 9216 units from each of `top` products, then 1 from each of 200 blocks: 2^24 is passed by 1821 products, not by
-  // 1820. FP32 sums lose the ones beyond it.
+  // 9216 units from each of `top` products, then 1 from each of 200 blocks. 1821 products exceed 2^24, 1820 do not.
+  // FP32 sums lose units above it.
   const auto row = [](int top) {
     constexpr int k = 1824 + 200 * 32;
     bytes codes(k / 2), scales(k / 32, 100);
@@ -195,7 +195,7 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
     scales[static_cast<std::size_t>(row * (m.k / 32))] = scale;
     return matrix_data(m.rows, m.k, m.codes.here, scales);
   };
-  // The second tile of A has rows of all kinds: not NaN, one binade too many, then far outside.
+  // The second tile of A has rows of all kinds: no NaN, one binade too many, far outside.
   const matrix_data a1 = spread(a, 300, 255), b1 = spread(b, 275, 114), a2 = spread(a, 531, 60);
   matrix_data a3 = spread(a, 531, 60);
   const matrix_data a4 = spread(a3, 290, 126), a5 = spread(a3, 512, 126);
@@ -212,7 +212,7 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
 
 namespace {
 
-/// Every tile of the device for FP8 or FP4, with few stages and many, in bands of rows and of columns.
+/// Every tile of the device for FP8 or FP4, with the fewest and the default stages, in bands of rows and of columns.
 std::vector<gemm_schedule> schedules(bool fp8) {
   std::vector<gemm_schedule> all;
   for (const tile_shape& t : traits_of(device.arch).tiles(fp8)) {
@@ -222,7 +222,7 @@ std::vector<gemm_schedule> schedules(bool fp8) {
   return all;
 }
 
-/// Output of a GEMM of poisoned memory and workspace.
+/// Returns the output of a GEMM with poisoned output and workspace.
 bytes output_of(const matrix_data& a, const matrix_data& b, const options& o) {
   judged_output out(a.rows, b.rows, o);
   const gemm_problem p{out.result(), a.view(), b.view()};
@@ -260,7 +260,7 @@ TEST_CASE("every tile, number of stages and raster order gives the same bytes, a
                          {{c.contract, 2}},
                          {{c.contract}, formats::bf16, 1, -1.5f, true, true}};
     for (options& o : outputs) {
-      // One kernel's model stands in for all in host mode: an output a case there, and every tile once.
+      // Host mode has one stand-in kernel for all tiles: one output per case, and every tile once.
       if (!on_device && &o != outputs + turn % 4) continue;
       const bytes expected = output_of(*c.a, *c.b, o);
       const auto all = schedules(c.a->element != gemm_element::e2m1);
@@ -332,7 +332,7 @@ TEST_CASE("only tiles with a row outside the window are computed from BF16") {
 }
 
 TEST_CASE("gemm launches the kernel and the parts of K that select_gemm names") {
-  // 2048 k: parts of K fill a device, so that the choice is seen in the bits.
+  // 2048 k: split-K fills a device, so the choice shows in the bits.
   for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3}) {
     const matrix_data a = random_matrix(6, 2048, 50, scales_of::far, element),
                       b = random_matrix(10, 2048, 51, scales_of::far, element);
@@ -382,7 +382,7 @@ TEST_CASE("accurate has the reference's bits, fast has not") {
 }
 
 TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an expansion") {
-  // Under a model that takes E2M1 as numbers of a wider format (0.5 is normal), block scales only shift exponents.
+  // The model treats E2M1 as numbers of a wider format (0.5 is normal), so block scales only shift exponents.
   const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
   const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
   struct way {
@@ -469,7 +469,7 @@ TEST_CASE("bad input names the argument and writes nothing") {
 }
 
 TEST_CASE("the reference at both ends of FP32") {
-  // One product of 0.25 a block: 2^(sum of scale bytes - 256).
+  // One product of 0.25 per block: 2^(sum of scale bytes - 256).
   for (const int sum : {382, 383, 384, 385, 508, 130, 108, 107, 106, 105, 60, 0}) {
     CAPTURE(sum);
     bytes codes(16);
@@ -530,8 +530,8 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
     CHECK(call(stream).message() == "ok");
     expect(gpu::end_capture(stream, graph));
     out.fetch();
-    CHECK(out.here == bytes(out.here.size(), 0xA5));           // nothing ran yet
-    for (const matrix_data* values : {&a, &other, &narrow}) {  // also from inside the window to outside it
+    CHECK(out.here == bytes(out.here.size(), 0xA5));           // capture runs no kernel
+    for (const matrix_data* values : {&a, &other, &narrow}) {  // also moves from inside the window to outside
       expect(gpu::upload(a.codes.there, values->codes.here.data(), values->codes.here.size()));
       expect(gpu::upload(a.scales.there, values->scales.here.data(), values->scales.here.size()));
       expect(gpu::synchronize());

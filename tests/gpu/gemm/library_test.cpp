@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The vendor library's plain GEMMs against the contracts that its plans state, by bytes. For a device.
+// The vendor library's GEMMs against the contracts that its plans state, by bytes. Needs a device.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -12,7 +12,7 @@ using namespace gpu_test;
 
 namespace {
 
-/// Numbers N(0, 1) of a format, rows of `stride` elements, here and on the device.
+/// Numbers from N(0, 1) in a format, rows of `stride` elements, on the host and the device.
 struct plain_data {
   format element;
   int rows, k;
@@ -49,7 +49,7 @@ struct options {
   float factor_a = 1.0f, factor_b = 1.0f;
 };
 
-/// Plans and runs a GEMM through `run` (a stream, or a graph) and compares 500 outputs with the contract.
+/// Plans and runs a GEMM through `run` (stream or graph) and compares 500 outputs with the contract.
 void compare(const plain_data& a, const plain_data& b, const options& o) {
   const int m = a.rows, n = b.rows, width = o.output == formats::bf16 ? 2 : 4;
   CAPTURE(a.element.bits());
@@ -81,7 +81,7 @@ void compare(const plain_data& a, const plain_data& b, const options& o) {
   CHECK(out.guards_hold());
   CHECK(workspace.guards_hold());
   const gemm_contract_entry* kernel = plan.contract();
-  if (kernel == nullptr) return;  // another device than what was measured
+  if (kernel == nullptr) return;  // this device was not measured
   const gemm_options how = rotoscale::contract_options(*kernel, find_unit(kernel->unit)->model);
   std::mt19937 random(1);
   int wrong = 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Undoing rotations on the host's executor or on a device against dequantize_ref and unrotate_run, by bytes.
+// unrotate_operand in host mode or on a device against dequantize_ref and unrotate_run, by bytes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,18 +20,18 @@ using namespace gpu_test;
 
 namespace {
 
-/// unrotate_operand against dequantize_ref and unrotate_run.
+/// Compares unrotate_operand with dequantize_ref and unrotate_run.
 void check_unrotated(block_format f, index_t rows, index_t k, int points, bool has_signs, float factor, unsigned seed) {
   CAPTURE(seed);
   std::mt19937 random(seed);
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k)));
   std::vector<std::uint8_t> scales(static_cast<std::size_t>(rows / f.rows * (k / f.length)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  // Sums of numbers of unlike size round at each step; every scale, NaN among them, comes once.
+  // Sums of different magnitudes round at each step. Every scale, including NaN, comes once.
   for (std::size_t i = 0; i < scales.size(); ++i) {
     const bool near = seed % 2 != 0;
     scales[i] = static_cast<std::uint8_t>(near ? (f.scale == formats::e8m0 ? 120 : 40) + i * 5 % 16 : i * 37 + seed);
-    if (f.scale == formats::ue4m3) scales[i] &= 0x7F;  // has no sign
+    if (f.scale == formats::ue4m3) scales[i] &= 0x7F;  // UE4M3 has no sign
   }
   const auto blocks = dense_blocks(f, rows, k, codes.data(), scales.data());
   const device_array<std::uint8_t> device_codes(codes), device_scales(scales);
@@ -58,7 +58,7 @@ void check_unrotated(block_format f, index_t rows, index_t k, int points, bool h
     for (index_t c = 0; c < k; ++c) {
       const float x = values[static_cast<std::size_t>(r * k + c)];
       std::uint32_t rounded = fp32_bits(x);
-      rotoscale::detail::round_number_to_bf16(rounded);  // overflow is Inf
+      rotoscale::detail::round_number_to_bf16(rounded);  // overflow gives Inf
       expected[static_cast<std::size_t>(r * stride + c)] =
           bf16::from_bits(static_cast<std::uint16_t>(std::isnan(x) ? 0x7FC0 : rounded >> 16));
     }
@@ -76,14 +76,14 @@ TEST_CASE("values whose rotation is undone") {
     for (const int points : {0, 16, 32}) {
       for (const bool has_signs : {false, true}) {
         if (has_signs && points == 0) continue;
-        for (int half = 0; half < 2; ++half) {  // every scale, and neighbouring ones
+        for (int half = 0; half < 2; ++half) {  // every scale and its neighbours
           check_unrotated(f, 64, 192, points, has_signs, 1.0f, ++seed);
         }
         for (int half = 0; half < 2; ++half) check_unrotated(f, 32, 96, points, has_signs, 0.3f, ++seed);
       }
     }
   }
-  check_unrotated(nvfp4, 5, 80, 16, true, 0.7f, ++seed);  // half a segment
+  check_unrotated(nvfp4, 5, 80, 16, true, 0.7f, ++seed);  // half a subgroup
   const device_array<std::uint8_t> codes(64 * 64), scales(64 * 2);
   const device_array<bf16> target(64 * 64);
   const gemm_operand good = make_operand(mxfp4, dense_blocks(mxfp4, 64, 64, codes.data(), scales.data()));

@@ -110,7 +110,7 @@ struct log_layout : tiles::block_layout<log_unit, gpu::tile_plan{tiles_of_block,
   static constexpr bool kept = false;
 };
 
-/// A thread's way through `count` positions.
+/// Runs a thread's pipeline over `count` positions.
 template <class Layout, int Kept>
 void run_thread(log_engine::barriers<Layout::plan.stages>& barriers, int count) {
   constexpr int stages = Layout::plan.stages;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention's launchers against the CPU's contracts by bytes: outputs, log-sum-exp and gradients, over ragged and whole
-// tiles, grouped heads, documents, FP32 and BF16; and what launchers refuse.
+// Attention launchers against the CPU's contracts, by bytes: outputs, log-sum-exp and gradients, for ragged and whole
+// tiles, grouped heads, documents, FP32 and BF16. Also their refusals.
 #include "gpu/api/attention.hpp"
 
 #include <doctest/doctest.h>
@@ -26,22 +26,22 @@ namespace {
 
 struct shape {
   index_t batch, seq, heads, kv_heads, dim;
-  index_t document = 0;  ///< tokens of one, about; 0: sequences are documents
-  float width = 2.0f;    ///< of queries and keys
-  index_t past = 0;      ///< tokens in front of the first query; with them no gradients
+  index_t document = 0;  ///< mean tokens of a document; 0: each sequence is one document
+  float width = 2.0f;    ///< scale of random queries and keys
+  index_t past = 0;      ///< cached tokens before the first query; with them no gradients
 };
 
-/// Not 0: an element of a key, in the second tile where the sequence is longer than its first rows.
+/// If not 0, the value of an element of a key, in the second tile if the sequence is long enough.
 float poison_key = 0.0f;
 index_t poison_token(const shape& s) { return s.seq > 70 ? 70 : s.seq - 2; }
 
-/// Inputs and results of one type, q, k and v in one matrix as a model has them.
+/// Inputs and results of one type. q, k and v share one matrix, as in a model.
 template <class T>
 struct scene {
   shape s;
   std::vector<T> qkv, d_qkv, o, d_o;
   std::vector<float> lse;
-  std::vector<std::int32_t> starts;  ///< of two micro-batches, of which the second counts
+  std::vector<std::int32_t> starts;  ///< of two microbatches; the second is used
   std::vector<nn::step_state> state = std::vector<nn::step_state>(1);
 
   index_t row() const { return (s.heads + 2 * s.kv_heads) * s.dim; }
@@ -89,7 +89,7 @@ struct scene {
   }
 };
 
-/// What the CPU computes.
+/// Results of the CPU.
 template <class T>
 void run_reference(const nn::attention_contract& contract, scene<T>& c) {
   thread_pool pool(2);
@@ -156,7 +156,7 @@ void check(const nn::attention_contract& contract, const shape& s, std::size_t s
   CHECK(dots.guards_hold());
 }
 
-/// Contracts of tiles that kernels have.
+/// Tiled contracts that have kernels.
 const std::string tiled[] = {nn::tiled_attention_name(nn::attention_exp2::deg3, "hopper-mma-fp16-f32"),
                              nn::tiled_attention_name(nn::attention_exp2::ex2_approx, "hopper-mma-fp16-f32"),
                              nn::tiled_attention_name(nn::attention_exp2::deg3, "cdna3-mfma-fp16-f32")};
@@ -189,20 +189,20 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
       check<float>(contract, s);
       check<bf16>(contract, s);
     }
-    // Heads above 64 use each buffer several times, kept values among them.
+    // Heads above 64 reuse each buffer, including kept values.
     for_thread_orders([&] {
       check<bf16>(contract, {1, 330, 1, 1, 128, 0, 2.0f, 200});
       check<float>(contract, {1, 330, 1, 1, 80, 0, 2.0f, 260});
     });
-    // sm_90's blocks of three tiles that take turns, where the copy engine can read: of one tile, of which the last two
-    // have nothing to read, ragged, with documents that begin within a tile, behind other tokens, with another scale.
+    // sm_90's blocks of three tiles with ping-pong, if TMA can read the tensors: one tile (the other two have no keys),
+    // ragged, documents that start inside a tile, cached tokens, another scale.
     for (const shape& s :
          {shape{1, 1, 1, 1, 128}, shape{1, 64, 1, 1, 96}, shape{2, 130, 2, 1, 128}, shape{1, 270, 2, 1, 128, 60},
           shape{1, 400, 2, 1, 128, 90, 2.0f, 150}, shape{1, 200, 1, 1, 112, 0, 8.0f}}) {
       check<bf16>(contract, s);
     }
     check<float>(contract, {1, 270, 1, 1, 128, 100});
-    check<bf16>(contract, {1, 70, 1, 1, 32}, 3);  // rows that begin at no multiple of 16 bytes
+    check<bf16>(contract, {1, 70, 1, 1, 32}, 3);  // rows not aligned to 16 bytes
     if (!on_device) continue;
     check<bf16>(contract, {2, 1000, 8, 2, 128});
     check<bf16>(contract, {2, 1000, 8, 2, 128, 150});
@@ -223,8 +223,8 @@ TEST_CASE("tiles: NaN reaches the rows that see it, and a row without a finite s
     constexpr float infinity = std::numeric_limits<float>::infinity();
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
       poison_key = bad;
-      // Two queries see it, of which one is in the next tile. Where both have a score of -Inf, no gradient of a key is
-      // NaN, whatever stands behind the last query.
+      // Two queries see the key, one of them in the next tile. If both scores are -Inf, no gradient of a key may be
+      // NaN, regardless of memory after the last query.
       for (const index_t dim : {16, 32, 48}) check<float>(contract, {1, 65, 1, 1, dim});
       check<float>(contract, {1, 100, 2, 1, 32});
       check<bf16>(contract, {1, 140, 1, 1, 32, 60});

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers that cast what they make to FP8, against the layer's launcher and encode by bytes.
+// Layers with FP8 output against the layer's launcher and encode, by bytes.
 #include <string>
 
 #include "layer_cases.hpp"
@@ -76,7 +76,7 @@ TEST_CASE("a layer's FP8 operands are those of what it would write") {
   strided.extra_row_stride = 48;
   strided.extra_column_stride = 3;
   for (const layer which : {layer::norm, layer::swiglu, layer::swiglu_gradient}) {
-    // Whole tiles and their edges, with NaN and Inf; every kind of storage and element.
+    // Whole tiles and their edges, with NaN and Inf, for every storage and element.
     check_layer<bf16>(which, 256, 128, e4m3_case, true);
     check_layer<bf16>(which, 160, 272, e4m3_case, true);
     check_layer<bf16>(which, 128, 256, e5m2_case, false);
@@ -85,7 +85,7 @@ TEST_CASE("a layer's FP8 operands are those of what it would write") {
     check_layer<bf16>(which, 128, 136, only_rows, true);
     check_layer<float>(which, 136, 128, only_columns, true);
     check_layer<bf16>(which, 128, 128, strided, true);
-    // Rows between multiples of 16 bytes; a matrix of less than a vector, and of a number of columns that is none of 8.
+    // Unaligned rows; a matrix smaller than a vector; a number of columns that is not a multiple of 8.
     check_layer<bf16>(which, 128, 128, e4m3_case, true, 1);
     check_layer<float>(which, 3, 5, e4m3_case, true);
     check_layer<bf16>(which, 129, 131, e5m2_case, true);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A backend whose memory is a device's and whose operations on rows, losses and arenas are the launchers of
-// gpu/api/nn.hpp, so that the cases of backend_ops run them. What it does not override is the CPU's and no case for it.
+// A backend with device memory that calls the launchers of gpu/api/nn.hpp for rows, losses and arenas, so that the
+// cases of backend_ops test them. Other operations are the CPU's and have no cases.
 #pragma once
 
 #include "../device_memory.hpp"
@@ -120,7 +120,7 @@ class launcher_backend : public nn::cpu_backend {
   static void launch(const Launch& what) {
     gpu_test::expect(gpu_test::run(what));
   }
-  /// Poisoned, so that a kernel that reads what it did not write is seen.
+  /// Poisoned, to detect reads of memory that the kernel did not write.
   void* room(std::size_t bytes) {
     gpu_test::expect(gpu::synchronize());
     gpu_test::expect(gpu::release(room_));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A layer alone, and the same with its result quantized where it is made, on random numbers.
+// A layer, and the same layer with quantized output in one kernel, on random numbers.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -14,8 +14,7 @@ namespace gpu_test {
 
 enum class layer { norm, swiglu, swiglu_gradient };
 
-/// Random numbers with special ones among them; `finite`: without those, since nobody says which of two NaNs comes of a
-/// product.
+/// Random numbers, some special. `finite`: no special ones, because the NaN of a product of two NaNs is not defined.
 template <class T>
 std::vector<T> source_of(rotoscale::index_t m, rotoscale::index_t n, std::uint64_t seed, bool finite) {
   std::vector<T> x = make_source<T>(m, n, seed);
@@ -25,8 +24,8 @@ std::vector<T> source_of(rotoscale::index_t m, rotoscale::index_t n, std::uint64
   return x;
 }
 
-/// m rows of a layer n wide (a gradient has 2 n); `writes`: what is quantized is written as well; sources begin `skew`
-/// elements behind a multiple of 16 bytes.
+/// m rows of a layer of width n (a gradient has 2 n). `writes`: also store the unquantized result. Sources start `skew`
+/// elements after a multiple of 16 bytes.
 template <class T>
 class layer_case {
  public:
@@ -45,7 +44,7 @@ class layer_case {
 
   rotoscale::index_t cols() const { return which_ == layer::swiglu_gradient ? 2 * n_ : n_; }
 
-  /// `target`: the last arguments of the layer's launcher, but for the stream. What is quantized is returned.
+  /// `target`: the launcher's last arguments except the stream. Returns the values that are quantized.
   template <class... Target>
   std::vector<T> run(const Target&... target) const {
     namespace nn = rotoscale::nn;

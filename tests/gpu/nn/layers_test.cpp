@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of gpu/nn against the CPU's operations by bytes, over the cases that every backend has to pass; in host
-// mode in three orders of a block's threads, on a device launched directly and from graphs.
+// The kernels of gpu/nn against the CPU's operations, by bytes, over the cases that every backend must pass. Host mode
+// runs three thread orders; a device runs launches and graphs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::vector<op_case> cases() {
   return all;
 }
 
-/// `with_long` rows, which take threads of host mode their time.
+/// `with_long`: includes long rows, which are slow in host mode.
 void check_all(bool with_long = true) {
   nn::cpu_backend reference(1);
   launcher_backend tested;
@@ -81,7 +81,7 @@ TEST_CASE("bad arguments of layers") {
   refused(gpu::cross_entropy(rows(1, 4096).part(0, 0, 1), {}, 0, memory, true, &state, nullptr, nullptr, 0, {}),
           error_code::bad_pointer, "targets");
   refused(gpu::next_micro_batch(nullptr, {}), error_code::bad_pointer, "state");
-  auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // at a multiple of 4 bytes
+  auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // misaligned: a multiple of 4 bytes
   refused(gpu::next_micro_batch(shifted, {}), error_code::bad_pointer, "state");
   refused(gpu::embedding_forward({reinterpret_cast<std::int32_t*>(memory), 0}, rows(4, 8), rows(4, 8), shifted, nullptr,
                                  {}),
@@ -102,7 +102,7 @@ TEST_CASE("the rows of an id are added once and in order, as many as a thread ta
   std::vector<std::int32_t> ids;
   for (const auto& [id, count] : {std::pair{69, 64}, {3, 65}, {0, 1}, {68, 200}}) ids.insert(ids.end(), count, id);
   const auto n = static_cast<index_t>(ids.size());
-  // In another order than that of the ids.
+  // Shuffles the ids.
   for (std::size_t i = 0; i < ids.size(); ++i) std::swap(ids[i], ids[i * 7919 % ids.size()]);
   std::vector<float> dy(static_cast<std::size_t>(n * cols)), want(static_cast<std::size_t>(vocabulary * cols), 0.5f);
   const random_stream random{5, 6};
@@ -153,7 +153,7 @@ TEST_CASE("a number outside of the vocabulary is masked and reported") {
 }
 
 TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
-  // One chunk, two, many; vectors of four and single ones; a NaN in one row.
+  // One chunk, two, many; vectors of four and single elements; NaN in one row.
   for (const index_t vocabulary : {40, 4099, 50304, 60001}) {
     CAPTURE(vocabulary);
     constexpr index_t rows = 5;
@@ -196,7 +196,7 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
 TEST_CASE("SwiGLU of gates of every magnitude, NaN and Inf among them") {
   const auto same = [](float x, float y) { return fp32_bits(x) == fp32_bits(y) || (std::isnan(x) && std::isnan(y)); };
   const index_t count = gpu_test::on_device ? index_t{1} << 23 : index_t{1} << 16, cols = 64, rows = count / cols;
-  // One behind the other, eight neighbours take the same path; scattered, nearly all of them the general one.
+  // In order, eight neighbours take the same path. Scattered, nearly all take the general one.
   for (const std::uint32_t step :
        {static_cast<std::uint32_t>((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(count)), 0x9E3779B1u}) {
     CAPTURE(step);

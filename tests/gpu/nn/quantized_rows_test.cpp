@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers that quantize what they make, against the layer's launcher and quantize_ref by bytes.
+// Layers with quantized output against the layer's launcher and quantize_ref, by bytes.
 #include "layer_cases.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -13,7 +13,7 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Both orientations on a device and by the definition.
+/// Both orientations from the device and from the definition.
 template <class T>
 struct orientation {
   block_format format;
@@ -78,27 +78,27 @@ TEST_CASE("a layer's operands are those of what it would write") {
   for (const layer which : {layer::norm, layer::swiglu, layer::swiglu_gradient}) {
     CAPTURE(static_cast<int>(which));
     check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, true);
-    // Scales of a column as one word, four blocks and two.
+    // A column's scales as one word (four blocks) and as a half word (two).
     check_layer<bf16>(which, 256, 160, mxfp4, presets::te_rocm, true);
     check_layer<float>(which, 128, 96, mxfp4, presets::te_rocm, false);
     check_layer<bf16>(which, 64, 96, mxfp4, random, false);
     check_layer<bf16>(which, 64, 160, mxfp4, plain, false);
     check_layer<bf16>(which, 96, 64, mxfp4, signs, false);
     check_layer<float>(which, 96, 64, mxfp4, floor, false);
-    // Whole tiles whose rows begin between multiples of 16 bytes; one orientation, with ends of rows and of columns.
+    // Whole tiles with unaligned rows; one orientation; partial rows and columns.
     check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, true, 1);
     check_layer<float>(which, 160, 160, mxfp4, presets::te_rocm, false, 1);
     check_layer<bf16>(which, 33, 160, mxfp4, presets::te_rocm, true);
     if (which != layer::swiglu_gradient) {
       check_layer<bf16>(which, 160, 100, mxfp4, presets::te_rocm, true);
-      // Tiles of padding alone.
+      // Tiles that contain padding only.
       for (const placement order : {placement::nvidia_scale_128x4, placement::aiter_scale}) {
         check_layer<bf16>(which, 32, 32, mxfp4, presets::te_rocm, true, 0, order);
         check_layer<bf16>(which, 160, 160, mxfp4, presets::te_rocm, false, 0, order);
         check_layer<float>(which, 160, 160, mxfp4, presets::te_rocm, true, 1, order);
       }
     }
-    // More tiles than blocks, so that a block prefetches one and takes it.
+    // More tiles than blocks, so that blocks prefetch.
     if (gpu_test::on_device) {
       for (const index_t rows : {4096, 4128}) check_layer<bf16>(which, rows, 2080, mxfp4, presets::te_rocm, false);
     }

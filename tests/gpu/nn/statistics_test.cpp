@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Statistics on a device against nn/cpu/statistics.hpp by bytes, over operands of every kind.
+// Device statistics against nn/cpu/statistics.hpp, by bytes, over operands of every kind.
 #include "gpu/api/statistics.hpp"
 
 #include <doctest/doctest.h>

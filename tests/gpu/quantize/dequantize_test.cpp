@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Dequantizing on the host's executor or on a device against dequantize_ref, by bytes: every code under every scale.
+// Dequantization in host mode or on a device against dequantize_ref, by bytes: every code with every scale.
 #include "gpu/api/dequantize.hpp"
 
 #include <doctest/doctest.h>

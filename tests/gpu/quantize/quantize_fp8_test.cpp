@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The per-tensor FP8 cast, its transpose and amax against encode, by bytes, on the host's executor or on a device.
+// Per-tensor FP8 cast, transpose and amax against encode, by bytes, in host mode or on a device.
 #include "gpu/api/quantize_fp8.hpp"
 
 #include <doctest/doctest.h>
@@ -27,11 +27,11 @@ struct fp8_case {
   bool transposed = false;
 };
 
-/// What docs/reference/recipes.md says of FP8 operands, one element at a time.
+/// FP8 operands as docs/reference/recipes.md defines them, one element at a time.
 template <class T>
 std::uint8_t expected_code(const gpu::fp8_options& o, T source, float scale, std::uint64_t index) {
   const float x = round_to_format(o.source, source_value(source));
-  // FP32 arithmetic keeps no NaN's sign everywhere: encode is asked without it.
+  // FP32 arithmetic may lose a NaN's sign, so NaN is not multiplied.
   const float scaled = fp32_is_nan(fp32_bits(x)) ? x : x * scale;
   return static_cast<std::uint8_t>(encode(o.element, scaled, o.rounding, overflow::saturate, o.random.word(index)));
 }

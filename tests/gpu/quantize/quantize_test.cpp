@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fused block quantizers against quantize_ref, place_codes and place_scales, by bytes: on the executor of
-// gpu/dialect/host.hpp, and, linked with a device's library (ROTOSCALE_TEST_DEVICE), on the device.
+// Fused block quantizers against quantize_ref, place_codes and place_scales, by bytes, in host mode or, linked with a
+// device library (ROTOSCALE_TEST_DEVICE), on a device.
 #include "gpu/api/quantize.hpp"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ using namespace gpu_test;
 
 namespace {
 
-/// What one orientation of a test asks for.
+/// Request for one orientation.
 struct wanted {
   bool any = true;
   block_options options = presets::te_rocm;
@@ -31,7 +31,7 @@ struct wanted {
   index_t extra_code_stride = 0, extra_scale_stride = 0, scale_skew = 0;
 };
 
-/// One orientation on the device, and the definition's bytes for it.
+/// One orientation on the device, and the expected bytes.
 struct orientation {
   orientation(block_format f, const wanted& w, index_t vectors, index_t k)
       : format(f), want(w), vectors(vectors), k(k), codes(layout_bytes(true)), scales(layout_bytes(false)) {
@@ -55,7 +55,7 @@ struct orientation {
     return static_cast<std::size_t>(scale_layout(want.scale_order, format, vectors, k).size_bytes());
   }
 
-  /// Bytes between rows keep their poison.
+  /// Bytes between rows must keep their poison.
   template <class T>
   void check(matrix<const T> source, block_axis axis) const {
     if (!want.any) {
@@ -145,7 +145,7 @@ constexpr block_policy all_policies[] = {policies::te_rocm,    policies::ocp,   
                                          policies::aiter_even, policies::aiter, policies::aiter_nonzero,
                                          policies::nvidia};
 
-/// The AITER operands of a GEMM: codes in the matrix unit's order, scales swizzled and padded.
+/// AITER's GEMM operand: codes in the matrix core's order, scales swizzled and padded.
 wanted aiter(const block_options& o) { return {true, o, placement::aiter_data_16x16, placement::aiter_scale}; }
 
 }  // namespace
@@ -195,12 +195,12 @@ TEST_CASE("layouts, shapes and strides") {
     check<bf16>(mxfp4, placed, placed, shape, ++seed);
     check<float>(mxfp4, placed, placed, shape, ++seed);
   }
-  // Rows of any number where only rows are wanted, columns of any number where only columns are.
+  // Any number of rows if only rows are wanted, any number of columns if only columns are.
   check<bf16>(mxfp4, dense, absent, {37, 96}, ++seed);
   check<bf16>(mxfp4, absent, dense, {96, 37}, ++seed);
   check<bf16>(mxfp4, absent, dense, {96, 37, 3}, ++seed);
   check<fp16>(mxfp8_e4m3, absent, dense, {32, 131, 5}, ++seed);
-  // Strided views, aligned and not; padded rows of the results.
+  // Strided views, aligned and not; padded output rows.
   check<bf16>(mxfp4, dense, dense, {64, 96, 8}, ++seed);
   check<bf16>(mxfp4, dense, dense, {64, 96, 3}, ++seed);
   check<bf16>(mxfp4, dense, dense, {64, 96, 8, 1}, ++seed);
@@ -211,7 +211,7 @@ TEST_CASE("layouts, shapes and strides") {
   check<bf16>(mxfp4, strided, strided, {64, 96}, ++seed);
   strided.extra_scale_stride = 2;
   check<bf16>(mxfp4, strided, strided, {288, 160}, ++seed);
-  // Scales of four blocks of a column, aligned as a word and not.
+  // A column's scales of four blocks, word-aligned and not.
   for (const index_t skew : {0, 1, 4}) {
     strided.extra_scale_stride = 4;
     strided.scale_skew = skew;
@@ -379,7 +379,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad = good;
   bad.scale_stride = 1;
   names(message(source, bad, {}), "rows.scale_stride");
-  // The same of blocks that the tile kernel does not know.
+  // The same for blocks without a tile kernel.
   bad = good;
   bad.code_stride = 31;
   names(message(source, {}, bad, nvfp4), "columns.code_stride");
@@ -453,7 +453,7 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
   check(mxfp4, wide, float{}, 64, 96, false);
   check({formats::e4m3, 16}, plain, bf16{}, 16, 48, false);
   block_options floored = plain;
-  floored.policy = policies::torchao_nvfp4;  // no scale below 2^-6
+  floored.policy = policies::torchao_nvfp4;  // minimum scale 2^-6
   check(nvfp4, floored, bf16{}, 48, 80, false);
 }
 

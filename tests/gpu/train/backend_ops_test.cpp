@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of the device backend against the CPU's, by bytes, and coarse operations against their compositions:
-// in host mode, or on a device.
+// Every operation of the device backend against the CPU's, by bytes, and fused operations against their compositions,
+// in host mode or on a device.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -40,7 +40,7 @@ TEST_CASE("every operation leaves the CPU's bytes") {
 
 TEST_CASE("a coarse operation leaves the bytes of its composition") {
   const auto device = make_device();
-  // A device computes one NaN only. The host's has the sign of an operand, and the compiler chooses which.
+  // A device has one NaN. In host mode the NaN has an operand's sign, chosen by the compiler.
   const bool one_nan = std::string_view(gpu::build_mode()) != "host";
   for (const op_case& c : coarse_and_raw_cases()) {
     if (!c.coarse || !c.runs_on(*device) || (c.quantizes_nan && !one_nan)) continue;
@@ -129,7 +129,7 @@ TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, an
 }
 
 TEST_CASE("a BF16 unit aligns the product of two subnormal codes by their numbers, on each backend") {
-  // One product a block, of numbers that are subnormal in E4M3; what gives a block its scale meets zeros.
+  // One product per block, of subnormal E4M3 numbers. The element that sets a block's scale meets zeros.
   constexpr index_t rows = 8, k = 64;
   const auto tensor = [](float sign, index_t scale_at) {
     std::vector<float> values(rows * k);
@@ -206,7 +206,7 @@ TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become er
     const nn::token_source tokens{scene.keep(std::vector<std::int32_t>{0, 7, 1}), 3};
     device->embedding_forward({}, tokens, table, x, scene.state());
     CHECK(name_of_error() == "embedding_forward");
-    CHECK(name_of_error() == "embedding_forward");  // the queue does nothing more
+    CHECK(name_of_error() == "embedding_forward");  // the queue skips later operations
   }
   const auto other = make_device();
   op_scene scene(*other);

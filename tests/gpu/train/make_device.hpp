@@ -10,7 +10,7 @@
 
 namespace rotoscale::testing {
 
-/// The device's backend; without a device the program is skipped.
+/// Returns the device backend. Skips the program without a device.
 inline std::unique_ptr<nn::backend> make_device(gpu::train_options o = {}) {
   std::unique_ptr<nn::backend> made;
   const gpu::status s = gpu::make_device_backend(o, made);

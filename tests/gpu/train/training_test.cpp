@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Training on a device leaves the CPU's bytes: weights, moments, scales and the step's state under every kind of
-// recipe, several micro-batches, masked targets, with graphs and without.
+// Training on a device gives the CPU's bytes: weights, moments, scales and step state for every kind of recipe, several
+// microbatches, masked targets, with and without graphs.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -22,15 +22,15 @@ namespace {
 
 using change_options = std::function<void(llama::session_options&)>;
 
-/// Where each token's document begins: a sequence of 32 tokens holds three.
+/// Start of each token's document. A sequence of 32 tokens has three documents.
 std::vector<std::int32_t> document_starts(int sequences) {
   std::vector<std::int32_t> starts;
   for (int i = 0; i < 32 * sequences; ++i) starts.push_back(i % 32 < 9 ? 0 : i % 32 < 22 ? 9 : 22);
   return starts;
 }
 
-/// Everything that a checkpoint would hold after `steps` steps under each recipe, and the losses of an evaluation; with
-/// `targets` of adapters beside a frozen base.
+/// Returns the checkpoint contents after `steps` steps under each recipe, and evaluation losses. `targets`: modules
+/// with adapters on a frozen base.
 std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases, int steps, bool tied = false,
                          const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4,
                          const change_options& change = nullptr) {
@@ -125,7 +125,7 @@ std::vector<nn::recipe> recipes() {
   return all;
 }
 
-/// BF16 under a matrix unit's contract throughout, K of weight gradients in parts.
+/// BF16 under a matrix unit's contract, weight gradients with split-K.
 struct unit_contracts {
   const char *gemm, *wgrad, *attention;
 };
@@ -146,7 +146,7 @@ bool runs_here(const nn::backend& device, const nn::recipe& r) {
   return device.contract(r.fprop, 8, 8, 8).has_value() && device.contract(r.attention, 16).has_value();
 }
 
-/// AMD's FP8 on Hopper's unit as Transformer Engine has it there: sums of the forward pass stay in the unit.
+/// FP8 on Hopper's unit as in Transformer Engine: the forward pass accumulates in the unit.
 nn::recipe fp8_of_unit() {
   nn::recipe r = preset("fp8_amd");
   r.fprop.accumulate = "hopper-fp8-fast-accumulate";
@@ -171,7 +171,7 @@ TEST_CASE("a device trains with the CPU's bytes") {
 TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole text") {
   const auto cpu = nn::make_cpu_backend(1);
   std::vector<nn::recipe> all = cached_recipes();
-  for (const unit_contracts& unit : units) {  // in pieces of eight rows
+  for (const unit_contracts& unit : units) {  // continue in steps of eight rows
     all.push_back(preset("bf16"));
     all.back().name = unit.gemm;
     for (nn::gemm_recipe* g : {&all.back().fprop, &all.back().dgrad, &all.back().wgrad}) g->accumulate = unit.gemm;
@@ -181,7 +181,7 @@ TEST_CASE("kept keys and values: the logits of the CPU's passes over the whole t
     const auto device = make_device();
     if (!runs_here(*device, r)) continue;
     const bool of_unit = r.fprop.accumulate.starts_with("mx-bf16");
-    // From token 60 on, past the end of a tile of attention: the CPU's own test begins earlier.
+    // From token 60 on, past the end of an attention tile. The CPU's test starts earlier.
     const auto got = cache_case(*device, r, 60).continued();
     CHECK(got.rows == (r.name == "square blocks" ? 32 : of_unit ? 8 : 1));
     CHECK(same_bytes(got.logits, cache_case(*cpu, r, 60).whole()));
@@ -194,7 +194,7 @@ TEST_CASE("what the backward pass computes again or keeps in 8 bits, and documen
   const struct {
     const char* name;
     change_options change;
-    bool same;  ///< as without it
+    bool same;  ///< equal to the run without it
   } cases[] = {
       {"elementwise", [](auto& o) { o.model.recompute = llama::recompute_part::elementwise; }, true},
       {"attention", [](auto& o) { o.model.recompute = llama::recompute_part::attention; }, true},
@@ -260,7 +260,7 @@ TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, 
     if (!runs_here(*device, preset(name))) continue;
     CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));
   }
-  // Other blocks that BF16 holds, beside BF16, on each BF16 unit; whatever K's parts take of the workspace.
+  // Other block formats that BF16 holds exactly, mixed with BF16, on each BF16 unit. The workspace varies with split-K.
   for (const nn::operand_format f : {nn::operand_format::mxfp8_e5m2, nn::operand_format::mxfp4}) {
     for (const char* unit : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942"}) {
       CAPTURE(nn::to_string(f));
