@@ -32,7 +32,7 @@ bool same_bytes(block_format f, index_t rows, index_t k, block_axis axis, index_
   std::vector<T> want(size), got(size);
   std::memset(static_cast<void*>(want.data()), 0x5A, size * sizeof(T));
   std::memset(static_cast<void*>(got.data()), 0x5A, size * sizeof(T));
-  // Targets begin on a cache line, where the code for large arrays asks for one.
+  // Targets are aligned to a cache line, which the code for large arrays requires.
   const auto line = [](std::vector<T>& v) {
     const auto past = reinterpret_cast<std::uintptr_t>(v.data()) % 64;
     return v.data() + (past == 0 ? 0 : (64 - past) / sizeof(T));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// DLPack's type codes, typed once more by their names from dlpack.h, and its rule for elements below a byte.
+// DLPack's type codes, written independently from dlpack.h, and its rule for sub-byte elements.
 #include "rotoscale/dlpack.hpp"
 
 #include <doctest/doctest.h>

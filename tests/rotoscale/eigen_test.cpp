@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Eigen's casts against the conversions themselves, and views against the elements that they should show.
+// Eigen's casts against rotoscale's conversions, and views against their elements.
 #include "rotoscale/eigen.hpp"
 
 #include <doctest/doctest.h>
@@ -51,7 +51,7 @@ void check_casts() {
   }
 }
 
-/// Every code goes over to Eigen's type of the same encoding and back unchanged, and means the same there.
+/// Every code converts to Eigen's type of the same encoding and back unchanged, with the same value.
 template <class Number, class Eigens>
 void check_same_bits() {
   const auto all = all_codes<Number>();
@@ -103,7 +103,7 @@ TEST_CASE("casts of all codes, both ways") {
 }
 
 TEST_CASE("a cast from double rounds once") {
-  // Just above the tie of 1 and 1.125, by less than FP32 sees.
+  // Just above the tie of 1 and 1.125, by less than FP32 resolves.
   Eigen::RowVector2d x(1.0625 + 0x1p-40, 1.0625);
   const auto codes = x.cast<e4m3>().eval();
   CHECK(static_cast<float>(codes(0)) == 1.125f);
@@ -131,7 +131,7 @@ TEST_CASE("half and bfloat16 keep their bits, and cast to other formats by their
 TEST_CASE("a view becomes a map") {
   std::vector<float> data(60);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i);
-  const auto rows = row_major(data.data(), 4, 6, 10);  // a gap of 4 behind each row
+  const auto rows = row_major(data.data(), 4, 6, 10);  // a gap of 4 after each row
   const auto map = to_eigen(rows);
   CHECK(map.rows() == 4);
   CHECK(map.cols() == 6);

@@ -39,7 +39,7 @@ TEST_CASE("every format has the fields, extremes and special codes of its specif
   for (const auto& f : oracle::all_formats()) {
     CAPTURE(f.name);
     check_fields(f);
-    std::uint64_t least = 0;  // the code of the least positive number
+    std::uint64_t least = 0;  // code of the least positive number
     while (oracle::magnitude_of(f, least) == 0.0) ++least;
     CHECK(oracle::magnitude_of(f, least) == f.min_positive);
   }

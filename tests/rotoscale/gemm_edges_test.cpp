@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast GEMM equals gemm_ref by bytes where random inputs seldom come: sums that leave FP32 and would come back,
-// accumulators that are no numbers of the model's, formats and models of a user's own at the kernels' limits.
+// The fast GEMM equals gemm_ref by bytes in cases that random inputs rarely reach: sums that overflow FP32 and return,
+// accumulators that the model cannot represent, user formats and models at the kernels' limits.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ using namespace rotoscale;
 
 namespace {
 
-/// Rows of k elements, all zero at first.
+/// Rows of k elements, initially zero.
 struct operand {
   std::vector<std::uint8_t> codes, scales;
   gemm_operand view;
@@ -113,7 +113,7 @@ TEST_CASE("a C that is no number of FP16 joins FP16 accumulators with one roundi
       CAPTURE(bit);
       CHECK(same_from(a, b, from_c(unit.model), {c, c}));
       CHECK(same_from(a, b, from_c(unit.model), {1 + 0x1p-11f, -1 - 0x1p-11f}));
-      // The same at 2^10, where a product of 2^-14 is below FP32's last place.
+      // The same at 2^10: a product of 2^-14 is below FP32's last place.
       CHECK(same_from(a, b, from_c(unit.model), {1024 * c, 1024 + 0.5f}));
     }
   }
@@ -132,7 +132,7 @@ TEST_CASE("aligned units on formats of other ranges: least normal exponents belo
         operand a(f, 3, 70), b(f, 37, 70);
         a.fill_numbers(++seed);
         b.fill_numbers(++seed);
-        if (f.bits() <= 16) {  // a row of the least numbers
+        if (f.bits() <= 16) {  // a row of least numbers
           for (index_t i = 0; i < 70; ++i) a.set_code(1, i, static_cast<std::uint64_t>(1 + i % 3));
         }
         if (scaled) a.set_scales(32, formats::e8m0, 120);
@@ -177,14 +177,14 @@ TEST_CASE("aligned models of a user's own: sums cancel below an E8M13 result's l
     b.set(0, 0, 0x1.004p-64);
     a.set(0, 1, 0x1.008p-60);
     b.set(0, 1, -0x1p-64);
-    a.set(0, 2, 0x1p-30);  // times zero: brings the kernel's window down to where its products are
+    a.set(0, 2, 0x1p-30);  // times zero: moves the kernel's window down to the products
     b.set(0, 3, 0x1p-34);
     CAPTURE(bits);
     gemm_options o;
     o.model = models::nvidia(16, bits, mma_result::e8m13, -133);
     CHECK(same(a, b, o));
 
-    // 2^-161 and its multiples are no numbers of FP32, their products with 2^100 are.
+    // FP32 cannot hold 2^-161 and its multiples, but it holds their products with 2^100.
     operand small(format{5, 2, 160}, 1, 16), large(formats::bf16, 1, 16);
     for (index_t i = 0; i < 16; ++i) small.set_code(0, i, static_cast<std::uint64_t>(1 + i % 7));
     large.fill(0x1p100);
@@ -214,7 +214,7 @@ TEST_CASE("a C of -0 and negative sums times a scale of zero") {
   b.set_scales(16, formats::ue4m3, 0);
   const mma_model& model = find_unit("blackwell-nvf4-f32")->model;
   CHECK(same_from(a, b, from_c(model), {-0.0f, -0.0f, 0.0f, -0.0f, 1.0f, -1.0f}));
-  // One run a step: packed rows of an odd number of words.
+  // One run per step: packed rows of an odd number of words.
   gemm_options o = from_c(model);
   o.model.group = 16;
   operand x(formats::e2m1, 3, 16), y(formats::e2m1, 2, 16);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast GEMM equals gemm_ref by bytes under every model of a matrix unit: all units and the formats that they take,
-// every kind of inputs that tells models apart, tails of K, and what kernels do around their instructions.
+// The fast GEMM equals gemm_ref by bytes under every model of a matrix unit: all units with their formats, inputs that
+// distinguish models, tails of K, and the kernels' code around the instructions.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using namespace rotoscale;
 
 namespace {
 
-/// How far block scales lie apart.
+/// Range of block scales.
 enum class spread { narrow, wide, any };
 
 struct operand {
@@ -62,14 +62,14 @@ struct operand {
   operand& operator=(const operand&) = delete;
 };
 
-/// How many of C's elements gemm and gemm_ref do not agree on.
+/// Number of elements in which gemm and gemm_ref differ.
 int differences(const operand& a, const operand& b, const gemm_options& o, thread_pool& pool) {
   const index_t m = a.view.rows, n = b.view.rows;
   std::vector<float> c[2];
   for (int fast = 0; fast < 2; ++fast) {
     case_source source(3, 3);
     for (index_t i = 0; i < m * n; ++i) {
-      // Edges, Inf and NaN among them, in every third row: kernels leave such rows to the definition.
+      // Every third row has edge cases, including Inf and NaN. Kernels leave such rows to gemm_ref.
       const std::uint64_t code = source.code(formats::fp16, i / n % 3 == 2 ? case_kind::edges : case_kind::wide);
       c[fast].push_back(decode(formats::fp16, code));
     }
@@ -85,7 +85,7 @@ int differences(const operand& a, const operand& b, const gemm_options& o, threa
   return count;
 }
 
-/// The same from a C that is given.
+/// The same from a given C.
 bool same_from(const operand& a, const operand& b, const mma_model& model, const std::vector<float>& start) {
   thread_pool pool(1);
   gemm_options o;
@@ -97,7 +97,7 @@ bool same_from(const operand& a, const operand& b, const mma_model& model, const
   return std::memcmp(c[0].data(), c[1].data(), start.size() * sizeof(float)) == 0;
 }
 
-/// Element (r, i) becomes x.
+/// Sets element (r, i) to x.
 void set(operand& o, index_t r, index_t i, double x) {
   const format& f = o.view.element;
   const std::uint64_t code = case_source::encoded(f, x);
@@ -119,7 +119,7 @@ std::vector<format> formats_of(const mma_unit& unit) {
   return all;
 }
 
-// Around the kernels' rows and columns (2 or 4 registers), whole steps and tails of K.
+// Extents around the kernels' rows and columns (2 or 4 registers), whole steps and tails of K.
 struct shape {
   index_t m, n, k;
 };
@@ -239,7 +239,7 @@ TEST_CASE("promotion, split-K, starts from C, factors and output formats, on sha
           o.model = unit.model;
           o.promotion = promotion;
           o.split_k = split;
-          o.split_grain = seed % 2 == 0 ? 1 : 32;  // parts may begin within a block or a step
+          o.split_grain = seed % 2 == 0 ? 1 : 32;  // parts may start inside a block or step
           o.start_from_c = seed % 3 == 0;
           o.accumulate = seed % 4 == 0;
           o.beta = seed % 8 == 0 ? 0.7f : 1.0f;
@@ -272,7 +272,7 @@ TEST_CASE("accumulators at the edges of what the FP4 kernel may keep: cut, just 
       const auto seed = static_cast<std::uint64_t>(exponent + 40);
       operand a(unit, formats::e2m1, 2, 128, case_kind::normal, spread::narrow, false, seed);
       operand b(unit, formats::e2m1, 40, 128, case_kind::cancelling, spread::narrow, true, seed);
-      // Row 1's products cancel within their groups, so that what is cut off the accumulator shows.
+      // Row 1's products cancel inside their groups, so that truncation of the accumulator shows.
       for (index_t i = 0; i < 128; ++i) set(a, 1, i, i % 2 == 0 ? 3 : -3);
       for (index_t j = 0; j < 40; j += 2) set_row(b, j, 1.5);
       std::vector<float> c;
@@ -288,11 +288,11 @@ TEST_CASE("accumulators at the edges of what the FP4 kernel may keep: cut, just 
 }
 
 TEST_CASE("runs that lose their last bit to a far larger run or accumulator, which then cancels") {
-  // Run 0 is -2^top, or cancels by itself; the least run has one product of 1/4 and odd scales; c is 2^top, or zero.
+  // Run 0 is -2^top or cancels. The least run has one product of 1/4 and odd scales. c is 2^top or zero.
   struct limit {
     const char* unit;
     int scale;            // exponent of run 0's scales
-    std::uint32_t small;  // code of the least run's
+    std::uint32_t small;  // code in the least run
     int top;
   };
   for (const limit& x : {limit{"blackwell-nvf4-f32", 4, 0x09, 16}, limit{"blackwell-nvf4-f32", 8, 0x09, 24},
@@ -365,7 +365,7 @@ TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, t
     for (index_t i = 0; i < 96; ++i) {
       set(a, 0, i, v.a);
       set(a, 2, i, i % 7 == 0 ? v.a : 0);
-      set(a, 3, i, i < 48 ? v.a : -v.a);  // beyond the end and back
+      set(a, 3, i, i < 48 ? v.a : -v.a);  // overflows and returns
       for (index_t j = 0; j < 66; ++j) set(b, j, i, i % (1 + j % 4) == 0 ? v.b : 0);
     }
     CAPTURE(v.unit);
@@ -376,7 +376,7 @@ TEST_CASE("sums that reach the ends: 32 bits of a step, FP16's largest number, t
 }
 
 TEST_CASE("the floor under the exponent that FP16 results have") {
-  // 2^-25 is a tie of FP16; what would break it is cut off by the floor, or just not.
+  // 2^-25 is a tie of FP16. The floor truncates the part that would break it, or just does not.
   for (const mma_unit& unit : models::all) {
     if (unit.model.result != mma_result::fp16_nearest || !takes(unit, formats::fp16)) continue;
     for (int exponent = 40; exponent <= 48; ++exponent) {
@@ -419,7 +419,7 @@ TEST_CASE(
                      : (i % 5 < r ? -x : x) * (i % 2 != 0 ? size * (size == 1.0 ? std::ldexp(1.0, odd) : size) : 1.0));
         }
       }
-      // Sums that cancel but for one small product of an odd k, or for the accumulator.
+      // Sums that cancel except for one small product at odd k, or for the accumulator.
       for (index_t i = 0; i < 48; ++i) {
         for (index_t j = 0; j < 20; ++j) set(b, j, i, j < 10 ? 1 : i % 2 == 0 ? 128 : 0x1p-7);
         set(a, 3, i, i % 2 == 0 ? (i % 4 == 0 ? 8 : -8) : i % 4 == 3 ? 0 : i % 8 == 1 ? -0x1.2p-6 : 0);
@@ -438,7 +438,7 @@ TEST_CASE(
 
 TEST_CASE("exponents just beyond the window that bytes hold") {
   thread_pool pool(1);
-  // BF16: a far larger element meets zeros only, so that the small ones' exponent decides.
+  // BF16: a far larger element meets only zeros, so the exponent of the small ones decides.
   const mma_unit& bf16 = *find_unit("hopper-mma-fp16-f32");
   for (int i = 0; i < 60; ++i) {
     const mma_unit& unit = i < 30 ? bf16 : *find_unit("cdna3-mfma-fp16-f32");
@@ -455,7 +455,7 @@ TEST_CASE("exponents just beyond the window that bytes hold") {
     o.model = unit.model;
     CHECK(differences(a, b, o, pool) == 0);
   }
-  // Results that FP32 cannot hold without cutting them, at an offset that it could.
+  // Results that FP32 must truncate, at an offset where it need not.
   for (const double x : {0x1.fep-75, -0x1.fep-75, 0x1.02p-70}) {
     operand a(bf16, formats::bf16, 1, 32, case_kind::normal, spread::narrow, false, 5);
     operand b(bf16, formats::bf16, 3, 32, case_kind::normal, spread::narrow, true, 5);
@@ -511,10 +511,10 @@ TEST_CASE("zeros of either sign after accumulators that are small, or zeros them
 
 namespace {
 
-/// Operands that lie otherwise, transposed, with scales in any placement, and in batches, against the plain products.
+/// Transposed operands, scales in any placement, and batches, against the plain products.
 void check_placed_operands(bool fast) {
   thread_pool pool(2);
-  // The definition has no registers that rows or columns could fill: past the 32 rows of a tile of scales is enough.
+  // gemm_ref has no register blocking, so more than the 32 rows of a scale tile suffices.
   const index_t m = 37, n = fast ? 70 : 34, k = 192, count = fast ? 3 : 2;
   struct choice {
     const char* unit;
@@ -600,7 +600,7 @@ void check_placed_operands(bool fast) {
   }
 }
 
-/// Codes in any placement, where the extents have one.
+/// Codes in any placement that the extents permit.
 void check_placed_codes(bool fast) {
   thread_pool pool(2);
   const index_t m = 32, n = 48, k = 128;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The reference GEMM against exact arithmetic (tests/oracle/exact.hpp), both accumulation models, and the ends:
-// factors, accumulation into C, output format, NaN.
+// The reference GEMM against exact arithmetic (tests/oracle/exact.hpp): both accumulation models, factors, accumulation
+// into C, output format, NaN.
 #include "rotoscale/gemm_ref.hpp"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ struct mx_operand {
   gemm_operand view() const {
     return {formats::e2m1, rows, k, codes.data(), k / 2, 32, scales.data(), k / 32, nullptr};
   }
-  /// Four times the value of element (r, c) without its scale: an integer... of halves, so twice suffices.
+  /// Twice the value of element (r, c) without its scale, which is an integer.
   int twice(index_t r, index_t c) const {
     constexpr int magnitudes[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     const std::uint8_t byte = codes[static_cast<std::size_t>((r * k + c) / 2)];
@@ -50,14 +50,14 @@ struct mx_operand {
   int exponent(index_t r, index_t block) const { return scales[static_cast<std::size_t>(r * (k / 32) + block)] - 127; }
 };
 
-/// The contract of fp32_blockwise literally: integer block sums in quarters, one rounding a block.
+/// fp32_blockwise as its contract states it: integer block sums in quarters, one rounding per block.
 float blockwise(const mx_operand& a, index_t i, const mx_operand& b, index_t j) {
   float acc = 0.0f;
   for (index_t block = 0; block < a.k / 32; ++block) {
     std::int64_t quarters = 0;
     for (index_t c = 32 * block; c < 32 * block + 32; ++c) quarters += a.twice(i, c) * b.twice(j, c);
     acc = oracle::exact_add({quarters, a.exponent(i, block) + b.exponent(j, block) - 2}, quarters < 0, acc);
-    if (std::isinf(acc)) return acc;  // exact_add is for finite numbers; the next sum changes it only past Inf - Inf
+    if (std::isinf(acc)) return acc;  // exact_add takes finite numbers; Inf changes only by Inf - Inf
   }
   return acc;
 }
@@ -77,7 +77,7 @@ TEST_CASE("the oracle's exact_fma is the C library's fmaf") {
     float v[3];
     for (std::uint64_t j = 0; j < 3; ++j) {
       const std::uint32_t word = random.word(3 * i + j);
-      // Whole range, or close together, or few bits (for ties and cancellation).
+      // Whole range, close together, or few bits (for ties and cancellation).
       std::uint32_t u = word;
       if (i % 3 == 1) u = (word & 0x807FFFFFu) | (120u + (word >> 23) % 14) << 23;
       if (i % 3 == 2) u = (word & 0x807C0001u) | (115u + (word >> 23) % 24) << 23;
@@ -111,7 +111,7 @@ TEST_CASE("fp32_blockwise: one rounding a block, from ordinary to all scales") {
 }
 
 TEST_CASE("fp32_blockwise: ties of the accumulator go to even, and sums of scales beyond FP32 are no matter") {
-  // Accumulator 2^24 after the first block, then a second block adding an odd number of halves of its last place (2).
+  // The accumulator is 2^24 after the first block. The second block adds an odd number of halves of its last place (2).
   mx_operand a(1, 64, 1, 0), b(1, 64, 2, 0);
   std::fill(a.codes.begin(), a.codes.end(), std::uint8_t{0});
   std::fill(b.codes.begin(), b.codes.end(), std::uint8_t{0});
@@ -119,10 +119,10 @@ TEST_CASE("fp32_blockwise: ties of the accumulator go to even, and sums of scale
   a.scales[0] = 127 + 24;
   b.codes[16] = 0x02;
   for (const auto& [code, want] : {std::pair<int, float>{0x2, 0x1p24f}, {0x5, 0x1.000004p24f}, {0x3, 0x1.000002p24f}}) {
-    a.codes[16] = static_cast<std::uint8_t>(code);  // 1: a tie, down; 3: a tie, up; 1.5: above the tie
+    a.codes[16] = static_cast<std::uint8_t>(code);  // 1 is a tie (down), 3 a tie (up), 1.5 above the tie
     CHECK(run_ref(a.view(), b.view(), {fp32_blockwise})[0] == want);
   }
-  // 6 * 2^127 is no FP32 number, times 1 * 2^-127 it is 6.
+  // FP32 cannot hold 6 * 2^127. Times 1 * 2^-127 it is 6.
   a.codes[0] = 0x07;
   a.codes[16] = 0;
   a.scales[0] = 254;
@@ -140,7 +140,7 @@ TEST_CASE("fp32_blockwise: ties of the accumulator go to even, and sums of scale
 TEST_CASE("fp32_fma_chain: one rounding a product, every operand format") {
   struct kind {
     format element;
-    index_t bits;  // from one code to the next; rows begin on a byte
+    index_t bits;  // bits between codes; rows start on a byte
   };
   for (const kind& t :
        {kind{formats::fp32, 32}, kind{formats::bf16, 16}, kind{formats::fp16, 16}, kind{formats::e4m3, 8},
@@ -240,7 +240,7 @@ TEST_CASE("exact: one rounding of the whole sum, C among it") {
       const auto got = run_ref(a.view(), b.view(), o, c);
       for (index_t i = 0; i < 3; ++i) {
         for (index_t j = 0; j < 3; ++j) {
-          std::int64_t sum = 0;  // of quarters of the least two scales' product
+          std::int64_t sum = 0;  // in quarters of the product of the least two scales
           for (index_t k = 0; k < 640; ++k) {
             const int shift = a.exponent(i, k / 32) + b.exponent(j, k / 32) + 2 * range;
             sum += static_cast<std::int64_t>(a.twice(i, k)) * b.twice(j, k) * (std::int64_t{1} << shift);
@@ -333,7 +333,7 @@ TEST_CASE("parts of K: which k they take, in which order and format they are add
 }
 
 TEST_CASE("the output's rounding") {
-  const float x[1] = {0x1.018p0f}, one[1] = {1}, minus[1] = {-1};  // 1 + 1.5 * 2^-8, of which BF16 keeps 2^-7
+  const float x[1] = {0x1.018p0f}, one[1] = {1}, minus[1] = {-1};  // 1 + 1.5 * 2^-8, which BF16 rounds to 1 + 2^-7
   const auto a = make_operand(row_major<const float>(x, 1, 1));
   for (const auto& [r, up, down] :
        {std::tuple{rounding::nearest_even, 0x1.02p0f, -0x1.02p0f}, std::tuple{rounding::toward_zero, 1.0f, -1.0f},
@@ -401,11 +401,11 @@ TEST_CASE("when a GEMM is defined") {
   o.output_rounding = rounding::stochastic;
   CHECK_FALSE(gemm_is_defined(a, b, o));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{2 * max_mma_group}}));
-  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64, mma_sum::scaled_groups}}));  // groups of how many?
+  CHECK_FALSE(gemm_is_defined(a, b, {mma_model{64, mma_sum::scaled_groups}}));  // no group size
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{4, mma_sum::rounded_tree}}));
   constexpr mma_model nvfp4_unit{64, mma_sum::scaled_groups, mma_result::fp32_truncate, 35, -139, 16};
   CHECK(gemm_is_defined(a, b, {nvfp4_unit}));
-  a.element = formats::bf16;  // beyond 64 bits, where scales alone align
+  a.element = formats::bf16;  // more than 64 bits, where only scales align
   CHECK_FALSE(gemm_is_defined(a, b, {nvfp4_unit}));
   CHECK_FALSE(gemm_is_defined(a, b, {mma_model{16, mma_sum::aligned, mma_result::fp32_truncate, 60}}));
   a.element = formats::e2m1;
@@ -414,10 +414,10 @@ TEST_CASE("when a GEMM is defined") {
   a.scale = formats::ue4m3;
   CHECK(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.scale = formats::e8m0;
-  a.element = {4, 1, 200};  // its products do not fit into an exact_sum
+  a.element = {4, 1, 200};  // products exceed an exact_sum
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.element = formats::e2m1;
-  a.block = 3;  // a block would begin within a byte
+  a.block = 3;  // a block would start inside a byte
   CHECK_FALSE(gemm_is_defined(a, b, {fp32_fma_chain}));
   a.block = 0;
   b.block = 0;

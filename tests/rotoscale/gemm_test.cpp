@@ -17,7 +17,7 @@ using namespace rotoscale;
 
 namespace {
 
-/// Which scale bytes an operand gets.
+/// Scale bytes of an operand.
 enum class scale_kind { none, ordinary, with_nan, top, bottom, any };
 
 struct operand {
@@ -74,7 +74,7 @@ struct operand {
   }
 };
 
-/// Both, into memory with padding; the padding must stay.
+/// Compares both results in padded memory. The padding must stay.
 bool same_bytes(const operand& a, const operand& b, const gemm_options& o, thread_pool& pool, bool columns = false) {
   const index_t m = a.view.rows, n = b.view.rows;
   const index_t ldc = columns ? m + 1 : n + 3;
@@ -95,7 +95,7 @@ bool same_bytes(const operand& a, const operand& b, const gemm_options& o, threa
 struct shape {
   index_t m, n, k;
 };
-// Around the microkernel's 8 (6, 4) rows and 32 (16, 8) columns, and its 256-deep steps.
+// Extents around the microkernel's 8 (6, 4) rows and 32 (16, 8) columns, and its 256-deep steps.
 const std::vector<shape> shapes{{1, 1, 32}, {7, 5, 64}, {9, 33, 32}, {3, 2, 288}, {13, 34, 96}, {70, 3, 64}};
 const std::vector<shape> odd_depths{{1, 1, 1}, {5, 3, 2}, {9, 35, 17}, {4, 5, 259}};
 
@@ -154,7 +154,7 @@ TEST_CASE("FP32, BF16, FP16, E4M3, E5M2, E2M3 and mixtures along one chain") {
 TEST_CASE("block scales with any element: MXFP8, and formats wider than a byte") {
   thread_pool pool(2);
   std::uint64_t seed = 0;
-  constexpr format beyond_fp32{5, 2, 160, true, specials::none};  // some of its numbers are: only scaled ones fit
+  constexpr format beyond_fp32{5, 2, 160, true, specials::none};  // only scaled numbers fit FP32
   for (const auto kind : {scale_kind::ordinary, scale_kind::with_nan, scale_kind::any}) {
     for (const format& element :
          {formats::e4m3, formats::e5m2, formats::e2m3, formats::bf16, formats::fp32, beyond_fp32}) {
@@ -211,7 +211,7 @@ TEST_CASE("other groups, with whole-matrix and longer blocks; the largest sums t
       REQUIRE(same_bytes(x, y, {mma_model{group}}, pool));
     }
     if (group == 24) continue;
-    // All products 36 or -36 * 2^e, with sums around 2^128: first up, then down again.
+    // All products are 36 or -36 * 2^e. Sums go above 2^128 and return.
     const int block = group < 32 ? 32 : group;
     for (int e = 112; e <= 122; ++e) {
       operand x(formats::e2m1, 2, 2 * block, scale_kind::ordinary, 6, block);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Results that real matrix units gave (tests/golden): every bit must come out of gemm_ref and of gemm, for FP64 out of
-// fp64_chain, and wrong models must differ.
+// Recorded results of real matrix units (tests/golden). gemm_ref and gemm must give every bit, for FP64 fp64_chain.
+// Wrong models must differ.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -40,7 +40,7 @@ gemm_operand operand(const io::safetensors_file& file, const io::tensor_info& t,
   return a;
 }
 
-/// Numbers [m, n] as FP32.
+/// Numbers (m, n) as FP32.
 std::vector<float> numbers(const gemm_operand& view) {
   std::vector<float> x;
   for (index_t r = 0; r < view.rows; ++r) {
@@ -49,7 +49,7 @@ std::vector<float> numbers(const gemm_operand& view) {
   return x;
 }
 
-/// Batch `i` of a file, a sparse A expanded.
+/// Batch `i` of a file; a sparse A is expanded.
 struct measured {
   gemm_operand a, b, c, d;
   std::vector<std::uint8_t> expanded;

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The Hadamard rotation: equal to its matrix where sums are exact, equal to its stated order of FP32 operations
-// everywhere.
+// The Hadamard rotation equals its matrix if sums are exact, and always equals its stated order of FP32 operations.
 #include "rotoscale/hadamard.hpp"
 
 #include <doctest/doctest.h>
@@ -22,7 +21,7 @@ namespace {
 
 double entry(int i, int j) { return __builtin_popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1.0 : -1.0; }
 
-/// The order of operations once more, as a recursion: sums and differences of neighbours, then each kind by itself.
+/// The stated order as a recursion: sums and differences of neighbours, then each kind separately.
 std::vector<float> transform(const std::vector<float>& x) {
   const std::size_t n = x.size();
   if (n < 2) return std::vector<float>(x.begin(), x.end());
@@ -66,7 +65,7 @@ TEST_CASE("integers: the matrix product, times the factor; an involution where t
       const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
       CHECK(hadamard_factor(n) == factor);
       for (int i = 0; i < n; ++i) {
-        double sum = 0;  // at most 256 * 1000: exact, in FP32 as well, so that only the factor's product is rounded
+        double sum = 0;  // at most 256 * 1000: exact also in FP32, so that only the factor's product rounds
         for (int j = 0; j < n; ++j) sum += entry(i, j) * static_cast<double>(x[static_cast<std::size_t>(j)]);
         REQUIRE(y[static_cast<std::size_t>(i)] == static_cast<float>(sum * static_cast<double>(factor)));
       }
@@ -101,7 +100,7 @@ TEST_CASE("16 points: the arithmetic of AMD's kernel, four threads with four val
       v[t][2] = a[0] - a[2];
       v[t][3] = a[1] - a[3];
     }
-    for (std::size_t distance = 1; distance < 4; distance *= 2) {  // strides 4 and 8: a value of another thread
+    for (std::size_t distance = 1; distance < 4; distance *= 2) {  // strides 4 and 8: values of other threads
       float partner[4][4];
       for (std::size_t t = 0; t < 4; ++t) {
         for (std::size_t i = 0; i < 4; ++i) partner[t][i] = v[t ^ distance][i];
@@ -134,8 +133,9 @@ TEST_CASE("unrotate_run undoes rotate_run: exactly for integers and even powers 
           REQUIRE(y == x);
           continue;
         }
-        // Each transform: log2(points) sums, the factor and its product, each with a relative error of at most 2^-24 in
-        // every element, hence in the 2-norm, which the exact transform keeps. Twice that, and 1 % for higher orders.
+        // Each transform has log2(points) sums, the factor and its product. Each has a relative error of at most 2^-24
+        // per element, hence in the 2-norm, which the exact transform preserves. Twice that, plus 1 % for higher
+        // orders.
         double error = 0, norm = 0;
         for (std::size_t i = 0; i < x.size(); ++i) {
           error += std::pow(static_cast<double>(y[i]) - static_cast<double>(x[i]), 2);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layouts: bijections; equal to reshapes and transposes as AITER and torchao state them, to cuBLAS's formula, to
-// CUTLASS's strides and to the lanes of the matrix instruction; placing and gathering with poisoned buffers.
+// Layouts are bijections. They equal the reshapes of AITER and torchao, cuBLAS's formula, CUTLASS's strides, and the
+// lanes of the matrix instruction. Placing and gathering are tested with poisoned buffers.
 namespace {
 struct assertion_failed {};
 }  // namespace
@@ -58,12 +58,12 @@ indices iota(index_t n) {
 
 index_t up(index_t n, index_t multiple) { return n % multiple == 0 ? n : n + multiple - n % multiple; }
 
-/// The same layouts as their users state them: for each place in memory, the index r * padded columns + c.
+/// The layouts as their libraries state them: for each place in memory, the index r * padded columns + c.
 indices stated(placement order, index_t rows, index_t columns) {
   switch (order) {
     case placement::row_major: return iota(rows * columns);
     case placement::column_major: return permuted(iota(rows * columns), {rows, columns}, {1, 0});
-    case placement::aiter_data_16x16:  // shuffle_weight, one byte an element
+    case placement::aiter_data_16x16:  // shuffle_weight, one byte per element
       return permuted(iota(rows * columns), {rows / 16, 16, columns / 32, 2, 16}, {0, 2, 3, 1, 4});
     case placement::aiter_scale:  // shuffle_scale
     case placement::hipblaslt_scale_32x8: {
@@ -170,7 +170,7 @@ TEST_CASE("AMD: chunks of 1024 bytes and tiles of 64 dwords are what the lanes o
   for (index_t r = 0; r < data.rows; ++r) {
     for (index_t k = 0; k < 2 * data.columns; k += 2) {
       const index_t chunk = r / 16 * (384 / 128) + k / 128;
-      const index_t lane = k % 128 / 32 * 16 + r % 16;  // an operand's lane holds a row and 32 elements: 16 bytes
+      const index_t lane = k % 128 / 32 * 16 + r % 16;  // a lane holds 32 elements of a row: 16 bytes
       CHECK(data.offset(r, k / 2) == chunk * 1024 + lane * 16 + k % 32 / 2);
     }
   }
@@ -193,7 +193,7 @@ TEST_CASE("NVIDIA: cuBLAS's formulas and CUTLASS's strides") {
   CHECK(l.padded_columns() == 12);
   for (index_t outer = 0; outer < 384; ++outer) {
     for (index_t inner = 0; inner < 12; ++inner) {
-      // cuBLAS: a tile begins at (sf_inner + sf_outer * sf_inner_dim) * 128, its corner being (sf_outer, sf_inner).
+      // cuBLAS: the tile at corner (sf_outer, sf_inner) starts at (sf_inner + sf_outer * sf_inner_dim) * 128.
       const index_t sf_inner = inner - inner % 4, sf_outer = outer / 128;
       const index_t in_tile = outer % 128 % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
       const index_t offset = (sf_inner + sf_outer * 12) * 128 + in_tile;
@@ -211,14 +211,14 @@ TEST_CASE("extents: padding, sizes and what is refused") {
   CHECK(layout{placement::aiter_scale, 257, 9}.size_bytes() == 512 * 16);
   CHECK(layout{placement::hipblaslt_scale_32x8, 33, 9}.size_bytes() == 64 * 16);
   CHECK(layout{placement::nvidia_scale_128x4, 129, 5}.size_bytes() == 256 * 8);
-  // Fewer rows than a tile are a tile (ROCm/rocm-libraries#11774 made them none), and none are none.
+  // Fewer rows than a tile take one tile (ROCm/rocm-libraries#11774 made them none). No rows take none.
   for (index_t rows = 1; rows <= 32; ++rows) {
     CHECK(layout{placement::hipblaslt_scale_32x8, rows, 8}.size_bytes() == 256);
     CHECK(layout{placement::aiter_scale, rows, 8}.size_bytes() == 2048);
     CHECK(layout{placement::nvidia_scale_128x4, rows, 4}.size_bytes() == 512);
   }
   CHECK(layout{placement::aiter_scale, 0, 8}.size_bytes() == 0);
-  // A permuted and a plain array of one size, which a shape cannot tell apart (pytorch/pytorch#190290).
+  // A permuted and a plain array of equal shape (pytorch/pytorch#190290).
   const layout plain{placement::row_major, 128, 8}, swizzled{placement::hipblaslt_scale_32x8, 128, 8};
   CHECK(plain.size_bytes() == swizzled.size_bytes());
   CHECK(plain != swizzled);
@@ -250,7 +250,7 @@ TEST_CASE("extents: padding, sizes and what is refused") {
 TEST_CASE("place writes every byte of its target and no other; gather is its inverse and reads no padding") {
   for (const layout& l : many_layouts()) {
     for (const std::uint8_t poison : {std::uint8_t{0x00}, std::uint8_t{0xA5}}) {
-      const index_t stride = l.columns + 3;  // rows of the source do not touch
+      const index_t stride = l.columns + 3;  // gaps between source rows
       const bytes from = random_bytes(static_cast<std::size_t>(l.rows * stride), 1);
       const auto source = row_major(from.data(), l.rows, l.columns, stride);
       const std::size_t size = static_cast<std::size_t>(l.size_bytes());
@@ -266,7 +266,7 @@ TEST_CASE("place writes every byte of its target and no other; gather is its inv
       for (std::size_t i = 0; i < 16; ++i) wrong += target[i] != poison || target[16 + size + i] != poison;
       CHECK(wrong == 0);
 
-      // What a kernel leaves in the padding must not matter.
+      // The contents of padding must not matter.
       for (index_t i = 0; i < l.size_bytes(); ++i) {
         if (l.is_padding(l.position(i))) target[static_cast<std::size_t>(16 + i)] = 0xFF;
       }

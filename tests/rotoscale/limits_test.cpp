@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// numeric_limits against numbers typed from the specifications (and from NumPy's finfo for BF16 and FP16), against the
-// standard library's own for FP32 and FP64, and against all codes; hash, comparison and text.
+// numeric_limits against the specifications (for BF16 and FP16 also NumPy's finfo), against the standard library for
+// FP32 and FP64, and against all codes. Also hash, comparison and text.
 #include "rotoscale/limits.hpp"
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ namespace {
 
 enum kind { numbers_only, one_nan, ieee };
 
-/// One row of the specification. Numbers, and the codes of those that are easy to get wrong.
+/// One row of the specification: numbers, and the codes that are easy to get wrong.
 struct row {
   kind top;
   int digits, digits10, max_digits10, min_exponent, min_exponent10, max_exponent, max_exponent10;
@@ -85,7 +85,7 @@ void for_all_codes(Visitor&& visit) {
   }
 }
 
-/// What the words of the standard say, by trying every code.
+/// Computes the members from the standard's definitions by trying every code.
 template <class Number>
 void check_by_search() {
   using limits = std::numeric_limits<Number>;
@@ -119,7 +119,7 @@ void check_by_search() {
   CHECK(limits::max_digits10 == static_cast<int>(std::ceil(limits::digits * std::log10(2.0) + 1)));
 }
 
-/// Every member of ours against the standard library's for the type that has the same encoding.
+/// Compares every member with the standard library's for the type of the same encoding.
 template <class Number, class Native>
 void check_like() {
   using ours = std::numeric_limits<Number>;
@@ -223,7 +223,7 @@ TEST_CASE("no code contradicts them") {
   check_by_search<bf16>();
   check_by_search<fp16>();
   check_by_search<tf32>();
-  // Formats of a user's own: flushing, without mantissa, unsigned with infinities.
+  // User formats: flushing, without mantissa, unsigned with infinities.
   check_by_search<small_float<format{4, 2, 7, true, specials::none, false}>>();
   check_by_search<small_float<format{3, 0, 3, true, specials::none}>>();
   check_by_search<small_float<format{5, 3, 15, false, specials::ieee}>>();

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The named matrix units against hardware: vectors of V100, A100 and H100 that Khattak and Mikaitis published
-// (arXiv:2512.07004), the published table of results on one discriminating case (arXiv:2511.10909, table 8), and wrong
-// models, each of which the vectors must reject. tests/golden holds a sample of the vectors; ROTOSCALE_VECTORS may name
-// the folder of all, which the cases then read instead.
+// The named matrix units against hardware.
+//
+// - Vectors of V100, A100 and H100 by Khattak and Mikaitis (arXiv:2512.07004). tests/golden holds a sample.
+//   ROTOSCALE_VECTORS may name the folder of all, which the cases then read instead.
+// - The published results of one discriminating case (arXiv:2511.10909, table 8).
+// - Wrong models, each of which the vectors must reject.
 #include "rotoscale/mma_models.hpp"
 
 #include <doctest/doctest.h>
@@ -31,7 +33,7 @@ const mma_unit& unit(const std::string& name) {
   return models::all[0];
 }
 
-/// One dot product of FP32 numbers that `element` holds exactly, after c; FP32 bits.
+/// One dot product added to c, of FP32 numbers that `element` holds exactly. Returns FP32 bits.
 std::uint32_t dot(const mma_model& m, format element, const std::vector<float>& a, const std::vector<float>& b,
                   float c) {
   std::vector<mma_product> p;
@@ -63,7 +65,7 @@ std::vector<std::vector<float>> numbers(const std::filesystem::path& path, int b
   return lines;
 }
 
-/// `gpu`/`type`, results with FP16 or FP32 accumulators. C is rounded to FP16 for the former, as the publishers did.
+/// Loads the vectors of `gpu`/`type` with FP16 or FP32 results. With FP16, C is rounded to FP16, as the publishers did.
 vectors load(const std::filesystem::path& root, const std::string& gpu, const std::string& type, bool fp16,
              bool zero_c) {
   const auto folder = root / gpu / type;
@@ -117,7 +119,7 @@ constexpr published files[] = {
     {"H100", "fp16", formats::fp16, true, false, "hopper-mma-fp16-f16"},
     {"H100", "bf16", formats::bf16, false, false, "hopper-mma-fp16-f32"},
     {"H100", "tf32", formats::tf32, false, false, "hopper-mma-tf32-f32"},
-    // The publishers took FP32 results from wgmma with C = 0, FP16 ones from mma.sync.
+    // The published FP32 results are from wgmma with C = 0, the FP16 results from mma.sync.
     {"H100", "E4M3", formats::e4m3, false, true, "hopper-wgmma-fp8-f32"},
     {"H100", "E4M3", formats::e4m3, true, false, "hopper-mma-fp8-f16"},
     {"H100", "E5M2", formats::e5m2, false, true, "hopper-wgmma-fp8-f32"},
@@ -167,7 +169,7 @@ TEST_CASE("table 8: c = 2^23 and products -2^23, -1/2, -1/4, -1/8") {
   struct row {
     const char* unit;
     format element;
-    float big_a, big_b;  ///< factors of -2^23 that the element holds
+    float big_a, big_b;  ///< factors of -2^23, exact in the element
     float want;
   };
   const auto fp16 = formats::fp16, bf16 = formats::bf16, tf32 = formats::tf32, e5m2 = formats::e5m2;

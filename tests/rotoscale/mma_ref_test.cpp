@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Steps of matrix units against sums in doubles (tests/oracle/fdpa_oracle.hpp), and property by property: special
-// values, signed zeros, overflow, orders of k, rounding of a late c.
+// Steps of matrix units against sums in doubles (tests/oracle/fdpa_oracle.hpp), and single properties: special values,
+// signed zeros, overflow, orders of k, rounding of a late c.
 #include "rotoscale/mma_ref.hpp"
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ mma_product product(const mma_model& m, format f, std::uint64_t a, std::uint64_t
   return mma_multiply(m, mma_element(m, f, a), mma_element(m, f, b));
 }
 
-/// c plus products of FP32 numbers that f holds, as FP32 bits.
+/// Returns c plus products of FP32 numbers that f holds, as FP32 bits.
 std::uint32_t dot(const mma_model& m, format f, const std::vector<float>& a, const std::vector<float>& b, float c) {
   std::vector<mma_product> p;
   for (std::size_t i = 0; i < a.size(); ++i) p.push_back(product(m, f, encode(f, a[i]), encode(f, b[i])));
@@ -44,7 +44,7 @@ std::uint32_t dot(const mma_model& m, format f, const std::vector<float>& a, con
   return r.kind == value_class::nan ? m.nan_bits : fp32_bits(fp32_value(r));
 }
 
-/// A finite code of f: of the whole range, near 1, or near zero (subnormal numbers among them).
+/// A finite code of f: from the whole range, near 1, or near zero (including subnormal numbers).
 std::uint64_t random_code(const format& f, std::uint32_t word, std::uint32_t kind) {
   std::uint64_t code = word & (f.sign_mask() | f.magnitude_mask());
   if (kind % 3 == 1) code = (code & ~f.magnitude_mask()) | encode(f, 0x1p-23f * static_cast<float>(word >> 8) + 0.25f);
@@ -65,7 +65,7 @@ TEST_CASE("exact sums: of FP32 products, next to each other and 600 bits apart")
     }
     REQUIRE(dot(fp32_blockwise, formats::fp32, {v[0]}, {v[1]}, v[2]) == fp32_bits(oracle::exact_fma(v[0], v[1], v[2])));
   }
-  // 2^127 * 2^127 - 2^127 * 2^127 + 2^-149 * 1: carries through all limbs, and a rest below a tie.
+  // 2^127 * 2^127 - 2^127 * 2^127 + 2^-149 * 1: carries through all limbs, remainder below a tie.
   CHECK(dot(fp32_blockwise, formats::fp32, {0x1p127f, -0x1p127f, 0x1p-149f}, {0x1p127f, 0x1p127f, 1.0f}, 0.0f) == 1u);
   CHECK(dot(fp32_blockwise, formats::fp32, {1.0f, 0x1p-24f, 0x1p-149f}, {1.0f, 1.0f, 0x1p-149f}, 0.0f) ==
         fp32_bits(0x1.000002p0f));
@@ -101,7 +101,7 @@ TEST_CASE("aligned sums of every group, width and operand format equal sums in d
       const std::uint32_t w = random.word(at++);
       const float c = fp32_from_bits((w & 0x807FFFFFu) | (100u + (w >> 23) % 50) << 23);
       const double want = expected({a.begin(), a.end()}, {b.begin(), b.end()}, static_cast<double>(c), digits);
-      if (want != 0 && (std::fabs(want) < 0x1p-126 || std::fabs(want) >= 0x1p128)) continue;  // beyond the oracle
+      if (want != 0 && (std::fabs(want) < 0x1p-126 || std::fabs(want) >= 0x1p128)) continue;  // oracle overflow
       ++normal;
       REQUIRE(dot(m, t.element, a, b, c) == fp32_bits(static_cast<float>(want) + 0.0f));
     }
@@ -115,7 +115,7 @@ TEST_CASE("NVIDIA: NaN is all ones, Inf propagates, overflow is Inf, zero is +0"
   const float nan = fp32_from_bits(0xFFC12345u);
   CHECK(dot(m, bf16, {1, 2}, {1, 1}, nan) == nvidia_nan);
   CHECK(dot(m, bf16, {1, 1}, {1, 1}, -infinity) == fp32_bits(-infinity));
-  // encode() saturates, so infinities come as codes.
+  // encode() saturates, so infinities are given as codes.
   const auto inf = static_cast<std::uint64_t>(0x7F80), minus_inf = static_cast<std::uint64_t>(0xFF80),
              one = encode(bf16, 1);
   mma_product p[2] = {product(m, bf16, inf, one), product(m, bf16, minus_inf, one)};
@@ -125,13 +125,13 @@ TEST_CASE("NVIDIA: NaN is all ones, Inf propagates, overflow is Inf, zero is +0"
   CHECK(mma_instruction(m, p + 1, 1, {}).negative);
   p[0] = product(m, bf16, inf, 0);
   CHECK(mma_instruction(m, p, 1, {}).kind == value_class::nan);
-  // The largest product twice is Inf although the sum is cut; its cancellation overflows nowhere.
+  // The largest product twice is Inf although the sum is truncated. Its cancellation does not overflow.
   const float largest = decode(bf16, bf16.max_code());
   CHECK(dot(m, bf16, {largest, largest}, {largest, largest}, 0) == fp32_bits(infinity));
   CHECK(dot(m, bf16, {largest, -largest}, {largest, largest}, 0) == 0u);
   CHECK(dot(m, bf16, {-0.0f, -0.0f}, {1, 1}, -0.0f) == 0u);
   CHECK(dot(m, bf16, {1, -1}, {1, 1}, -0.0f) == 0u);
-  // IEEE keeps -0 when every term is.
+  // IEEE keeps -0 if every term is -0.
   CHECK(dot(fp32_blockwise, bf16, {-0.0f, -0.0f}, {1, 1}, -0.0f) == 0x80000000u);
   CHECK(dot(fp32_blockwise, bf16, {-0.0f, 0.0f}, {1, 1}, -0.0f) == 0u);
 }
@@ -162,8 +162,8 @@ TEST_CASE("Hopper, measured: TF32 operands lose their low 13 bits, a NaN too; wg
 }
 
 TEST_CASE("Hopper, measured: mma.sync FP8 takes k mod 4 in {0, 1} first, then {2, 3}") {
-  // 2^M at i and -2^M at j wipe out the ones that are added between them: those of j's step if i comes in an earlier
-  // one.
+  // 2^M at i and -2^M at j erase the ones that are added between them, including those of j's step if i is in an
+  // earlier step.
   const mma_model& m = model("hopper-mma-fp8-f32");
   const auto survivors = [&](int i, int j) {
     std::vector<float> a(32, 0x1p-9f), b(32, 0x1p-9f);
@@ -172,9 +172,9 @@ TEST_CASE("Hopper, measured: mma.sync FP8 takes k mod 4 in {0, 1} first, then {2
     b[static_cast<std::size_t>(j)] = 256;
     return fp32_from_bits(dot(m, formats::e4m3, a, b, 0)) * 0x1p18f;
   };
-  CHECK(survivors(0, 1) == 16);  // both in the first step, whose other products vanish
+  CHECK(survivors(0, 1) == 16);  // both in the first step, whose other products are lost
   CHECK(survivors(0, 4) == 16);
-  CHECK(survivors(2, 3) == 0);  // in the second: the first step's sum vanishes as well
+  CHECK(survivors(2, 3) == 0);  // both in the second: the first step's sum is lost too
   CHECK(survivors(2, 31) == 0);
   CHECK(survivors(1, 2) == 0);  // one in each
 }
@@ -200,7 +200,7 @@ TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cance
   CHECK(value() == 1.0f + 0x1p-10f);
   group(p + 48, 6, 0, large);
   CHECK(value() == 6 * 448 + 1.0f + 0x1p-10f);
-  // 2^(8 + 8 - 35) is the unit of a group that cancels under two large scales; one of zeros has none.
+  // 2^(8 + 8 - 35) is the unit of a group that cancels with two large scales. A group of zeros has none.
   for (int i = 0; i < 64; i += 16) group(p + i, 0, 0, large, large);
   const auto after = [&](float c) {
     return fp32_value(mma_instruction(m, p, 64, unpack(formats::fp32, fp32_bits(c))));
@@ -216,15 +216,15 @@ TEST_CASE("Blackwell FP4: groups align by their scales alone, and one that cance
 TEST_CASE("CDNA3 rounds down: results are not symmetric in sign") {
   const mma_model& m = model("cdna3-mfma-fp16-f32");
   const auto f = formats::fp16;
-  // A product of 1 and c = 2^-26: c is cut below 2^-24.
+  // A product of 1 and c = 2^-26: c is truncated below 2^-24.
   CHECK(dot(m, f, {1}, {1}, 0x1p-26f) == fp32_bits(1.0f));
   CHECK(fp32_from_bits(dot(m, f, {-1}, {1}, -0x1p-26f)) == -1.0f);  // floor(c) = -2^-24, a tie of -1 - 2^-24: even
   CHECK(fp32_from_bits(dot(m, f, {1}, {1}, -0x1p-26f)) == 1.0f - 0x1p-24f);
-  // FP8 drops a c below E - 25 instead.
+  // FP8 drops c below E - 25.
   const mma_model& fp8 = model("cdna3-mfma-fp8-f32");
   CHECK(fp32_from_bits(dot(fp8, formats::e4m3fnuz, {1}, {1}, -0x1p-26f)) == 1.0f);
   CHECK(fp32_from_bits(dot(fp8, formats::e4m3fnuz, {1}, {1}, -0x1p-25f)) == 1.0f - 0x1p-24f);
-  // A product beyond FP32 is Inf, and two of opposite sign NaN.
+  // A product that overflows FP32 is Inf; two of opposite sign give NaN.
   const auto bf16 = formats::bf16;
   CHECK(dot(m, bf16, {0x1p100f}, {0x1p100f}, 0) == fp32_bits(infinity));
   CHECK(dot(m, bf16, {0x1p100f, -0x1p100f}, {0x1p100f, 0x1p100f}, 0) == fp32_nan_bits);
@@ -249,14 +249,14 @@ TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned"
     return mma_instruction(m, p, 2, {});
   };
   CHECK(fp32_value(sum(0)) == 1.0f);                // pruned
-  CHECK(sum(minus_zero).kind == value_class::nan);  // a zero that is kept
+  CHECK(sum(minus_zero).kind == value_class::nan);  // a kept zero
   CHECK(sum(encode(f, 2)).kind == value_class::infinity);
   const mma_model& dense = model("hopper-mma-fp16-f32");
   CHECK(product(dense, f, 0, inf).value.kind == value_class::nan);
 }
 
 TEST_CASE("sparse units: a step takes twice the k, of which half is kept") {
-  // A large number at i and its negative at j wipe out what their step and those between them add.
+  // A large number at i and its negative at j erase the sums of their steps and of those between.
   const auto survivors = [](const mma_model& m, format f, int k, int i, int j, float big, float one) {
     std::vector<float> a(static_cast<std::size_t>(k)), b(a.size(), 1);
     for (int p = 0; p < k; p += 4) a[static_cast<std::size_t>(p)] = one;
@@ -265,7 +265,7 @@ TEST_CASE("sparse units: a step takes twice the k, of which half is kept") {
     return fp32_from_bits(dot(m, f, a, b, 0)) / one;
   };
   const auto fp16 = formats::fp16, e4m3 = formats::e4m3;
-  // The others are 2^-14 and vanish below 2^(15 - 25) in the steps from i's to j's.
+  // The others are 2^-14, lost below 2^(15 - 25) in the steps from i's to j's.
   CHECK(survivors(model("hopper-sparse-fp16-f32"), fp16, 32, 0, 28, 0x1p15f, 0x1p-14f) == 0);
   CHECK(survivors(model("hopper-sparse-k16-fp16-f32"), fp16, 32, 0, 12, 0x1p15f, 0x1p-14f) == 4);
   CHECK(survivors(model("hopper-sparse-fp16-f32"), fp16, 64, 0, 12, 0x1p15f, 0x1p-14f) == 8);
@@ -284,12 +284,12 @@ TEST_CASE("FP64 units: fused multiply-adds in ascending k") {
   };
   CHECK(chain({1 + 0x1p-52}, {1 - 0x1p-52}, -1) == bits(-0x1p-104));  // one rounding
   CHECK(chain({0x1p60, 1, -0x1p60}, {1, 1, 1}, 0) == bits(0.0));      // 1 is lost
-  CHECK(chain({0x1p60, -0x1p60, 1}, {1, 1, 1}, 0) == bits(1.0));      // and here it is not
+  CHECK(chain({0x1p60, -0x1p60, 1}, {1, 1, 1}, 0) == bits(1.0));      // 1 is kept
   CHECK(chain({1}, {1}, 0x1p-53 + 0x1p-60) == bits(1 + 0x1p-52));
   CHECK(chain({0x1p-1074}, {0.5}, 0) == bits(0.0));  // a tie to even
   CHECK(chain({-0.0}, {1}, -0.0) == bits(-0.0));
   CHECK(chain({0x1p1023, -0x1p1023}, {2, 2}, 0) == bits(static_cast<double>(infinity)));
-  // NaN: of b, else the accumulator's, else of a; quiet; a new one is negative.
+  // NaN priority: b, then the accumulator, then a. The result is quiet; a new NaN is negative.
   const double na = bit_cast<double>(std::uint64_t{0x7FF000000000000A}),
                nb = bit_cast<double>(std::uint64_t{0xFFF800000000000B});
   const double nc = bit_cast<double>(std::uint64_t{0x7FF800000000000C});

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// mma_model values; what they mean is tested where they are used (gemm_ref_test, gemm_test).
+// mma_model values. gemm_ref_test and gemm_test test their meaning.
 #include "rotoscale/mma.hpp"
 
 #include <doctest/doctest.h>

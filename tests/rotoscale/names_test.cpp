@@ -34,7 +34,7 @@ void check(int count) {
   CHECK(to_string(static_cast<E>(99)) == "?");
 }
 
-/// Names of values that are no enumerators, and the values typed in.
+/// Names of values that are not enumerators.
 template <class T>
 void check_values(const std::vector<std::pair<const char*, T>>& all) {
   CHECK(names(T{}).size() == all.size());

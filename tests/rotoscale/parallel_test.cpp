@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The thread pool: every index once, whatever the number of threads and loops.
+// The thread pool visits every index once, for any number of threads and loops.
 #include "rotoscale/parallel.hpp"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ TEST_CASE("every index of a loop is visited once, and its writes are seen afterw
     thread_pool pool(threads);
     CHECK(pool.threads() == threads);
     for (const index_t count : {0, 1, 2, 3, 7, 1000}) {
-      std::vector<int> visits(static_cast<std::size_t>(count), 0);  // not atomic: each index is one thread's
+      std::vector<int> visits(static_cast<std::size_t>(count), 0);  // not atomic: one thread visits each index
       for (int loop = 0; loop < 20; ++loop) {
         pool.for_each(count, [&](index_t i) { ++visits[static_cast<std::size_t>(i)]; });
       }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Philox4x32-10 against the known answers of its authors' Random123 distribution.
+// Philox4x32-10 against the known answers of Random123.
 #include "rotoscale/philox.hpp"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The reference quantizer against oracle/block_oracle.hpp for every block format, rule, policy, rounding, rotation and
-// source, against AMD's kernel as described, and against the published table of presets; strides, decoding, bad input.
+// source; against AMD's described kernel and the published table of presets. Also strides, decoding and bad input.
 #include "rotoscale/quantize_ref.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ long double exact_value(small_float<F> x) {
   return static_cast<long double>(static_cast<float>(x));  // exact: F has at most 16 bits
 }
 
-/// Where quantize_ref's bytes differ from the oracle's; empty if nowhere. `exactly`: see block_quantizer.
+/// Describes the first difference between quantize_ref and the oracle, or is empty. `exactly`: see block_quantizer.
 template <class T>
 std::string difference(block_format f, const block_options& o, const std::vector<T>& x, index_t rows, block_axis axis,
                        bool exactly = false) {
@@ -76,8 +76,11 @@ float to_bf16(float x) {
   return fp32_from_bits(static_cast<std::uint32_t>(code) << 16);
 }
 
-/// One 32-block as the description of the fused kernel goes, step by step: sums as a matrix of signs would give them in
-/// the order 1, 2, 4, 8; the scale by comparing doubles; elements by the nearest of E2M1's eight magnitudes.
+/// One 32-block as the fused kernel is described:
+///
+/// 1. Sums as a matrix of signs, in the order 1, 2, 4, 8.
+/// 2. The scale by comparing doubles.
+/// 3. Elements by the nearest of E2M1's eight magnitudes.
 struct amd_block {
   int scale;
   std::array<int, 32> codes;
@@ -99,7 +102,7 @@ amd_block amd(std::array<float, 32> x, std::uint32_t signs) {
   }
   for (float& v : x) v *= 0.25f;
   float amax = std::fabs(x[0]);
-  for (const float v : x) amax = std::fmax(amax, std::fabs(v));  // drops NaN unless there is nothing else
+  for (const float v : x) amax = std::fmax(amax, std::fabs(v));  // NaN only if all are NaN
   amd_block out{};
   if (amax == 0.0f) {
     out.scale = 127;
@@ -126,7 +129,7 @@ amd_block amd(std::array<float, 32> x, std::uint32_t signs) {
       code = 6;
     }
     if (x[i] != x[i]) code = 7;
-    // A NaN of the rotation has no sign that the standard defines; the library's is positive.
+    // The standard does not define the sign of the rotation's NaN. The library's is positive.
     const bool negative = x[i] == x[i] && std::signbit(x[i]);
     out.codes[i] = code | (negative ? 8 : 0);
   }
@@ -228,7 +231,7 @@ std::vector<fp16> as_source(const std::vector<float>& x) {
   for (std::size_t i = 0; i < y.size(); i += 7) y[i] = fp16(x[i], rounding::nearest_even, overflow::to_inf);
   return y;
 }
-/// More bits than FP32 has, and here and there numbers beyond its range.
+/// More bits than FP32 has; some numbers overflow FP32.
 template <>
 std::vector<double> as_source(const std::vector<float>& x) {
   std::vector<double> y;
@@ -250,7 +253,7 @@ std::string difference(block_format f, const block_options& o, const std::vector
   }
 }
 
-/// Is the zero byte a number in this scale format? TE's 127 is UE4M3's NaN.
+/// True if the zero byte is a number of this scale format. TE's 127 is UE4M3's NaN.
 bool policy_fits(block_format f, const block_policy& p) {
   return f.has_e8m0_scale() || p.zero_byte <= f.scale.max_code();
 }
@@ -350,7 +353,7 @@ TEST_CASE("a tensor's amax: what the blocks see, without NaN") {
   CHECK(fp32_bits(amax(plain)) == 0);
   const block_options column = {formats::fp32, {2}};
   x.assign(x.size(), 0.0f);
-  x[7] = 1.0f, x[39] = -1.0f;  // above each other: along columns they are one run
+  x[7] = 1.0f, x[39] = -1.0f;  // vertical neighbours: one run along columns
   CHECK(amax(column, block_axis::column) == 2.0f * 0x1.6A09E6p-1f);
   CHECK(tensor_amax(mxfp4, presets::ocp, row_major<const float>(x.data(), 0, 32), block_axis::row) == 0.0f);
   static_assert([] {
@@ -385,9 +388,9 @@ TEST_CASE("square blocks: a matrix and its transpose hold the same values, store
 
 namespace {
 
-/// Blocks of 32 FP64 numbers near everything that rules and roundings compare with: the first one decides the scale
-/// (a power of two, or an element's largest number, or a carry of `even`), the others are elements and ties at it, each
-/// a few last places of FP64 or FP32 off.
+/// Blocks of 32 FP64 numbers near the thresholds of rules and roundings. The first number sets the scale: a power of
+/// two, an element's largest number, or a carry of `even`. The others are elements and ties at that scale. Each is a
+/// few last places of FP64 or FP32 off.
 std::vector<double> near_thresholds(const format& element, index_t blocks, std::uint64_t seed) {
   const oracle::grid g(element);
   const random_stream random{seed, 99};
@@ -408,7 +411,7 @@ std::vector<double> near_thresholds(const format& element, index_t blocks, std::
       v = std::ldexp(v * factor, exponent);
       x.push_back(w >> 31 ? -v : v);
     }
-    // Some blocks hold little but numbers below FP32's least.
+    // Some blocks have mostly numbers below FP32's least.
     if (b % 16 == 8) {
       for (std::size_t i = x.size() - 32; i < x.size(); ++i) x[i] = std::ldexp(x[i], -150);
     }
@@ -439,12 +442,12 @@ TEST_CASE("FP64 sources: rounding to odd first gives what one rounding of the ex
 }
 
 TEST_CASE("FP64 sources: where one rounding is not promised") {
-  // From 2^128 on a number counts as FP32's largest one, so `floor` sees exponent 127.
+  // Numbers from 2^128 on count as FP32's largest, so `floor` sees exponent 127.
   std::vector<double> x(32, 0.0);
   x[0] = 0x1p128;
   CHECK(run_ref(mxfp4, presets::ocp, row_major<const double>(x.data(), 1, 32), block_axis::row).scales[0] == 252);
   CHECK(difference(mxfp4, presets::ocp, x, 1, block_axis::row, true) != "");
-  // An element format whose numbers at the least scale reach below 2^-147, where FP32 has no two bits to spare.
+  // At the least scale this element format has numbers below 2^-147, where FP32 lacks two spare bits.
   const format wide{6, 1, 31, true, specials::none};
   x[0] = 0x1p-100;
   x[1] = 0x1.8p-158 * (1 - 0x1p-52);
@@ -462,7 +465,7 @@ struct table_row {
       torchao_even;
 };
 constexpr float ulp = 0x1p-23f, inf = HUGE_VALF;
-// Bytes of the shipped implementations at equal amax, for E2M1, as their sources give them.
+// E2M1 scale bytes of the shipped implementations by amax, from their sources.
 const std::vector<table_row> published{
     {0.0f, 127, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {0x1p-130f, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0},
@@ -478,11 +481,11 @@ const std::vector<table_row> published{
     {inf, 253, 253, 253, 255, 255, 255, 255, 254, 255, 255},
 };
 
-/// Scale byte of a block with this one value at `at` and zeros elsewhere.
+/// Scale byte of a block of zeros with one value at `at`.
 int byte_of(block_options o, float value, std::size_t at) {
   std::vector<float> x(32, 0.0f);
   x[at] = value;
-  o.rotation = {};  // the table is by amax, after a rotation
+  o.rotation = {};  // the table's amax is after rotation
   o.source = formats::fp32;
   return run_ref(mxfp4, o, row_major<const float>(x.data(), 1, 32), block_axis::row).scales[0];
 }
@@ -516,11 +519,11 @@ TEST_CASE("presets: the table of shipped implementations, byte for byte") {
     check("torchao_floor", presets::torchao_floor, row.torchao_floor);
     check("torchao_even", presets::torchao_even, row.torchao_even);
     check("ocp", presets::ocp, row.torchao_floor);
-    // torchao's CEIL is AITER's but for byte 0 of a block that is not zero.
+    // torchao's CEIL equals AITER's except for byte 0 of a nonzero block.
     const bool tiny = row.amax > 0.0f && row.amax < 0x1p-124f;
     check("torchao_ceil", presets::torchao_ceil, tiny ? 0 : row.aiter_ceil);
   }
-  // te_rocm as it is: BF16 and H16, which turns sixteen equal values a into one 4a.
+  // te_rocm unchanged: BF16 and H16, which maps sixteen equal values a to one 4a.
   for (const table_row& row : published) {
     const float a = row.amax == inf ? inf : row.amax / 4;
     if (to_bf16(a) != a) continue;
@@ -547,7 +550,7 @@ TEST_CASE("presets: a NaN is passed by, or takes its block along") {
     const auto codes = codes_of(o, x);
     CHECK(codes[0] == 0xF);  // -6: FP4 has no NaN, and the gfx950 conversion keeps the sign
     CHECK(codes[1] == 0x7);
-    CHECK(codes[2] == 0x6);  // the scale is 2^0, from 4.0 alone
+    CHECK(codes[2] == 0x6);  // the scale is 2^0, from 4.0
   }
 }
 
@@ -587,7 +590,7 @@ TEST_CASE("strides of source and target: rows in the middle of larger memory, th
 
 namespace {
 
-/// FP32 to the storage of T by the oracle: nearest even, Inf beyond the range, the canonical NaN.
+/// Converts FP32 to T's storage by the oracle: nearest even, Inf on overflow, the canonical NaN.
 template <class T>
 std::uint64_t stored_bits(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -606,7 +609,7 @@ std::uint64_t bits(small_float<F> x) {
   return x.bits();
 }
 
-/// All codes under all scales of a format, in both orientations, against the oracle.
+/// All codes with all scales of a format, in both orientations, against the oracle.
 template <class T>
 void check_decoding(block_format f, float factor) {
   const index_t codes = index_t{1} << f.element.bits(), scale_count = index_t{1} << f.scale.bits();
@@ -661,7 +664,7 @@ TEST_CASE("decoding: every code under every scale, to FP32, BF16 and FP16, with 
 TEST_CASE("quantizing what was decoded gives the same values: they are on the grid of their scale or a finer one") {
   const index_t rows = 32, cols = 96;
   for (const block_format& f : {mxfp4, mxfp8_e4m3, mxfp8_e5m2}) {
-    const auto x = oracle::block_values(rows, cols, 9, false);  // far from FP32's maximum: rounding up stays finite
+    const auto x = oracle::block_values(rows, cols, 9, false);  // far from FP32's maximum, so rounding up stays finite
     block_options o = plain;
     o.rule = scale_rule::rceil;
     std::vector<float> once(x.size()), twice(x.size());
@@ -709,7 +712,7 @@ TEST_CASE("a block of nothing but NaN, as each implementation's maximum sees it"
   CHECK(byte(presets::aiter_round_up, all) == 0);
   CHECK(byte(presets::nvidia, all) == 0);
   CHECK(byte(presets::ocp, all) == 255);
-  // After H16 one NaN in each half suffices, and one half is left with one NaN alone.
+  // After H16 one NaN in each half makes all NaN; with one NaN, one half stays finite.
   std::vector<float> halves(32, 1.0f);
   halves[3] = nan;
   CHECK(byte(presets::te_rocm, halves) == 127);  // amax 4
@@ -743,7 +746,7 @@ TEST_CASE("a rotation must divide the block or span whole blocks, and a run fit 
   CHECK_FALSE(defined({formats::e2m1, 2 * max_run_length}, 0));
   CHECK_FALSE((defined({formats::e2m1, 0}, 0) || defined({formats::e2m1, 3}, 2) || defined({formats::e2m1, 48}, 64)));
   CHECK_FALSE(defined({formats::e2m1, 32, formats::e8m0, 0}, 0));
-  CHECK_FALSE(defined({formats::e2m1, 32, formats::e8m0, 2}, 0));  // of one row
+  CHECK_FALSE(defined({formats::e2m1, 32, formats::e8m0, 2}, 0));  // one row only
 }
 
 TEST_CASE("formats and options must go together") {
@@ -765,7 +768,7 @@ TEST_CASE("formats and options must go together") {
     block_options o;
     o.encode_factor = factor;
     CHECK_FALSE(defined(nvfp4, o));
-    CHECK(defined(mxfp4, o));  // without a floating-point scale there is none
+    CHECK(defined(mxfp4, o));  // no floating-point scale
   }
   block_options o;
   o.policy = policies::te_rocm;

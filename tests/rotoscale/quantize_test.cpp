@@ -32,14 +32,14 @@ struct row_gaps {
   constexpr row_gaps(index_t between_codes, index_t between_scales) : codes(between_codes), scales(between_scales) {}
 };
 
-/// An output with gaps between rows and a guard on either side, all of one value: what a quantizer must leave alone
-/// takes part in comparisons.
+/// An output with gaps between rows and guards on both sides, filled with one value. Comparisons include the bytes that
+/// a quantizer must not write.
 struct guarded_output {
   static constexpr index_t guard = 64;
   std::vector<std::uint8_t> codes, scales;
   block_matrix<std::uint8_t> view;
 
-  /// The first code lies `offset` bytes off a cache line.
+  /// The first code is `offset` bytes after a cache line.
   guarded_output(block_format f, index_t rows, index_t k, row_gaps gaps, index_t offset) {
     const index_t code_stride = packed_bytes(f.element, k) + gaps.codes, scale_stride = k / f.length + gaps.scales;
     codes.assign(static_cast<std::size_t>(rows * code_stride + 3 * guard), 0xEE);
@@ -50,7 +50,7 @@ struct guarded_output {
   }
   index_t first;
 
-  bool operator==(const guarded_output& other) const {  // whatever the addresses, the same from the first code on
+  bool operator==(const guarded_output& other) const {  // compares from the first code on, for any address
     const auto codes_from = [](const guarded_output& g) {
       return std::vector<std::uint8_t>(g.codes.begin() + (g.first - guard),
                                        g.codes.end() - (2 * guard - (g.first - guard)));
@@ -132,7 +132,7 @@ TEST_CASE("each kind of block by itself: every special bit pattern at every plac
   }
 }
 
-/// Elements of other types: numbers of the values' magnitudes, and one in eight of arbitrary bits.
+/// Elements of other types: numbers of the values' magnitudes; one in eight has arbitrary bits.
 template <class T>
 std::vector<T> values_of(const std::vector<float>& x, std::uint64_t seed) {
   std::vector<T> y;
@@ -149,7 +149,7 @@ std::vector<T> values_of(const std::vector<float>& x, std::uint64_t seed) {
   return y;
 }
 
-/// Draws from lists by a random stream.
+/// Draws list entries from a random stream.
 struct chooser {
   random_stream random;
   std::uint64_t drawn = 0;
@@ -164,7 +164,7 @@ const std::vector<block_format> fast_formats{
     mxfp4,  mxfp6_e2m3, mxfp6_e3m2,           mxfp8_e4m3,           mxfp8_e5m2,
     mxint8, nvfp4,      square_blocks(mxfp4), square_blocks(nvfp4), square_blocks(mxfp8_e4m3)};
 
-/// Options that the fast path takes, for sources of T.
+/// Options with a fast path for sources of T.
 template <class T>
 block_options fast_options(chooser& choose, block_format f) {
   block_options o;
@@ -242,7 +242,7 @@ TEST_CASE("mantissas: an amax on either side of every rule's threshold, and elem
   for (const auto& f : fast_formats) {
     std::vector<float> x(32 * 1024);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const std::size_t block = i / 32;  // amax has 8 leading mantissa bits of its block, or lies next to that
+      const std::size_t block = i / 32;  // amax has its block's 8 leading mantissa bits, or is next to that
       const std::uint32_t amax =
           fp32_bits(1.0f) + (static_cast<std::uint32_t>(block / 4) << 15) + static_cast<std::uint32_t>(block % 4) - 1;
       const float tie = static_cast<float>(i % 32 + block % 5 * 32) * 0x1p-7f;
@@ -292,11 +292,11 @@ TEST_CASE("rounding in code space: FP32 numbers around every tie of E2M1, under 
     for (const float tie :
          {0.25f, 0.5f, 0.75f, 1.0f, 1.25f, 1.5f, 1.75f, 2.0f, 2.5f, 3.0f, 3.5f, 4.0f, 5.0f, 6.0f, 7.0f}) {
       const std::uint32_t at = fp32_bits(std::ldexp(tie, e));
-      // A block with its largest number first, so that the scale is 2^e, and 31 neighbours of the tie.
+      // The block's largest number comes first, so that the scale is 2^e; 31 neighbours of the tie follow.
       x.push_back(std::ldexp(5.9f, e));
       for (std::uint32_t i = 0; i < 31; ++i) x.push_back(fp32_from_bits((at + i - 15) | (i % 2 << 31)));
     }
-    // Zeros and the least numbers keep their signs.
+    // Zeros and least numbers keep their signs.
     x.push_back(std::ldexp(5.9f, e));
     for (std::uint32_t i = 0; i < 31; ++i) x.push_back(fp32_from_bits(i / 2 | (i % 2 << 31)));
   }
@@ -339,8 +339,8 @@ TEST_CASE("results too large for a cache, whose lines are written past it, at an
   }
 }
 
-/// Columns of one block each, of numbers whose sums overflow: butterflies meet infinities of both signs, and a NaN may
-/// stand beside finite numbers in a block that has no infinity left.
+/// Columns of one block each, whose sums overflow. Butterflies combine infinities of both signs. A block without
+/// infinities may then contain NaN and finite numbers.
 TEST_CASE("sums that overflow within a rotation") {
   thread_pool pool(1);
   chooser choose{{5000, 80}};
@@ -366,7 +366,7 @@ void check_both_of_many_parts(const block_options& along, const block_options& d
   thread_pool pool(2);
   const index_t rows = 2 * 256 + 32, columns = 1024 + 32 + 64;
   for (const auto& f : {mxfp4, mxfp8_e4m3}) {
-    // Ordinary numbers, but for one NaN: lines with another block are not what is tested here.
+    // Ordinary numbers and one NaN, because this test excludes other kinds of blocks.
     const auto numbers = oracle::block_values(rows, columns, 77, false);
     std::vector<T> x(numbers.size());
     for (std::size_t i = 0; i < x.size(); ++i) store_value(numbers[i], x[i]);

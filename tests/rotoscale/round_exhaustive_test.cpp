@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// All 2^32 FP32 inputs into every format, rounding and overflow mode. Inputs are walked in ascending order of
-// magnitude: between two neighbours of the format's list of numbers, and on either side of the middle between them,
-// every rounding but the stochastic one gives a constant code, which oracle::rounder says from the definition. The
-// default suite walks every stretch as well, with few inputs each.
+// All 2^32 FP32 inputs into every format, rounding and overflow mode.
+//
+// Inputs are walked in ascending order of magnitude. Between two neighbours of a format's list of numbers, on either
+// side of their middle, every rounding except the stochastic one gives a constant code. oracle::rounder computes that
+// code from the definition. The default suite walks every such stretch with few inputs each.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -18,12 +19,12 @@ using oracle::excess;
 
 namespace {
 
-constexpr int fixed_roundings = 6;  // all but the stochastic one, which is the last
+constexpr int fixed_roundings = 6;  // all but the stochastic one, which is last
 static_assert(static_cast<int>(rounding::stochastic) == fixed_roundings);
 
 double value_of(std::uint32_t bits) { return static_cast<double>(fp32_from_bits(bits)); }
 
-/// FP32 bits of the least number that is not below x >= 0; those of Inf if there is none.
+/// FP32 bits of the least number >= x, for x >= 0; Inf if there is none.
 std::uint32_t first_from(double x) {
   if (x > 0x1.FFFFFEp127) return fp32_infinity_bits;
   std::uint32_t u = fp32_bits(static_cast<float>(x));
@@ -32,17 +33,17 @@ std::uint32_t first_from(double x) {
   return u;
 }
 
-/// FP32 magnitudes [first, last) with equal codes under `mode`. For the stochastic rounding: `down` or, if the random
-/// bits carry, `up`.
+/// FP32 magnitudes [first, last) with equal codes under `mode`. Stochastic rounding gives `down`, or `up` if the random
+/// bits carry.
 struct stretch {
   std::uint32_t first, last;
   overflow mode;
   std::uint64_t code[2][fixed_roundings];  ///< [negative][rounding]
   std::uint64_t down[2], up[2];
-  double low = 0, step = 0;  ///< fraction = (value - low) / step; step 0: on a number of the format, or beyond all
+  double low = 0, step = 0;  ///< fraction = (value - low) / step; step 0: exact, or beyond all numbers
 };
 
-/// The codes of a stretch that starts with `first`, under one overflow mode.
+/// Computes the codes of a stretch that starts at `first`, in one overflow mode.
 stretch make_stretch(const oracle::rounder& expected, std::uint32_t first, std::uint32_t last, excess e) {
   stretch s{};
   s.first = first;
@@ -59,18 +60,18 @@ stretch make_stretch(const oracle::rounder& expected, std::uint32_t first, std::
     const double sign = negative == 1 ? -1.0 : 1.0;
     for (int r = 0; r < fixed_roundings; ++r)
       s.code[negative][r] = expected(std::copysign(m, sign), static_cast<direction>(r), e);
-    // No random bits never carry; all 32 set do at a fraction of one half.
+    // Zero random bits never carry. All ones carry at a fraction of one half.
     s.down[negative] = s.up[negative] = expected(std::copysign(m, sign), direction::stochastic, e, 0u);
     if (s.step != 0) s.up[negative] = expected(sign * (s.low + s.step / 2), direction::stochastic, e, 0xFFFFFFFFu);
   }
   return s;
 }
 
-/// The leading 32 bits of each fraction in a stretch of normal numbers of one exponent, in integers: a number's 24-bit
-/// significand less that of `low` (0 where low is), in units of step.
+/// The leading 32 bits of each fraction in a stretch of normal numbers of one exponent, in integers: the number's
+/// 24-bit significand minus that of `low` (0 if low is 0), in units of step.
 struct fractions {
   std::uint32_t low = 0;
-  int step_bits = 0;  ///< step = 2^step_bits of the last places of FP32 there
+  int step_bits = 0;  ///< step = 2^step_bits last places of FP32
 
   explicit fractions(const stretch& s) {
     if (s.step == 0) return;
@@ -85,9 +86,9 @@ struct fractions {
   }
 };
 
-// The loops over normal numbers. Each sees one exponent, rounding and sign, which lets compilers use vectors. Nearest
-// even goes through encode, the others through round_to with what unpack gives (the last test case has all of unpack).
-// They return the bits in which any code differs from what is expected.
+// Loops over normal numbers of one exponent, rounding and sign, which compilers can vectorize. Nearest even uses
+// encode, the others round_to with unpack's result (the last test case covers unpack). They return the bits in which
+// any code is wrong.
 
 constexpr std::uint32_t mantissa_mask = 0x007FFFFFu;
 
@@ -112,7 +113,7 @@ template <format F, rounding R, bool Negative>
   return wrong;
 }
 
-/// Words just below and at the threshold, for `count` random bits and with `garbage` above them.
+/// Random words just below and at the threshold, for `count` random bits and with `garbage` above them.
 template <format F, bool Negative>
 [[gnu::flatten, gnu::noinline]] std::uint64_t walk_stochastic(const stretch& s, std::uint32_t stride, int count,
                                                               std::uint32_t garbage) {
@@ -139,20 +140,20 @@ std::uint64_t walk_all(const stretch& s, std::uint32_t stride) {
                         walk<F, rounding::toward_zero, Negative>(s, stride) |
                         walk<F, rounding::up, Negative>(s, stride) | walk<F, rounding::down, Negative>(s, stride) |
                         walk<F, rounding::to_odd, Negative>(s, stride) | walk_stochastic<F, Negative>(s, stride, 32, 0);
-  // Fewer random bits in one stretch of eight (round_test.cpp has all counts, at fewer inputs).
+  // One stretch in eight uses fewer random bits (round_test.cpp covers all counts with fewer inputs).
   const std::uint32_t hash = s.first * 0x9E3779B9u >> 24;
   if (hash % 8 == 0) wrong |= walk_stochastic<F, Negative>(s, stride, 1 + static_cast<int>(hash / 8), 0x5A5A5A5Au);
   return wrong;
 }
 
-/// The same through encode alone, for subnormal numbers, Inf and NaN.
+/// The same with encode only, for subnormal numbers, Inf and NaN.
 template <format F>
 std::uint64_t walk_others(const stretch& s, std::uint32_t stride) {
   std::uint64_t wrong = 0;
   for (std::uint32_t u = s.first; u < s.last; u += stride) {
-    // Exact: format_oracle.hpp says why the difference is, and step is a power of two.
+    // Exact: the difference is (see format_oracle.hpp), and step is a power of two.
     const auto leading = s.step == 0 ? 0 : static_cast<std::uint64_t>(std::ldexp((value_of(u) - s.low) / s.step, 32));
-    const auto threshold = static_cast<std::uint32_t>(0 - leading);  // the least word that carries, if any does
+    const auto threshold = static_cast<std::uint32_t>(0 - leading);  // least word that carries, if any does
     for (const int negative : {0, 1}) {
       const float x = fp32_from_bits(u | (negative == 1 ? fp32_sign_mask : 0));
       for (int r = 0; r < fixed_roundings; ++r)
@@ -167,13 +168,13 @@ std::uint64_t walk_others(const stretch& s, std::uint32_t stride) {
 
 constexpr std::uint64_t none = ~std::uint64_t{0};
 
-/// First of the magnitudes [first, last) whose stretch has a fault, or `none`. All roundings; overflow modes in turn,
-/// and all three beyond the largest number.
+/// First magnitude in [first, last) whose stretch has an error, or `none`. All roundings; overflow modes in turn, and
+/// all three above the largest number.
 template <format F>
 std::uint64_t first_wrong(const oracle::rounder& expected, std::uint32_t first, std::uint32_t last,
                           std::uint32_t stride) {
   const auto& list = expected.list;
-  // Where a stretch ends: at a number, after it, at the middle, after it, with the exponent; at Inf and after it.
+  // A stretch ends at a number, after it, at the middle, after it, at an exponent change, at Inf, and after Inf.
   const auto end_of = [&](std::uint32_t u) {
     if (u > fp32_infinity_bits) return fp32_sign_mask;
     const double m = value_of(u);
@@ -246,7 +247,7 @@ void compare_unpack(std::uint32_t stride) {
   CHECK(wrong.load() == 0);
 }
 
-// Formats that nobody named: IEEE E4M3, and the edges of the parameters.
+// Unnamed formats: IEEE E4M3, and extreme parameters.
 using e4m3_ieee = small_float<format{4, 3, 7}>;
 using e3m0 = small_float<format{3, 0, 3, true, specials::none}>;
 using e0m3 = small_float<format{0, 3, 0, true, specials::none}>;
@@ -255,7 +256,7 @@ using ue6m2 = small_float<format{6, 2, 31, false, specials::nan_only, false, fal
 
 }  // namespace
 
-// How the names of test cases show them.
+// Names in test cases.
 TYPE_TO_STRING(e2m1);
 TYPE_TO_STRING(e2m3);
 TYPE_TO_STRING(e3m2);

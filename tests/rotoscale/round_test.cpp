@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The rounding routine against oracle::rounder, which only compares doubles with a list of the format's numbers, and
-// oracle::exact_rounder, which divides 128-bit integers. All 2^32 FP32 inputs are in round_exhaustive_test.cpp.
+// The rounding routine against oracle::rounder (doubles compared with the list of a format's numbers) and
+// oracle::exact_rounder (128-bit integer division). round_exhaustive_test.cpp covers all 2^32 FP32 inputs.
 #include "rotoscale/round.hpp"
 
 #include <doctest/doctest.h>
@@ -35,14 +35,14 @@ static_assert(static_cast<int>(rounding::stochastic) == static_cast<int>(directi
 
 double value_of(std::uint32_t fp32) { return static_cast<double>(fp32_from_bits(fp32)); }
 
-/// A word and a number of random bits that differ from source to source.
+/// Random word and number of random bits for source i.
 random_bits draw_for(std::uint64_t i) {
   const random_stream random{1, 2};
   return {random.word(2 * i), 1 + static_cast<int>(random.word(2 * i + 1) % 32)};
 }
 oracle::draw draw_of(random_bits r) { return {r.word, r.count}; }
 
-/// Counts the sources 0 .. count - 1 that `wrong(source)` finds fault with, on all threads.
+/// Counts the sources 0 .. count - 1 with wrong(source), on all threads.
 std::uint64_t count_wrong(std::uint64_t count, const std::function<bool(std::uint64_t)>& wrong) {
   static thread_pool pool;
   std::atomic<std::uint64_t> faults{0};
@@ -56,7 +56,7 @@ std::uint64_t count_wrong(std::uint64_t count, const std::function<bool(std::uin
   return faults;
 }
 
-/// Does convert(from, code, to), x being the code's value, differ from the oracle's code in any rounding and overflow?
+/// True if convert(from, code, to) differs from the oracle in any rounding and overflow mode. x is the code's value.
 template <class Oracle>
 bool differs(format from, std::uint64_t code, double x, const Oracle& expected) {
   const random_bits random = draw_for(code);
@@ -75,10 +75,10 @@ bool differs(double x, const Oracle& expected) {
   return differs(formats::fp64, bit_cast<std::uint64_t>(x), x, expected);
 }
 
-/// One number in how many is enough here: all but for TF32.
+/// Stride over the numbers: 1, but 13 for TF32.
 std::uint64_t sparseness(const oracle::rounder& r) { return r.list.size() > 40000 ? 13 : 1; }
 
-/// As a double, with a NaN's sign.
+/// Value as a double; a NaN keeps its sign.
 double source_value(const oracle::format_facts& f, std::uint64_t code) {
   if (!oracle::is_nan_code(f, code)) return oracle::value_of(f, code);
   const bool negative = f.is_signed && code >= oracle::sign_bit(f);
@@ -111,7 +111,7 @@ TEST_CASE("encoding a decoded code gives the code back, under every rounding") {
     for (std::uint64_t code = 0; code < oracle::code_count(f); ++code) {
       if (oracle::is_nan_code(f, code)) continue;
       std::uint64_t want = code;
-      if (f.twos_complement && code == oracle::sign_bit(f)) want = code + 1;  // never stored: the least one saturates
+      if (f.twos_complement && code == oracle::sign_bit(f)) want = code + 1;  // never stored: it saturates
       if (!f.subnormals && f.zero && f.value.magnitude(code) < std::uint64_t{1} << f.mantissa_bits)
         want = code & oracle::sign_bit(f);
       for (int r = 0; r < roundings; ++r) {
@@ -192,7 +192,7 @@ TEST_CASE("FP64 of any bits, and near ties of FP32, into every format and FP32")
                   static_cast<std::uint64_t>(1023 + low) + random.word(3 * i) % static_cast<std::uint64_t>(high - low);
               bits = (bits & 0x800FFFFFFFFFFFFFu) | field << 52;
             }
-            // Few bits: on a number or tie of FP32, or (i % 4 == 3) one FP64 step beside it.
+            // Few bits: a number or tie of FP32, or (i % 4 == 3) one FP64 step off.
             if (i % 4 >= 2)
               bits = (bits & ~std::uint64_t{0x0FFFFFFF}) + (i % 4 == 3 ? random.word(5 * i) % 3 - 1ull : 0);
             const double x = bit_cast<double>(bits);
@@ -231,7 +231,7 @@ TEST_CASE("to a wider format and back: FP32 through FP64, TF32 through FP32, eac
   for (std::uint64_t code = 0; code < 1u << 19; ++code) {
     const std::uint64_t want = formats::tf32.is_nan(code) ? (code & 0x40000) | 0x3FE00 : code;
     REQUIRE(through(formats::tf32, formats::fp32, code) == want);
-    // TF32 is the upper 19 bits of an FP32 number, so truncating gives it back whatever follows.
+    // TF32 is the upper 19 bits of FP32, so truncation recovers it for any lower bits.
     if (!formats::tf32.is_nan(code) && !formats::tf32.is_infinity(code)) {
       const auto u = static_cast<std::uint32_t>(code << 13) | 0x1FFFu;
       REQUIRE(encode(formats::tf32, fp32_from_bits(u), rounding::toward_zero) == code);
@@ -297,7 +297,7 @@ TEST_CASE("stochastic rounding: the word decides at exactly the fraction's leadi
             const std::uint64_t i = steps <= 600 ? at : at * (steps / 600);
             const double low = expected.list[i], step = expected.list[i + 1] - low;
             for (const double fraction : {0x1p-33, 0x1p-32, 0x1.8p-20, 0.25, 1.0 / 3, 0.5, 0.7890123, 1 - 0x1p-22}) {
-              const double x = low + step * fraction;  // some bits may be lost: the oracle has x, not the fraction
+              const double x = low + step * fraction;  // may round: the oracle gets x, not the fraction
               if (x >= expected.list[i + 1]) continue;
               for (int count = 1; count <= 32; ++count) {
                 const auto leading = static_cast<std::uint64_t>(expected.scaled_fraction(x, i, count));
@@ -332,7 +332,7 @@ TEST_CASE("stochastic rounding, all words of up to 10 bits: exactly the truncate
       const std::uint32_t words = 1u << count;
       for (std::uint64_t code = 0; code < std::min<std::uint64_t>(expected.f.max_code, 12); ++code) {
         const double low = expected.list[code], step = expected.list[code + 1] - low;
-        for (std::uint32_t m = 0; m<4 * words; m += words> 64 ? 37 : 1) {  // in quarters of the last random bit
+        for (std::uint32_t m = 0; m<4 * words; m += words> 64 ? 37 : 1) {  // quarters of the last random bit
           const double x = low + step * static_cast<double>(m) / static_cast<double>(4 * words);
           double sum = 0;
           for (std::uint32_t word = 0; word < words; ++word) {
@@ -340,7 +340,7 @@ TEST_CASE("stochastic rounding, all words of up to 10 bits: exactly the truncate
                 encode(f, static_cast<float>(x), rounding::stochastic, overflow::saturate, {word, count});
             sum += expected.list[code_of_word];
           }
-          // Doubles of few bits: exact. The mean is x where the random bits hold all of the fraction.
+          // Doubles of few bits: exact. The mean is x if the random bits hold the whole fraction.
           const double truncated = low + step * static_cast<double>(m / 4) / static_cast<double>(words);
           REQUIRE(sum / static_cast<double>(words) == truncated);
           REQUIRE(x - truncated < step / static_cast<double>(words));

@@ -25,12 +25,12 @@ namespace {
 using nan_rule = block_policy::nan_rule;
 using infinity_rule = block_policy::infinity_rule;
 
-/// A shipped quantizer as the library states it.
+/// A shipped quantizer in the library's terms.
 struct implementation {
   std::string name;
   scale_rule rule;
   block_policy policy;
-  std::vector<int> bytes;  ///< one for each amax of `table_amax`
+  std::vector<int> bytes;  ///< one per amax of `table_amax`
 };
 
 const float infinity = std::numeric_limits<float>::infinity();
@@ -68,10 +68,10 @@ std::vector<oracle::format_facts> elements() {
 }
 
 constexpr scale_rule rules[] = {scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
-/// Policies that differ in what they do at the ends of the range.
+/// Policies that differ at the ends of the range.
 constexpr block_policy end_policies[] = {policies::te_rocm, policies::ocp, policies::nvidia, policies::aiter_nonzero};
 
-/// The byte of a positive finite amax by the rule's definition.
+/// Scale byte of a positive finite amax by the rule's definition.
 int byte_by_definition(double amax, const oracle::format_facts& element, scale_rule rule, const block_policy& policy) {
   const int emax = std::ilogb(element.max);
   const int floor = std::ilogb(amax);
@@ -81,7 +81,7 @@ int byte_by_definition(double amax, const oracle::format_facts& element, scale_r
     case scale_rule::ceil:
       if (std::ldexp(1.0, floor) != amax) ++e;
       break;
-    case scale_rule::even: {  // amax rounded, halves away, to as many bits as the element's largest number has
+    case scale_rule::even: {  // amax rounded, halves away, to the bits of the element's largest number
       const double step = oracle::magnitudes(element).back() - element.max;
       const double rounded = std::floor(std::ldexp(amax, emax - floor) / step + 0.5) * step;
       if (rounded >= std::ldexp(2.0, emax)) ++e;
@@ -99,8 +99,8 @@ int byte_by_definition(double amax, const oracle::format_facts& element, scale_r
   return std::min(std::max(e + 127, int{policy.least_byte}), 254);
 }
 
-/// Every rule against its definition for amax with FP32 bits [first, last), all of one exponent, one in `stride`. The
-/// byte only grows with amax, so the definition is asked where it changes, found by bisection.
+/// Every rule against its definition, for amax with FP32 bits [first, last) of one exponent, one in `stride`. The byte
+/// is monotonic in amax, so bisection finds its changes, and the definition is evaluated there.
 std::uint64_t wrong_bytes(const oracle::format_facts& element, std::uint32_t first, std::uint32_t last,
                           std::uint32_t stride) {
   std::uint64_t wrong = 0;
@@ -127,7 +127,7 @@ std::uint64_t wrong_bytes(const oracle::format_facts& element, std::uint32_t fir
   return wrong;
 }
 
-/// FP32 amax, `stride` apart, closer in the binade of 1.
+/// FP32 amax with the given stride, denser in the binade of 1.
 void compare_rules(std::uint32_t stride) {
   for (const auto& element : elements()) {
     CAPTURE(element.name);
@@ -137,7 +137,7 @@ void compare_rules(std::uint32_t stride) {
       if (i < 254) {
         const auto field = static_cast<std::uint32_t>(i + 1);
         wrong += wrong_bytes(element, field << 23, (field + 1) << 23, field == 127 ? std::min(stride, 31u) : stride);
-      } else {  // subnormal: an exponent each
+      } else {  // subnormal: one exponent each
         wrong += wrong_bytes(element, 1u << (i - 254), 2u << (i - 254), stride);
       }
     });
@@ -154,7 +154,7 @@ TEST_CASE("the bytes of shipped quantizers at equal amax") {
       CAPTURE(table_amax[at]);
       CHECK(int{shared_scale(fp32_bits(table_amax[at]), formats::e2m1, i.rule, i.policy)} == i.bytes[at]);
     }
-    // Where a policy lets NaN into amax at all, the scale is NaN.
+    // If a policy keeps NaN in amax, the scale is NaN.
     CHECK(shared_scale(fp32_nan_bits, formats::e2m1, i.rule, i.policy) == 255);
   }
 }
@@ -227,7 +227,7 @@ TEST_CASE("the tensor's factor: largest scale times largest element, over amax, 
   const float largest_finite = std::numeric_limits<float>::max();
   for (const format& element : {formats::e2m1, formats::e4m3}) {
     for (const format& scale : {formats::ue4m3, formats::ue5m3}) {
-      const double product = oracle::facts_of(scale).max * oracle::facts_of(element).max;  // of few bits: exact
+      const double product = oracle::facts_of(scale).max * oracle::facts_of(element).max;  // few bits: exact
       for (std::uint32_t i = 1; i < 100000; ++i) {
         const std::uint32_t u = i < 32640 ? i << 16 : random.word(i) & fp32_magnitude_mask;
         if (u == 0 || u >= fp32_infinity_bits) continue;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory: what is lent comes first, loops share it, and a call like an earlier one allocates nothing.
+// Scratch memory: lent memory is used first, loops share it, and a repeated call allocates nothing.
 #include "rotoscale/scratch.hpp"
 
 #include <doctest/doctest.h>
@@ -61,7 +61,7 @@ TEST_CASE("what is lent is used up to the last byte, then the thread's own memor
   }
   CHECK(scratch_stack::of_thread().rest().size() == sizeof memory);
   {
-    // Lending again hides what was lent before.
+    // A second loan hides the first.
     alignas(64) std::byte other[64];
     const lent_scratch inner(other);
     const scratch_array<std::byte> a(64);
@@ -69,7 +69,7 @@ TEST_CASE("what is lent is used up to the last byte, then the thread's own memor
   }
   const scratch_array<std::byte> again(64);
   CHECK(again.data() == memory);
-  // An address that is not aligned costs what is before the next line.
+  // An unaligned address loses the bytes before the next cache line.
   const lent_scratch shifted({memory + 65, 127});
   CHECK(scratch_stack::of_thread().rest().data() == memory + 128);
   CHECK(scratch_stack::of_thread().rest().size() == 64);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// small_float is a code with conversions: what round_test proves of codes holds for it, if it forwards faithfully.
+// small_float forwards to the conversions that round_test proves. These tests check the forwarding.
 #include "rotoscale/small_float.hpp"
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ void check_all_codes() {
     REQUIRE(Float(static_cast<float>(x), rounding::nearest_even, overflow::to_inf).bits() == code);
     REQUIRE(Float(static_cast<double>(static_cast<float>(x)), rounding::nearest_even, overflow::to_inf).bits() == code);
   }
-  // A tie displaced by less than FP32 resolves: a conversion by way of float would round twice.
+  // A tie displaced by less than FP32 resolves: a conversion through float would round twice.
   for (std::size_t i = 0; i + 1 < expected.list.size(); ++i) {
     const double middle = (expected.list[i] + expected.list[i + 1]) / 2;
     for (const double x : {std::nextafter(middle, 0.0), std::nextafter(middle, 1e300)}) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// 2:4 and 1:2 metadata by examples that were worked out by hand from the PTX ISA's description.
+// 2:4 and 1:2 metadata, by examples worked out by hand from the PTX ISA.
 #include "rotoscale/sparse.hpp"
 
 #include <doctest/doctest.h>
