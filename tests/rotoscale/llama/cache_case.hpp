@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// For tests of kept keys and values on any backend: logits of every token of a text that grows, by passes over all of
-// it and by passes that continue it.
+// For tests of cached keys and values on any backend: logits of every token of a growing text, by full passes and by
+// continued passes.
 #pragma once
 
 #include "session_case.hpp"
 
 namespace rotoscale::testing {
 
-/// A text of 75 tokens, of which `given` go through at once.
+/// A text of 75 tokens. The first pass takes `given` of them.
 class cache_case {
  public:
   cache_case(nn::backend& ops, const nn::recipe& r, index_t given, const std::vector<std::string>& adapters = {})
       : ops_(ops), recipe_(r), given_(given), adapters_(adapters) {}
 
-  /// The logits by passes over all of the text so far.
+  /// Logits by full passes over the text so far.
   std::vector<float> whole() const {
     const auto s = make(0);
     std::vector<float> to;
@@ -23,10 +23,10 @@ class cache_case {
   }
 
   struct continuation {
-    index_t rows = 0;  ///< of passes that continue; 0: there are none, and `logits` are those of the first
+    index_t rows = 0;  ///< rows of a continued pass; 0: unsupported, and `logits` are those of the first pass
     std::vector<float> logits;
   };
-  /// The same by passes that continue the text.
+  /// Logits by continued passes.
   continuation continued() const {
     const auto s = make(room);
     continuation c{s->model().cache_rows(), {}};
@@ -63,7 +63,7 @@ class cache_case {
     return s;
   }
 
-  /// Those of token `last`, by a pass over `count` tokens from `begin` on.
+  /// Appends the logits of token `last`, by a pass over `count` tokens from `begin` on.
   void append_logits(llama::session& s, index_t begin, index_t count, index_t last, std::vector<float>& to) const {
     std::vector<std::int32_t> tokens(data_.tokens.begin() + begin, data_.tokens.begin() + last + 1);
     tokens.resize(static_cast<std::size_t>(count), 0);
@@ -79,7 +79,7 @@ class cache_case {
   const batch data_{1, room, 64, false};
 };
 
-/// Recipes whose tokens meet nowhere but in attention.
+/// Recipes that mix tokens in attention only.
 inline std::vector<nn::recipe> cached_recipes() {
   std::vector<nn::recipe> all = {preset("fp32"), preset("bf16"), preset("fp8_amd"), preset("mxfp4_h16"),
                                  preset("mxfp4_h16_step_signs")};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Kept keys and values: passes that continue a text leave the bytes of passes over all of it, and recipes under which
-// they would not are told apart.
+// Cached keys and values: continued passes give the bytes of full passes, and recipes under which they would not are
+// refused.
 #include "rotoscale/llama/cache_case.hpp"
 #include "rotoscale/llama/model_cache.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: what is written is read, equal states give equal bytes, and files that are cut, foreign or of another
-// shape are refused by name.
+// Checkpoints: round trips, equal bytes for equal states, and refusals by name of truncated, foreign or mismatched
+// files.
 #include "rotoscale/llama/checkpoint.hpp"
 
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ llama::model_config small_config(bool tied = false) {
   return c;
 }
 
-/// A model whose moments hold something, and FP8 state.
+/// A model with nonzero moments and FP8 state.
 struct model_case {
   std::unique_ptr<nn::backend> ops = nn::make_cpu_backend(1);
   llama::session session;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// config.json as transformers 4 and 5 write it, and every key that would be another architecture refused by name.
+// config.json of transformers 4 and 5. Every key that means another architecture is refused by name.
 #include "rotoscale/llama/config_json.hpp"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace llama = rotoscale::llama;
 
 namespace {
 
-/// What LlamaConfig(vocab_size=256, hidden_size=64, ...).save_pretrained of transformers 5.23.0 writes.
+/// Output of LlamaConfig(vocab_size=256, hidden_size=64, ...).save_pretrained in transformers 5.23.0.
 constexpr char transformers_5[] = R"({
   "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2,
   "head_dim": 16, "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96,
@@ -117,7 +117,7 @@ TEST_CASE("a file of transformers 4: Llama 3.1 8B, and the forms of rope_scaling
   CHECK(c.rope_scaling.value().factor == 8.0);
 
   json old = json::parse(llama_31_8b);
-  old["rope_scaling"]["type"] = "llama3";  // the key's name before 4.43, or beside the new one
+  old["rope_scaling"]["type"] = "llama3";  // the key's name before 4.43, or with the new one
   CHECK(read(old).rope_scaling.value().factor == 8.0);
   old["rope_scaling"].erase("rope_type");
   CHECK(read(old).rope_scaling.value().factor == 8.0);
@@ -173,10 +173,10 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
     CAPTURE(r.first);
     CHECK(holds(message_with(r.first, r.second), std::string("config.json: ") + r.first + ": only "));
   }
-  const std::pair<const char*, json> ignored[] = {
-      {"sliding_window", nullptr}, {"cross_attention_hidden_size", nullptr}, {"rope_interleaved", false},
-      {"is_llama_config", true},   {"max_length", 20},                       {"do_sample", true},
-      {"temperature", 0.6},        {"early_stopping", false}};
+  const std::pair<const char*, json> ignored[] = {{"sliding_window", nullptr}, {"cross_attention_hidden_size", nullptr},
+                                                  {"rope_interleaved", false}, {"is_llama_config", true},
+                                                  {"max_length", 20},          {"do_sample", true},
+                                                  {"temperature", 0.6},        {"early_stopping", false}};
   for (const auto& i : ignored) {
     CAPTURE(i.first);
     CHECK(message_with(i.first, i.second) == "(no error)");

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Model shapes: their JSON, and every fault by the name of its field.
+// Model shapes: their JSON, and every fault with the name of its field.
 #include "rotoscale/llama/config.hpp"
 
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ std::string fault_of(Change change) {
 TEST_CASE("sizes that follow from others") {
   llama::model_config c;
   CHECK(c.head_size() == 32);
-  c.head_dim = 48;  // heads need not fill the hidden size
+  c.head_dim = 48;  // heads * head_dim may differ from the hidden size
   CHECK(c.query_size() == 192);
   CHECK(c.key_value_size() == 96);
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Switches of recipe: the stash, scales, measurements without a trace, and ranks that heal as one does.
+// Switches of recipe: the stash, scales, measurements without side effects, and ranks that heal as one rank does.
 #include "rotoscale/llama/healing.hpp"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 bool is_matrix(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
 
-/// What of the model trains: everything, all but the linear layers, or LoRA's adapters alone.
+/// Trained parameters: all, all but the linear layers, or LoRA's adapters only.
 enum class base { trains, frozen, adapted };
 
 struct healing_case {
@@ -79,7 +79,7 @@ struct healing_case {
     return all;
   }
   nn::scaling_snapshot scales() { return session.model().scales().save(ops, session.queue()); }
-  /// The operands of linear layer i as the CPU keeps them.
+  /// Operands of linear layer i in the CPU backend.
   nn::cpu::operands operands(std::size_t i) const {
     const llama::weight_location& w = session.model().weights()[i];
     return {w.request, w.at, {}};
@@ -119,12 +119,12 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
       CHECK(made.form(nn::operand_form::column).codes == row.codes);
       CHECK(c.scales().scale[static_cast<std::size_t>(3 * w.layer + 1)] == scale);
     }
-    // It stays: no step makes it again.
+    // It stays; no step quantizes it again.
     for (std::uint64_t s = 2; s < 5; ++s) c.step(data, s);
     const auto values =
         llama::initial_values(m.parameters()[m.weights()[0].number], m.weights()[0].number, m.config(), 3);
     CHECK(c.operands(0).form(nn::operand_form::row).codes[5] == as_e4m3(as_bf16(values[5]) * c.scales().scale[1]));
-    // As a base that was in FP8 from the start.
+    // As a base that is FP8 from the start.
     healing_case from_start({fp8});
     CHECK(same_bytes(std::vector<float>{*c.operands(2).form(nn::operand_form::row).factor},
                      std::vector<float>{*from_start.operands(2).form(nn::operand_form::row).factor}));
@@ -142,7 +142,7 @@ TEST_CASE("a base that trains is healed from its masters, and has no stash") {
   c.session.use(preset("fp8_amd"));
   CHECK((c.session.last_switch().between == 0 && c.session.last_switch().streamed == 0));
   CHECK(c.session.last_switch().peak == std::max(c.session.last_switch().before, c.session.last_switch().after));
-  // As a session that has known nothing but FP8, with the same masters.
+  // As a session that used only FP8, with the same master weights.
   healing_case fresh({preset("fp8_amd")}, base::trains);
   const llama::model& m = c.session.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) fresh.session.load(i, m.values(c.session.queue(), i));
@@ -191,11 +191,11 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   forward.dgrad = forward.wgrad = preset("mxfp4_h16").dgrad;
   forward.wgrad.output = nn::operand_format::fp32;
   const nn::recipe whole = preset("fp8_delayed");
-  nn::recipe backward = whole;  // reads no FP8 of x and w there
+  nn::recipe backward = whole;  // reads no FP8 of x and w
   backward.dgrad.right = backward.wgrad.right = {nn::operand_format::bf16};
   healing_case c({preset("mxfp4_h16"), forward, whole, backward}, base::trains);
   const std::size_t x = 0, w = 1, dy = 2;  // of layer 0
-  // Observing leaves no trace.
+  // Observation has no side effects.
   healing_case plain({preset("mxfp4_h16"), forward, whole}, base::trains);
   const auto maxima = c.session.observe_maxima(healing_case::inputs(0), data.tokens, data.targets);
   for (std::uint64_t s = 0; s < 2; ++s) CHECK(c.step(data, s).loss_sum == plain.step(data, s).loss_sum);
@@ -208,11 +208,11 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
     amax = std::fmax(amax, std::fabs(as_bf16(v)));
   }
   CHECK(maxima[w] == amax);
-  // Seeded: what one pass would have made of them.
+  // Seeded: the scales that one pass would have made.
   c.session.use(forward, nn::scale_handover::seed, maxima);
   CHECK(c.scales().scale[x] == 448.0f / maxima[x]);
   CHECK(c.scales().history[0] == maxima[x]);
-  // Kept: x and w have the format they had, dy is new; the newest entries of the history fit.
+  // Kept: x and w have the previous format, dy is new. The newest entries of the history fit.
   for (std::uint64_t s = 2; s < 4; ++s) c.step(data, s);
   const nn::scaling_snapshot before = c.scales();
   c.session.use(whole, nn::scale_handover::keep);
@@ -227,7 +227,7 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   }
   c.evaluate(data);
   CHECK(*c.operands(0).form(nn::operand_form::row).factor != 1.0f);
-  // One direction alone: what the other's GEMMs alone read in FP8 goes on, reset or seeded.
+  // One direction only: tensors that only the other direction reads in FP8 keep their scales, reset or seeded.
   for (std::uint64_t s = 4; s < 6; ++s) c.step(data, s);
   const nn::scaling_snapshot known = c.scales();
   REQUIRE((known.scale[x] != 1.0f && known.scale[w] != 1.0f && known.scale[dy] != 1.0f));
@@ -250,7 +250,7 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   for (const float s : c.scales().scale) CHECK(s == 1.0f);
   c.evaluate(data);
   CHECK(*c.operands(0).form(nn::operand_form::row).factor == 1.0f);
-  // What was recorded before does not count.
+  // Earlier records do not count.
   auto halved = c.session.model().values(c.session.queue(), qkv);
   for (float& v : halved) v *= 0.5f;
   c.session.load(qkv, halved);
@@ -279,7 +279,7 @@ TEST_CASE("a frozen weight's scale is that of its cast, whatever is handed over 
             CHECK(now.scale[w] == expected.scale[w]);
             CHECK(now.scale_inverse[w] == expected.scale_inverse[w]);
           }
-          // Steps that move the adapters little, or the gains, do not ruin the model.
+          // Small steps of the adapters or the gains do not ruin the model.
           const std::vector<float> later = c.evaluate(data);
           const auto sum = [](const std::vector<float>& all) { return std::accumulate(all.begin(), all.end(), 0.0); };
           CHECK(sum(later) < 1.05 * sum(loss));
@@ -347,11 +347,11 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
 
 namespace {
 
-/// What a training run is left with behind a step, a switch and two more steps.
+/// State of a training run after a step, a switch and two more steps.
 struct healed_run {
   std::vector<float> weights, scales;  ///< at the end
-  std::vector<float> maxima, seeded;   ///< before the switch, and scales behind it
-  std::vector<float> gradients;        ///< of the first step behind it
+  std::vector<float> maxima, seeded;   ///< maxima before the switch, scales after it
+  std::vector<float> gradients;        ///< of the first step after it
 
   healed_run() = default;
   healed_run(healing_case& c, const nn::recipe& to, nn::scale_handover how, const batch& data,
@@ -368,7 +368,7 @@ struct healed_run {
   }
 };
 
-/// Two ranks of one micro-batch each, and one rank with both.
+/// Two ranks of one microbatch each, and one rank with both.
 struct healed_ranks {
   healed_run ranks[2], one;
 
@@ -415,7 +415,8 @@ TEST_CASE("ranks heal as one does, whatever trains") {
         CAPTURE(static_cast<int>(kind));
         CAPTURE(to_string(how));
         const healed_ranks r(to, kind, how);
-        // A factor in wgrad: one rank adds accumulator times factor to the gradient with one rounding, ranks with two.
+        // A factor in wgrad: one rank adds accumulator times factor to the gradient with one rounding, several ranks
+        // with two.
         const bool has_factor = nn::has_factor(to.wgrad.left.format) && kind == base::trains;
         const bool is_one = nn::is_fp8(to.wgrad.left.format) && how == nn::scale_handover::reset;  // in the first step
         for (const healed_run& rank : r.ranks) {
@@ -445,7 +446,7 @@ TEST_CASE("scales after each micro-batch are those of all ranks, or of each") {
       const float amax = reduce ? std::fmax(a.maxima[0], b.maxima[0]) : rank->maxima[0];
       CHECK(rank->seeded[0] == 448.0f / amax);
     }
-    // One rank's second micro-batch has the scales of its first one's maxima.
+    // With one rank, the second microbatch uses scales from the first one's maxima.
     CHECK(roundings_apart(to_double(a.gradients), to_double(r.one.gradients)) > 2.0);
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank adapters beside a frozen model: gradients against the double-precision model, what is quantized and how
-// often, masks that whoever asks again gets again, ranks that give the bits of one, memory.
+// LoRA adapters on a frozen model: gradients against the double-precision model, number of quantizations, reproducible
+// dropout masks, ranks that give the bits of one rank, memory.
 #include "rotoscale/llama/lora.hpp"
 
 #include <thread>
@@ -39,7 +39,7 @@ std::function<void(llama::session_options&)> with(const llama::lora_config& c) {
   return [c](llama::session_options& o) { o.model.lora = c; };
 }
 
-/// B of every adapter, which begins at 0, from a seed.
+/// Fills B of every adapter, which is initially 0, from a seed.
 void fill_b(session_case& c) {
   const llama::model& m = c.session.model();
   for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
@@ -67,7 +67,7 @@ TEST_CASE("adapters that begin at B = 0 leave the bytes of the base, whatever th
       CHECK(same_bytes(base.evaluate(data), adapted.evaluate(data)));
       const nn::step_state a = base.step(data), b = adapted.step(data);
       CHECK(a.loss_sum == b.loss_sum);
-      // A's gradient is B's share of it, 0; B's is not.
+      // A's gradient contains B and is 0. B's gradient is not.
       const llama::model& m = adapted.session.model();
       for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
         const auto g = m.arena_values(adapted.session.queue(), m.arena().gradient, i);
@@ -91,9 +91,9 @@ TEST_CASE("dropout: the words of docs/reference/layers.md, probability, factor, 
   state.inputs.step = 5;
   state.inputs.first_micro_batch = 1;
   state.inputs.micro_batch_stride = 4;
-  state.micro_batch = 2;                                // number 9 of all ranks'
+  state.micro_batch = 2;                                // microbatch 9 over all ranks
   const nn::dropout_args args{3, 2, 0x4CCCCCCD, 1.5f};  // 0.3
-  // Purpose 6, part from bit 54 on, layer from bit 40 on, step · 4096 + micro-batch.
+  // Purpose 6, part from bit 54 on, layer from bit 40 on, step · 4096 + microbatch.
   const random_stream words{77,
                             std::uint64_t{6} << 56 | std::uint64_t{2} << 54 | std::uint64_t{3} << 40 | (5 * 4096 + 9)};
   const auto view = [](std::vector<float>& v) { return nn::dense_tensor(v.data(), nn::dtype::fp32, {rows, cols}); };
@@ -112,8 +112,8 @@ TEST_CASE("dropout: the words of docs/reference/layers.md, probability, factor, 
 }
 
 TEST_CASE("gradients of adapters are those of the merged weight's, times B and A") {
-  // In exact arithmetic a model with adapters and no dropout is the model with w + s·B·A, so dA = s·Bᵀ·dw, dB =
-  // s·dw·Aᵀ.
+  // In exact arithmetic a model with adapters and no dropout equals the model with w + s·B·A. Hence dA = s·Bᵀ·dw and dB
+  // = s·dw·Aᵀ.
   for (const auto& targets : {split_targets, fused_targets}) {
     for (const int rank : {3, 64}) {  // 64: full rank of most matrices
       CAPTURE(rank);
@@ -172,7 +172,7 @@ TEST_CASE("gradients of adapters are those of the merged weight's, times B and A
         expected.at(module + ".lora_B.weight") = db;
         expected.at(module + ".lora_A.weight") = da;
       }
-      // The A of a fused adapter is one matrix under several names: their shares add.
+      // A fused adapter's A is one matrix with several names. Their gradients add.
       for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
         const llama::parameter& p = m.parameters()[i];
         if (p.slices.size() < 2 || p.slices[1].first_row != 0) continue;
@@ -193,7 +193,7 @@ TEST_CASE("gradients of adapters are those of the merged weight's, times B and A
           norm += want[j] * want[j];
         }
         CHECK(norm > 0);
-        // As of weights in model_test.cpp, and one product more.
+        // As for weights in model_test.cpp, plus one product.
         CHECK(std::sqrt(error / norm) < 3e-5);
       }
     }
@@ -227,7 +227,7 @@ TEST_CASE("A within 1 / sqrt(in), each target's words its own whatever else is o
   }
   CHECK_FALSE(same_bytes(values(some, at + "q_proj.lora_A.weight"), values(some, at + "v_proj.lora_A.weight")));
   CHECK(same_bytes(values(fused, at + "v_proj.lora_A.weight"), values(all, at + "q_proj.lora_A.weight")));
-  // Xavier: 2 / (in + rank) of 512 numbers, whose mean square has a standard deviation of sqrt(2 / 512) of it.
+  // Xavier variance: 2 / (in + rank), from 512 numbers, with a relative standard deviation of sqrt(2 / 512).
   auto normal = adapters(8, 0, {"q_proj"});
   normal.init = llama::lora_init::xavier_normal;
   const auto a = values(llama::parameter_list(config, nullptr, normal), at + "q_proj.lora_A.weight");
@@ -248,18 +248,18 @@ TEST_CASE("signs of each step need weights of each step") {
 
 namespace {
 
-/// Adapters beside the GEMMs of a recipe, in double precision, as docs/reference/layers.md has them.
+/// Adapters on the GEMMs of a recipe, in double precision, as in docs/reference/layers.md.
 class lora_gemms final : public oracle::linear_gemms {
  public:
   struct adapter {
     std::size_t first_row, rows;
-    oracle::tensor a, b, mask;  ///< mask: 0, or the factor of what is kept
+    oracle::tensor a, b, mask;  ///< mask: 0, or the factor of kept elements
     mutable oracle::tensor d_a, d_b;
     llama::adapter_parameters numbers;
   };
   std::map<std::size_t, std::vector<adapter>> adapters;  ///< by linear layer
   std::size_t rank = 1;
-  bool narrow = false;  ///< operands and what is stored are BF16
+  bool narrow = false;  ///< operands and stored tensors are BF16
 
   explicit lora_gemms(const oracle::linear_gemms& base) : base_(&base) {}
 
@@ -314,7 +314,7 @@ class lora_gemms final : public oracle::linear_gemms {
 
 oracle::tensor as_doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
-/// The adapters of a session with the masks of its step 0, micro-batch 0.
+/// A session's adapters with the masks of step 0, microbatch 0.
 lora_gemms adapters_of(const session_case& c, const oracle::linear_gemms& base, const llama::lora_config& lora,
                        bool narrow) {
   lora_gemms gemms(base);
@@ -366,7 +366,7 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
       const oracle::recipe_gemms quantized(r, oracle::head_number(shape), 5);
       const oracle::linear_gemms exact;
       const bool narrow = std::string(name) != "fp32";
-      // Distance of all gradients of adapters from those of the model with a base's GEMMs.
+      // Distance of all adapter gradients from those of the model with a base's GEMMs.
       const llama::model& m = c.session.model();
       double loss = 0;
       const auto distance = [&](const oracle::linear_gemms& base, bool rounds) {
@@ -395,20 +395,19 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
       CAPTURE(away);
       CHECK(state.mean_loss() == doctest::Approx(loss).epsilon(narrow ? 1e-2 : 1e-5));
       if (!narrow) CHECK(near < 3e-5);  // FP32 against FP64, as above
-      // FP32 differs from the oracle in the last place, which now and then moves an operand to the neighbouring number
-      // of its format, and whatever is computed from it, which this model's large weights amplify. What is read
-      // differently moves them all.
+      // FP32 differs from the oracle in the last place. Rarely this moves an operand to a neighbouring code and changes
+      // all dependent results, which this model's large weights amplify. A wrong read moves all of them.
       if (narrow) CHECK(near < 0.25 * away);
       if (narrow) nearest = std::min(nearest, near);
     }
   }
-  CHECK(nearest < 3e-5);  // and where none was moved they are the same
+  CHECK(nearest < 3e-5);  // equal if no operand moved
 }
 
 TEST_CASE("a merged model has the logits of its base and adapters") {
-  // Both are FP32; w' = w + s·B·A is rounded once, adapters round x·s, u and the sum. Each rounding moves a logit by
-  // about 2^-24 of what is added up to it; a logit is some 200 operations deep (model_test.cpp): 2^-24 · sqrt(200) · 10
-  // of the largest logit, on either side.
+  // Both are FP32. w' = w + s·B·A is rounded once; adapters round x·s, u and the sum. Each rounding moves a logit by
+  // about 2^-24 of its terms. A logit has a depth of about 200 operations (model_test.cpp): 2^-24 · sqrt(200) · 10 of
+  // the largest logit, on either side.
   const auto config = small_config(false);
   const auto lora = adapters(8, 0.1, split_targets);
   auto fresh = [&](bool adapted) {

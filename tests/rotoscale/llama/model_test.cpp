@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The whole model against an independent double-precision implementation (tests/oracle), and its promises about bits.
+// The whole model against an independent double-precision implementation (tests/oracle), and its bitwise guarantees.
 #include "oracle/reference_recipe.hpp"
 #include "oracle_config.hpp"
 #include "rotoscale/llama/session.hpp"
@@ -22,7 +22,7 @@ double total(const std::vector<float>& losses) {
   return sum;
 }
 
-/// Losses and gradients of the second of two steps, which uses the scales that the first one recorded.
+/// Losses and gradients of the second of two steps, which uses scales that the first one recorded.
 struct pass_result {
   std::vector<float> losses, gradients;
 };
@@ -55,7 +55,7 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
       CAPTURE(scaled_rope);
       auto config = small_config(tied);
       if (scaled_rope) config.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
-      // 70 tokens: two query blocks of attention, the second ragged. 32 tokens of the head at once: five chunks.
+      // 70 tokens: two query blocks of attention, the second ragged. Head chunks of 32 tokens: five chunks.
       session_case c(config, preset("fp32"), 2, 70, 2, 7,
                      [&](llama::session_options& o) { o.model.head_chunk = tied ? 2048 : 32; });
       const batch data(2, 70, config.vocab_size, true);
@@ -66,7 +66,8 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
           targets(data.targets.begin(), data.targets.end());
       const auto weights = c.by_name(false);
       const double expected = oracle::loss(oracle_config(config), weights, tokens, targets, 2, 70);
-      // FP32 rounding: about 200 operations deep, each 2^-24, errors of random sign: 2^-24 * sqrt(200) * 10 of margin.
+      // FP32 rounding: a depth of about 200 operations with 2^-24 each and random signs, 2^-24 * sqrt(200), times a
+      // margin of 10.
       CHECK(total(c.losses()) / data.counted == doctest::Approx(expected).epsilon(1e-5));
       CHECK(state.mean_loss() == doctest::Approx(expected).epsilon(1e-5));
       const auto expected_gradients = oracle::gradients(oracle_config(config), weights, tokens, targets, 2, 70);
@@ -106,8 +107,8 @@ double distance(const std::map<std::string, std::vector<double>>& got, const ora
   return std::sqrt(error / norm);
 }
 
-/// The first step's gradients against those of the oracle with the recipe's operands, relative to their distance from
-/// those of the oracle without.
+/// Distance of the first step's gradients from the oracle with the recipe's operands, relative to their distance from
+/// the oracle without them.
 double share_of_distance(const nn::recipe& r, const llama::model_config& config, std::uint64_t weights_seed) {
   session_case c(config, r, 2, 32, 2, weights_seed);
   const batch data(2, 32, config.vocab_size, true);
@@ -125,9 +126,8 @@ double share_of_distance(const nn::recipe& r, const llama::model_config& config,
   return same / plain;
 }
 
-/// FP32 arithmetic differs from the oracle's in the last place. That seldom moves a number across the middle between
-/// two of a format; where it does, all that is computed from it moves. A field that is read differently moves
-/// everything, whatever the weights are.
+/// FP32 arithmetic differs from the oracle's in the last place. Rarely this moves a number to the neighbouring code,
+/// and then all results that depend on it. A wrong field of the recipe moves all results, for any weights.
 void check_against_oracle(const nn::recipe& r, const llama::model_config& config) {
   CAPTURE(r.name);
   double least = 1;
@@ -141,8 +141,8 @@ void check_against_oracle(const nn::recipe& r, const llama::model_config& config
 
 TEST_CASE("every preset is the double-precision oracle with the same quantizers") {
   for (const nn::recipe& r : nn::presets::all()) {
-    if (r.name == "fp32") continue;  // above
-    // Of a matrix unit, whose sums the oracle has not: the operands are another preset's (recipe_test).
+    if (r.name == "fp32") continue;  // tested above
+    // The oracle has no matrix units. The operands are those of another preset (recipe_test).
     if (r.attention != nn::fp32_attention_contract) continue;
     check_against_oracle(r, small_config(false));
   }
@@ -191,7 +191,7 @@ TEST_CASE("weights are quantized again when they change, and only then") {
   const std::size_t qkv = m.parameters().layers()[0].qkv;
   auto host = m.values(c.session.queue(), qkv);
   for (float& w : host) w = -w;
-  // Behind the session's back: nobody looks at it.
+  // The session does not notice this change.
   c.ops->upload(c.session.queue(), m.arena().weight + m.parameters()[qkv].offset, host.data(),
                 host.size() * sizeof(float));
   CHECK(same_bytes(first, c.evaluate(data)));
@@ -212,8 +212,8 @@ TEST_CASE("a head in FP8 or blocks: scales of its own, and random words that dif
   std::vector<float> scale(static_cast<std::size_t>(scales.count));
   a.ops->download(a.session.queue(), scale.data(), scales.scale, scale.size() * sizeof(float));
   for (std::size_t i = 0; i < scale.size(); ++i) CHECK((scale[i] == 1.0f) == (i + 3 < scale.size()));
-  for (const float s : scale) CHECK(s < 1e20f);  // the largest number of FP8, not of BF16, over a maximum
-  // The same tokens in both chunks: the same gradients but for their random words.
+  for (const float s : scale) CHECK(s < 1e20f);  // FP8's largest number over a maximum, not BF16's
+  // The same tokens in both chunks: equal gradients except for random words.
   random.head = preset("mxfp8");
   random.head->wgrad.left.rounding = rotoscale::rounding::stochastic;
   batch twice = data;
@@ -227,14 +227,14 @@ TEST_CASE("a head in FP8 or blocks: scales of its own, and random words that dif
     return c.by_name(true).at("lm_head.weight");
   };
   const auto both = head_gradient(2), one = head_gradient(1);
-  std::size_t different = 0;  // one: a mean over 32 tokens; both: over 64, each twice
+  std::size_t different = 0;  // one chunk: a mean over 32 tokens; both: over 64, each twice
   for (std::size_t i = 0; i < one.size(); ++i) different += both[i] != one[i];
   CHECK(different > one.size() / 10);
 }
 
 TEST_CASE("the head is BF16 whatever single operands are, and so may have any vocabulary") {
   auto config = small_config(false);
-  config.vocab_size = 300;  // no multiple of 32
+  config.vocab_size = 300;  // not a multiple of 32
   nn::recipe mixed = preset("mxfp4");
   mixed.fprop = preset("fp32").fprop;
   session_case c(config, mixed, 1, 32);

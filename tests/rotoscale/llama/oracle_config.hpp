@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A model's configuration as the double-precision model (tests/oracle) has it.
+// A model's configuration for the double-precision model (tests/oracle).
 #pragma once
 
 #include "oracle/reference_llama.hpp"

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Which lengths blocks must divide, and that the message names the field and the operand.
+// Lengths that blocks must divide, and messages that name the field and the operand.
 #include "rotoscale/llama/recipe_fit.hpp"
 
 #include <doctest/doctest.h>

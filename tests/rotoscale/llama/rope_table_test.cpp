@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// RoPE's frequencies and table against the oracle, Llama 3.1's scaling among them.
+// RoPE's frequencies and table against the oracle, including Llama 3.1's scaling.
 #include "rotoscale/llama/rope_table.hpp"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ TEST_CASE("frequencies and table agree with the oracle") {
       REQUIRE(table.cosine.size() == seq * half);
       REQUIRE(table.sine.size() == seq * half);
       for (std::size_t i = 0; i < half; ++i) {
-        // A dozen FP64 operations apart.
+        // Twelve FP64 operations apart.
         CHECK(std::abs(llama::rope_frequency(c, static_cast<index_t>(i)) / want[i] - 1.0) < 12 * 0x1p-53);
         for (std::size_t t = 0; t < seq; ++t) {
           // Half a unit in the last place of FP32 numbers up to 1, plus the angle's error.

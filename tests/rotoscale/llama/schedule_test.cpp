@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Recipes and schedules by name and file, and the steps that fractions of a run become.
+// Recipes and schedules by name and file, and fractions of a run as steps.
 #include "rotoscale/llama/schedule.hpp"
 
 #include <doctest/doctest.h>
@@ -69,7 +69,7 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   CHECK(phases[1].from_step == 5);
   CHECK(phases[1].recipe == r);
 
-  // Another preset's fields where the file has none, and a backward override.
+  // Another preset's fields for those missing in the file, and a backward override.
   put(recipe, R"({"base": "mxfp8", "backward_override": "dequantized", "fprop": {"x": {"scale_rule": "even"}}})");
   const nn::recipe based = llama::load_recipe(recipe), mxfp8 = llama::load_recipe("mxfp8");
   CHECK(based.fprop.right == mxfp8.fprop.right);
@@ -121,7 +121,7 @@ TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550
   CHECK(phases[1].scales == nn::scale_handover::reset);
   CHECK(phases[1].recipe.fp8 ==
         nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
-  for (const std::int64_t steps : {3, 10, 100, 1000, 1024}) {  // no step is lost between start and cap
+  for (const std::int64_t steps : {3, 10, 100, 1000, 1024}) {  // start and cap lose no step
     const auto p = llama::resolve(llama::load_schedule("amd_lora"), steps, "amd_lora");
     CHECK(p[1].from_step + p[1].cap >= steps);
   }
@@ -176,10 +176,10 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   CHECK(both.head->fprop.left.format == nn::operand_format::mxfp8_e4m3);
   CHECK(both.head->dgrad.right.format == nn::operand_format::bf16);
   CHECK(both.head->wgrad.right.format == nn::operand_format::mxfp6_e3m2);
-  CHECK_FALSE(merged("mxfp4_h16", "fp8_amd", forward).recipe.head);  // BF16 under either
+  CHECK_FALSE(merged("mxfp4_h16", "fp8_amd", forward).recipe.head);  // BF16 in both
   CHECK(merged("mxfp4_h16", "fp32", forward).recipe.head->fprop == head_of(llama::load_recipe("fp32")).fprop);
 
-  // What both directions share is as before, or said to be; another value is refused.
+  // Fields shared by both directions must be unchanged or omitted. Another value is refused.
   CHECK(merged(old, file("same.json", "{" + whole + "}"), backward).recipe.attention == tiles);
   for (const auto& [field, text] :
        {std::pair{"activations", R"({"activations": "bf16"})"},
@@ -191,7 +191,7 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   // Delayed scaling belongs to the GEMMs that it scales.
   CHECK(refused("mxfp4_f", "fp8_delayed", forward).find("another fp8 than") != std::string::npos);
   CHECK(refused("mxfp4_d", "fp8_delayed", backward).find("another fp8 than") != std::string::npos);
-  // A backward override is the backward GEMMs'; what it needs of the forward one must be there.
+  // A backward override belongs to the backward GEMMs. It requires its forward operands.
   const std::string again = file("again.json", R"({"base": "mxfp8", "backward_override": "dequantized"})");
   CHECK(merged(again, "mxfp4", forward).recipe.backward_override == nn::backward_kind::dequantized);
   CHECK(refused(again, "bf16", forward) ==

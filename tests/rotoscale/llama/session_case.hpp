@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// For tests of models: a small shape, random tokens, and a session that makes steps of them.
+// For model tests: a small shape, random tokens, and a session.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ inline llama::model_config small_config(bool tied) {
   c.num_attention_heads = 4;
   c.num_key_value_heads = 2;
   c.tie_word_embeddings = tied;
-  c.initializer_range = 0.2;  // gradients of all layers of a size that shows
+  c.initializer_range = 0.2;  // gives all layers measurable gradients
   return c;
 }
 
@@ -55,7 +55,7 @@ struct session_case {
                std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr,
                nn::communicator* ranks = nullptr)
       : session_case(config, std::vector<nn::recipe>(1, r), b, seq, threads, weights, change, ranks) {}
-  /// Of several recipes, beginning with the first.
+  /// With several recipes, starting with the first.
   session_case(const llama::model_config& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
                int threads = 1, std::uint64_t weights = 3,
                const std::function<void(llama::session_options&)>& change = nullptr, nn::communicator* ranks = nullptr)
@@ -101,7 +101,7 @@ struct session_case {
     inputs.seed = 5;
     return session.evaluate(inputs, data.tokens, data.targets);
   }
-  /// Gradients of all parameters in a row; with `weights` their values.
+  /// Gradients of all parameters, concatenated; with `weights` their values.
   std::vector<float> all(bool weights = false) {
     std::vector<float> out;
     const llama::model& m = session.model();

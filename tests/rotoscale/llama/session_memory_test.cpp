@@ -22,7 +22,7 @@ void adapters(llama::session_options& o) {
   o.model.lora = c;
 }
 
-/// Everything that two steps with an evaluation between them leave, and what the session took.
+/// Results of two steps with an evaluation between them, and the session's memory.
 struct trained_session {
   std::vector<float> weights, gradients, losses;
   std::vector<llama::linear_statistics> statistics;
@@ -55,7 +55,7 @@ trained_session train(const llama::model_config& config, const std::string& reci
 
 TEST_CASE("logits lie where gradients come to be where a step is one pass and they fit, and change no bit there") {
   const auto workspace = [](const trained_session& t) { return t.plan[category::workspace]; };
-  // Logits of 48 tokens are the largest part of the workspace; in the second shape they are more than all gradients.
+  // Logits of 48 tokens are the largest part of the workspace. In the second shape they exceed all gradients.
   llama::model_config some = small_config(false), wide = some;
   some.vocab_size = 512;
   wide.vocab_size = 2048;
@@ -76,7 +76,7 @@ TEST_CASE("logits lie where gradients come to be where a step is one pass and th
     const auto adapted = [&](bool lends) { return workspace(train(some, "bf16", lends, 1, true)); };
     CHECK(adapted(true) == adapted(false));
   }
-  // The second pass's logits would lie on the first one's gradients.
+  // The second pass's logits would overwrite the first one's gradients.
   const auto lent = train(some, "bf16", true, 2, false), apart = train(some, "bf16", false, 2, false);
   CHECK(same_bytes(lent.gradients, apart.gradients));
   CHECK(workspace(lent) == workspace(apart));

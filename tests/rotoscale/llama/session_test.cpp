@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a session promises: planned memory and nothing beyond it, steps that are captured once, frozen parameters,
-// masked targets, and ranks that give the bits of one.
+// Guarantees of a session: planned memory is sufficient, steps are captured once, frozen parameters, masked targets,
+// and ranks that give the bits of one rank.
 #include "rotoscale/llama/session.hpp"
 
 #include <thread>
@@ -59,7 +59,7 @@ TEST_CASE("the plan is what is allocated, once for each category, and no step al
     CHECK(s.in_use().fits(plan));
   }
   CHECK(ops->allocations() == count);
-  // Categories are what they say.
+  // Categories have their stated contents.
   const std::size_t parameters = static_cast<std::size_t>(s.model().parameters().arena_size()) * sizeof(float);
   CHECK(plan[category::masters] == parameters);
   CHECK(plan[category::gradients] == parameters);
@@ -172,7 +172,7 @@ TEST_CASE("adapters add as the recipe says of them") {
   };
   const auto gradients_of = [&](const nn::recipe& r) {
     session_case c(config, r, 2, 32, 1, 3, adapters);
-    c.step(data, 0, 1e-2f);  // B begins at zero
+    c.step(data, 0, 1e-2f);  // B is initially zero
     c.step(data, 1);
     const nn::linear* const own = c.session.model().adapter_linear();
     REQUIRE(own != nullptr);
@@ -181,7 +181,7 @@ TEST_CASE("adapters add as the recipe says of them") {
     CHECK(own->contract(nn::gemm_kind::wgrad).name == r.adapters.wgrad);
     return c.all();
   };
-  // In FP32, which no rounding to BF16 makes equal afterwards; TF32 drops 13 bits of each operand.
+  // In FP32, because rounding to BF16 could hide differences. TF32 drops 13 bits of each operand.
   const nn::recipe plain = preset("fp32");
   const auto expected = gradients_of(plain);
   for (std::string nn::accumulate_recipe::*const gemm :
@@ -211,7 +211,7 @@ TEST_CASE("over budget is refused before anything is allocated, with the plan") 
   CHECK(ops->allocations() == count);
 }
 
-/// A backend of `most` allocations at a time.
+/// A backend with at most `most` live allocations.
 struct small_backend final : nn::cpu_backend {
   small_backend() : cpu_backend(1) {}
   void* allocate(std::size_t bytes, nn::memory_kind kind) override {
@@ -269,7 +269,7 @@ TEST_CASE("without a backward pass there are no gradients, moments or masters, a
   const nn::memory_plan six = llama::plan_session(*ops, deep, options, {preset("mxfp4")});
   for (const category c : {category::masters, category::gradients, category::moments}) CHECK(two[c] == 0);
   CHECK(two[category::activations] == six[category::activations]);
-  // The same losses as a training session's evaluation, whatever the extents were before.
+  // The same losses as a training session's evaluation, for any previous extents.
   const batch data(1, 32, 64, false);
   session_case training(small_config(false), preset("mxfp4"), 1, 32);
   session_case only(small_config(false), preset("mxfp4"), 1, 64, 1, 3,
@@ -297,7 +297,7 @@ TEST_CASE("steps are captured once and still draw new random words, as a session
 }
 
 TEST_CASE("masked targets count nowhere") {
-  // Two sequences, one of them masked whole, are that one sequence.
+  // Two sequences with one fully masked equal the other alone.
   const batch one(1, 32, 64, false);
   batch two(2, 32, 64, false);
   std::copy(one.tokens.begin(), one.tokens.end(), two.tokens.begin());
@@ -308,14 +308,14 @@ TEST_CASE("masked targets count nowhere") {
   CHECK((x.valid_tokens == 32 && y.valid_tokens == 32));
   CHECK(x.loss_sum == y.loss_sum);
   CHECK(same_bytes(a.all(), b.all()));
-  // All masked: nothing moves.
+  // All masked: no parameter changes.
   std::fill(two.targets.begin(), two.targets.end(), nn::ignored_target);
   const nn::step_state none = b.step(two);
   CHECK((none.valid_tokens == 0 && none.mean_loss() == 0.0 && none.gradient_norm == 0.0));
 }
 
 TEST_CASE("documents: a document does not see those before it, in any micro-batch, under both contracts") {
-  // Windows of 32 tokens: documents of 20 and 12 in the first micro-batch, of 12 and 20 in the second.
+  // Windows of 32 tokens: documents of 20 and 12 tokens in the first microbatch, 12 and 20 in the second.
   const auto documents = [](llama::session_options& o) {
     o.documents = true;
     o.micro_batches = 2;
@@ -335,7 +335,7 @@ TEST_CASE("documents: a document does not see those before it, in any micro-batc
       CHECK(c.session.model().attention().name == attention);
       c.session.train_step({}, b.tokens, b.targets, at);
       c.session.finish_step();
-      const auto all = c.losses();  // of the second micro-batch
+      const auto all = c.losses();  // of the second microbatch
       return std::vector<float>(all.begin() + 12, all.end());
     };
     CHECK(same_bytes(losses(data, starts), losses(other, starts)));
@@ -367,7 +367,7 @@ TEST_CASE("frozen parameters: operands only, the same forward pass, the same gra
     const nn::memory_plan &big = whole.session.plan(), &small = frozen.session.plan();
     for (const category c : {category::masters, category::gradients, category::moments}) CHECK(small[c] < big[c] / 2);
     CHECK(small[category::activations] <= big[category::activations]);
-    // No FP32 values are kept where operands are something else; a recipe of another kind needs them again.
+    // FP32 values are freed if operands have another format. A recipe of another kind needs them again.
     const std::size_t qkv = m.parameters().layers()[0].qkv;
     if (std::string(name) == "fp32") {
       CHECK_FALSE(m.values(frozen.session.queue(), qkv).empty());
@@ -392,8 +392,8 @@ TEST_CASE("an update is skipped where loss or norm is not finite") {
 }
 
 TEST_CASE("ranks of one micro-batch each are one rank of as many micro-batches, bit for bit") {
-  // Left out: FP8 with delayed scaling, since one rank updates its scales after each micro-batch and ranks after all;
-  // tied embeddings and heads in several chunks, whose gradients have several terms a micro-batch.
+  // Excluded: FP8 with delayed scaling, because one rank updates its scales after each microbatch and several ranks
+  // after all. Also tied embeddings and chunked heads, whose gradients have several terms per microbatch.
   nn::recipe narrow = preset("bf16");
   narrow.activations = nn::operand_format::bf16;
   for (const nn::recipe& r : {preset("fp32"), preset("bf16"), preset("mxfp4_h16"), random_recipe(), narrow}) {

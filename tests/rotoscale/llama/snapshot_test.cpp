@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots: a checkpoint written from one has the bytes of the moment when it was taken, whenever a device makes the
-// copies.
+// Snapshots: a checkpoint written from a snapshot has the bytes of the moment it was taken, whenever a device copies.
 #include "rotoscale/llama/snapshot.hpp"
 
 #include "rotoscale/io/scratch.hpp"
@@ -19,7 +18,7 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Copies to the host wait on every queue but the first two, until somebody waits for them: as late as a device may be.
+/// Delays copies to the host on all queues but the first two until a thread waits for them, as a device may.
 struct late_backend final : nn::cpu_backend {
   late_backend() : cpu_backend(1) {}
   void order(nn::queue after, const nn::event& before) override {
@@ -33,7 +32,7 @@ struct late_backend final : nn::cpu_backend {
   }
   void download(nn::queue q, void* host, const void* from, std::size_t bytes) override {
     if (q.id < 2) return cpu_backend::download(q, host, from, bytes);
-    CHECK(ordered);  // behind the steps so far
+    CHECK(ordered);  // ordered after the steps so far
     waiting.push_back([=, this] { cpu_backend::download(q, host, from, bytes); });
   }
   void run(nn::queue q) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Observed steps: they leave the bits of any other step, and their records are of the tensors that they name.
+// Observed steps: they give the bits of unobserved steps, and their records are of the tensors that they name.
 #include "rotoscale/llama/statistics.hpp"
 
 #include "session_case.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 void with_statistics(llama::session_options& o) { o.model.statistics = true; }
 
-/// Three steps; which of them are observed, by bits of `observed`.
+/// Three steps. Bit i of `observed`: step i is observed.
 std::vector<float> trained(session_case& c, const batch& data, unsigned observed) {
   for (std::uint64_t step = 0; step < 3; ++step) {
     nn::step_inputs inputs;
@@ -119,14 +119,13 @@ TEST_CASE("records are of the tensors they name") {
         const bool blocks = nn::is_mx(nn::recipe_for(l.current(), use.tensor, use.form).format);
         CHECK((o.rows > 0) == blocks);
       }
-      // The same numbers along either axis, so the same amax; H is orthogonal, so the same norm.
+      // Both axes have the same numbers, so the same amax. H is orthogonal, so the norm is equal too.
       for (const tensor_role tensor : {tensor_role::x, tensor_role::w, tensor_role::dy}) {
         const auto &row = of(s, tensor, operand_form::row), &column = of(s, tensor, operand_form::column);
         CHECK(row.amax == column.amax);
         CHECK(row.signal == doctest::Approx(column.signal).epsilon(1e-5));
       }
-      // What dw loses is what dy and x lost, and no more than the format's share: a wrong x or dy would be an error of
-      // about 1.
+      // The error of dw comes from those of dy and x and is at most the format's share. A wrong x or dy gives about 1.
       const double error = s.gradient.relative_error().value(), cosine = s.gradient.cosine().value();
       const bool bf16 = std::string(name) == "bf16" || i + 1 == all.size();
       const double lost = std::sqrt(
@@ -158,7 +157,7 @@ TEST_CASE("frozen weights have operands of x and w to observe, and no gradient")
     CHECK(all[i].gradient.elements == 0);
     CHECK(of(all[i], tensor_role::x, operand_form::row).elements > 0);
     CHECK(of(all[i], tensor_role::x, operand_form::column).elements == 0);
-    CHECK(of(all[i], tensor_role::w, operand_form::row).elements == 0);  // its source is gone
+    CHECK(of(all[i], tensor_role::w, operand_form::row).elements == 0);  // its source was freed
     CHECK(of(all[i], tensor_role::dy, operand_form::row).elements > 0);
     CHECK(of(all[i], tensor_role::dy, operand_form::column).elements == 0);
   }
@@ -167,7 +166,7 @@ TEST_CASE("frozen weights have operands of x and w to observe, and no gradient")
 
 namespace {
 
-/// With adapters whose B has begun to train, so that A has a gradient as well.
+/// With adapters whose B is nonzero, so that A has a gradient too.
 std::unique_ptr<session_case> adapted(const nn::recipe& r, bool observed, const std::vector<std::string>& targets,
                                       llama::recompute_part recompute = llama::recompute_part::none) {
   auto c = std::make_unique<session_case>(small_config(false), r, 2, 32, 1, 3, [&](llama::session_options& o) {
@@ -209,13 +208,13 @@ TEST_CASE("adapters: gradients of A and B against the FP32 GEMM, and no bit move
           }
           CHECK(squares > 0);
           CHECK(s.squares == doctest::Approx(squares).epsilon(1e-9));
-          // Operands are BF16 of dy: half a unit of 2^-8 of each product, whatever the base's recipe is.
+          // Operands are BF16 of dy under any base recipe: half a unit of 2^-8 per product.
           if (std::string(name) == "fp32") {
             CHECK(s.error_squares == 0);
           } else {
             CHECK(s.relative_error().value() < 0x1p-8);
             CHECK(
-                (s.error_squares > 0 || p.kind == llama::parameter_kind::adapter_a));  // whose operands are BF16 anyway
+                (s.error_squares > 0 || p.kind == llama::parameter_kind::adapter_a));  // operands are BF16 in any case
           }
         }
         CHECK(llama::all_gradients(all).elements == m.parameters().trained_count());

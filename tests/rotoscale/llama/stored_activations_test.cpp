@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Saved activations: recomputation leaves the bits of a run without it, 8 bits leave those of the forward pass.
+// Saved activations: recomputation gives the bits of a run without it; 8-bit storage keeps the bits of the forward
+// pass.
 #include "rotoscale/llama/stored_activations.hpp"
 
 #include "rotoscale/nn/cpu/backend.hpp"
@@ -41,7 +42,7 @@ std::vector<float> trained(session_case& c, const batch& data) {
   return all;
 }
 
-/// Stochastic rounding and signs of each step: words drawn again must be the same ones.
+/// Stochastic rounding and per-step signs: recomputation must draw the same words.
 nn::recipe random_recipe() {
   nn::recipe r = preset("mxfp4_h16_step_signs");
   for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.rounding = g->right.rounding = rounding::stochastic;
@@ -125,7 +126,7 @@ std::vector<float> gradients_of(const nn::recipe& r, kept_format kept, std::vect
   config.initializer_range = 0.05;
   session_case c(config, r, 2, 32, 2, 3, [&](llama::session_options& o) { o.model.kept = kept; });
   const batch data(2, 32, 64, true);
-  // The same steps whatever is kept: without an update, so that FP8 has its scales.
+  // The same steps for any storage: without updates, so that FP8 has its scales.
   for (std::uint64_t step = 0; step < 3; ++step) c.step(data, step);
   losses = c.losses();
   return c.all();
@@ -151,7 +152,7 @@ difference difference_of(const std::vector<float>& reference, const std::vector<
 TEST_CASE("8-bit activations: the forward pass's bits, and gradients within the format's error") {
   struct recorded {
     nn::recipe recipe;
-    double error, cosine, plain, packed;  ///< as docs/reference/training.md has them
+    double error, cosine, plain, packed;  ///< as in docs/reference/training.md
   };
   std::vector<float> losses, packed_losses;
   const std::vector<float> exact = gradients_of(preset("fp32"), kept_format::as_computed, losses);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Triggers: when they measure and fire, the earliest step at which they can, and those that never can.
+// Triggers: when they measure and fire, their earliest possible step, and triggers that can never fire.
 #include "rotoscale/llama/trigger.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ nn::trigger plateau(int patience, double min_delta = 0.0) { return {nn::trigger_
 nn::trigger noise(int patience, double ratio, std::int64_t every) {
   return {nn::trigger_kind::gradient_noise, patience, 0.0, ratio, every};
 }
-/// Number of measurements until it fires; 0: it does not.
+/// Number of measurements until it fires; 0: never.
 int fires_after(const nn::trigger& t, const std::vector<double>& values) {
   llama::trigger_state s;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -64,7 +64,7 @@ TEST_CASE("gradient noise: so many ratios in a row below the line") {
   const std::vector<float> g = {3, 4}, reference = {3, 0}, none = {0, 0};
   CHECK(llama::gradient_to_noise(nn::compare(g, reference)) == 3.0 / 4.0);
   CHECK(std::isinf(llama::gradient_to_noise(nn::compare(g, g))));
-  CHECK(llama::gradient_to_noise(nn::compare(g, none)) == 0);  // nothing but noise
+  CHECK(llama::gradient_to_noise(nn::compare(g, none)) == 0);  // noise only
   CHECK(nn::compare(g, reference).cosine() == 3.0 / 5.0);
 }
 
@@ -170,13 +170,13 @@ TEST_CASE("a plateau is measured when the run is evaluated") {
   const auto fault_of = [&](const llama::measurement_times& evaluations) {
     return llama::find_trigger_fault(phases, {100, evaluations}).value_or("");
   };
-  CHECK(fault_of({98, 2}) == "");  // behind steps 49 and 98
+  CHECK(fault_of({98, 2}) == "");  // after steps 49 and 98
   CHECK(
-      fault_of({100, 2}) ==  // behind 50 and 100
+      fault_of({100, 2}) ==  // after 50 and 100
       "phases[1].trigger.patience: never fires, since 1 measurements, one every 100 sequences (2 a step), end at step "
       "100 and the phase before it ends at step 100");
-  CHECK(fault_of({66, 2, 0}) == "");  // behind 33, 66 and 99
-  CHECK(fault_of({66, 2, 1}) == "");  // behind 66 and 99
+  CHECK(fault_of({66, 2, 0}) == "");  // after 33, 66 and 99
+  CHECK(fault_of({66, 2, 1}) == "");  // after 66 and 99
   CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end behind the run and") !=
         std::string::npos);
 }

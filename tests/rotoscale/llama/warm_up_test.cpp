@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A synthetic warm-up leaves nothing behind: weights, moments, scales and their histories after steps are, by bytes,
-// those of a session that had none.
+// A synthetic warm-up has no effect: weights, moments, scales and histories after steps equal, by bytes, those of a
+// session without it.
 #include "rotoscale/llama/warm_up.hpp"
 
 #include "session_case.hpp"
@@ -17,10 +17,10 @@ namespace {
 
 bool is_frozen(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
 
-/// What of the model trains: everything, all but the linear layers, or LoRA's adapters alone.
+/// Trained parameters: all, all but the linear layers, or LoRA's adapters only.
 enum class base { trains, frozen, adapted };
 
-/// Everything that a checkpoint holds, and the losses of an evaluation.
+/// Contents of a checkpoint, and the losses of an evaluation.
 std::vector<std::vector<float>> run(const nn::recipe& r, base kind, int synthetic_steps) {
   const auto ops = nn::make_cpu_backend(2);
   llama::session_options o;
@@ -90,7 +90,7 @@ TEST_CASE("its steps are steps: other tokens each time, and an update") {
   std::vector<float> trained, initial;
   const auto load = [&](llama::session& into) {
     const auto table = [&] { return into.model().values(into.queue(), into.model().parameters().embedding()); };
-    trained = table();  // the second time: behind the steps
+    trained = table();  // the second time: after the steps
     into.initialize(3);
     initial = table();
   };
