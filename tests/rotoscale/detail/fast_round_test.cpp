@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto width = static_cast<std::uint32_t>(lane_count);
 
-/// How many of a register's numbers u, u + step, ... go wrong under any of the conversions.
+/// Number of a register's inputs u, u + step, ... that any conversion gets wrong.
 template <format F>
 int wrong_codes(std::uint32_t u, std::uint32_t step) {
   int wrong = 0;
@@ -108,7 +108,7 @@ TEST_CASE("stochastic: every sign, exponent and leading mantissa bits, words at 
       wrong += wrong_stochastic_anywhere(high << 16 | (word & 0xFFFF), 0x10000, word, 32);
     const int count = 1 + static_cast<int>(high / width % 32);
     wrong += wrong_stochastic_anywhere(high << 16 | 1, 0x10000, random.word(high), count);
-    // The fraction of E2M1 with mantissa bits m is m << 10: the word that just carries, and the one that just does not.
+    // E2M1's fraction with mantissa bits m is m << 10. The words are the least that carries and the one below it.
     const std::uint32_t fraction = (high & 0x3F) << 26;
     wrong += wrong_stochastic_anywhere(high << 16, 0, 0u - fraction, 32);
     wrong += wrong_stochastic_anywhere(high << 16, 0, 0u - fraction - 1, 32);

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The promise of the atomic writers: the final name never shows anything but a complete file or directory, and nothing
-// else stays behind. The order of system calls that makes this hold through a loss of power is traced in
-// tests/examples/mini_llama_kill.py.
+// The contract of the atomic writers: the final name only ever shows a complete file or directory, and nothing else
+// remains. tests/examples/mini_llama_kill.py traces the order of system calls that ensures this after a loss of power.
 
 #include "rotoscale/io/atomic_file.hpp"
 
@@ -182,7 +181,7 @@ TEST_CASE("make_directories makes all that is missing, and names what it cannot 
         file + ": cannot create the directory: exists and is no directory");
   CHECK(message_of([&] { io::make_directories(file + "/below"); }).find("cannot create the directory") !=
         std::string::npos);
-  // None of those above one that cannot be made stays.
+  // If one directory cannot be made, its new parents are removed.
   const std::string below = (dir / "e/f" / std::string(300, 'g')).string();
   CHECK(message_of([&] { io::make_directories(below); }) ==
         below + ": cannot create the directory: File name too long");

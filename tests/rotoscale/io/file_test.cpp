@@ -35,7 +35,7 @@ std::string sample_text(std::size_t size) {
   return text;
 }
 
-/// One gzip member. With `chunk` it is laid out as dictzip does: full flushes, and a header with an extra field.
+/// One gzip member. With `chunk` it has dictzip's layout: full flushes, and a header with an extra field.
 std::string gzip(std::string_view text, std::size_t chunk = 0) {
   z_stream stream{};
   REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Described structs to JSON and back: every member type, numbers to the bit, and the exact line for every mistake that
-// a configuration file can hold.
+// Described structs to JSON and back: every member type, exact numbers, and the message for every mistake in a
+// configuration file.
 
 #include "rotoscale/io/json.hpp"
 
@@ -251,7 +251,7 @@ TEST_CASE("parse errors are one line with line and column") {
   const std::string value_error = "syntax error while parsing value - ";
   CHECK(parse("{\n  \"a\": nul\n}") ==
         "a.json: line 2, column 11: " + value_error + "invalid literal; last read: '\"a\": nul<U+000A>'");
-  // What follows is nlohmann's: "unexpected end of input" until 3.11.2, "attempting to parse an empty input" since.
+  // The rest is nlohmann's: "unexpected end of input" until 3.11.2, "attempting to parse an empty input" since.
   CHECK(parse("").rfind("a.json: line 1, column 1: ", 0) == 0);
   CHECK(parse("").find("input") != std::string::npos);
   CHECK(parse("").find('\n') == std::string::npos);

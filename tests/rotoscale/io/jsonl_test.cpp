@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON lines through a killed run: what is lost is the unfinished line and nothing else.
+// JSON lines after a killed run: only the unfinished line is lost.
 
 #include "rotoscale/io/jsonl.hpp"
 
@@ -102,7 +102,7 @@ TEST_CASE("read_jsonl drops an unfinished last line, whatever is left of it") {
   const std::size_t first = whole.find('\n');
   for (std::size_t size = 0; size <= whole.size(); ++size) {
     put(path, whole.substr(0, size));
-    // A record without its newline is complete all the same.
+    // A record without its newline is complete.
     const std::size_t expected = size < first ? 0 : size < whole.size() - 1 ? 1 : 2;
     CHECK(io::read_jsonl(path).size() == expected);
   }

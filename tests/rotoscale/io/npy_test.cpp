@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// npy.hpp and npy_header.hpp: the writer's bytes, what files say, and a reader that meets every kind of bad file with a
-// message. tests/oracle/numpy_test.py compares with NumPy itself.
+// npy.hpp and npy_header.hpp: the writer's bytes, headers, and a reader that answers every kind of bad file with a
+// message. tests/oracle/numpy_test.py compares with NumPy.
 
 #include "rotoscale/io/npy.hpp"
 
@@ -34,7 +34,7 @@ std::vector<std::byte> some_bytes(std::size_t size) {
   return bytes;
 }
 
-/// A file with this header as it is, without padding.
+/// A file with this exact header, without padding.
 std::string file_of(std::string_view header, std::string_view data = "", int version = 1) {
   std::string bytes = "\x93NUMPY";
   bytes += static_cast<char>(version);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors writer's bytes, and a reader that meets every kind of bad file with a message, never with a crash.
+// The safetensors writer's bytes, and a reader that answers every kind of bad file with a message.
 
 #include "rotoscale/io/safetensors.hpp"
 
@@ -63,7 +63,7 @@ safetensors_writer sample() {
   return writer;
 }
 
-/// Whatever was accepted must hang together: the ranges tile the data and can be read.
+/// An accepted file must be consistent: the ranges tile the data and can be read.
 void check_consistent(const safetensors_file& file, std::size_t file_size) {
   std::uint64_t covered = 0;
   std::size_t sum = 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of io share: a directory that goes away, and the message of an error.
+// Shared by the tests of io: a temporary directory, and the message of an error.
 #pragma once
 
 #include <unistd.h>
@@ -36,7 +36,7 @@ class scratch_directory {
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
-  /// How many entries there are, hidden ones included.
+  /// Number of entries, including hidden ones.
   std::ptrdiff_t entries() const {
     return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Text from files and directories, and the message for each way in which there is none.
+// Text from files and directories, and the message for each failure.
 
 #include "rotoscale/io/text.hpp"
 
@@ -58,7 +58,7 @@ TEST_CASE("read_text joins the files of a directory in the order of their paths"
   CHECK(io::read_text(dir.path()) == joined);
   CHECK(io::read_text(dir.path().string() + "/") == joined);
   fs::rename(dir / "sub", dir / ".sub");
-  CHECK(io::read_text(dir / ".sub") == "fourth\nfifth\nsecond");  // asked for by name: not hidden
+  CHECK(io::read_text(dir / ".sub") == "fourth\nfifth\nsecond");  // named explicitly, so not hidden
   CHECK(io::read_text(dir.path()) == "first\nsecond\nthird\n");
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("read_text names the bad file in a directory") {
   fs::create_symlink("nowhere", dir / "dangling");
   CHECK(failure(dir.path()) == (dir / "dangling").string() + ": cannot open: No such file or directory");
   fs::remove(dir / "dangling");
-  if (::geteuid() == 0) return;  // nothing is unreadable to root
+  if (::geteuid() == 0) return;  // root can read everything
   fs::permissions(dir / "a.txt", fs::perms::none);
   CHECK(failure(dir.path()) == (dir / "a.txt").string() + ": cannot open: Permission denied");
 }
@@ -115,7 +115,7 @@ TEST_CASE("binary files are refused as text and taken as bytes") {
                                         "--text-format bytes takes it as it is");
   put(dir / "terminal", "\a\b\t\n\v\f\r\x1a\x1b[1m\xEF\xBB\xBF\xC2\x85");
   CHECK(failure(dir / "terminal") == "(no error)");
-  // Only a beginning is looked at, and a character across its end is whole.
+  // Only the start of a file is checked. A character across its end is complete.
   const std::string most((std::size_t{1} << 20) - 1, 'x');
   put(dir / "long", most + "\xC3\xA9\xE9");
   CHECK(failure(dir / "long") == "(no error)");

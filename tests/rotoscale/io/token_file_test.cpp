@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// llm.c's token files: the bytes that its script writes, both ways, and every way in which a file is none.
+// llm.c's token files: the bytes of its script, in both directions, and every kind of invalid file.
 #include "rotoscale/io/token_file.hpp"
 
 #include <doctest/doctest.h>
@@ -98,7 +98,7 @@ TEST_CASE("what is no token file says why") {
   CHECK(failure(file_of(20240522, 1, 0, "")) == neither);  // llm.c's evaluation files
   CHECK(failure(words({20240520, 1, 0}, 4)) == "t.bin: 12 bytes are too few for the header's 1024");
   CHECK(failure(file_of(20240520, 2, 0, "")) == "t.bin: version 2 of a GPT-2 token file, only 1 is known");
-  // llm.c's 3 is a version of its model files; its tokens have 1 and 7.
+  // Version 3 is of llm.c's model files; its token files have 1 and 7.
   CHECK(failure(file_of(20240520, 3, 0, "")) == "t.bin: version 3 of a GPT-2 token file, only 1 is known");
   CHECK(failure(file_of(20240801, 3, 0, "")) == "t.bin: version 3 of a Llama 3 token file, only 7 is known");
   CHECK(failure(file_of(20240801, 1, 0, "")) == "t.bin: version 1 of a Llama 3 token file, only 7 is known");

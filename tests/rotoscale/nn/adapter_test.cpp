@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Adapters beside a linear layer leave, by bytes, what docs/reference/layers.md says: written here as chains of FMA over
-// numbers that encode() rounds to BF16, on top of what the layer gives without them.
+// Adapters of a linear layer follow docs/reference/layers.md, by bytes. The expected results are FMA chains over
+// numbers rounded to BF16 by encode(), added to the layer's result without adapters.
 #include "rotoscale/nn/adapter.hpp"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace nn = rotoscale::nn;
 namespace {
 
 constexpr index_t tokens = 64, in = 96, out = 160, rank = 5, layer_number = 3;
-/// Two adapters, of the layer's first part and of its third: rows 64 to 95 have none.
+/// Two adapters, on the layer's first and third part. Rows 64 to 95 have none.
 struct adapter_rows {
   int part;
   index_t first_row, rows;
@@ -59,7 +59,7 @@ numbers columns(const numbers& x, index_t width, index_t first, index_t count) {
   }
   return part;
 }
-/// a[m, k] · b[n, k]ᵀ, one FP32 fused multiply-add a product.
+/// a (m, k) · b (n, k)ᵀ, one FP32 FMA per product.
 numbers chains(const numbers& a, const numbers& b, index_t k) {
   const index_t m = static_cast<index_t>(a.size()) / k, n = static_cast<index_t>(b.size()) / k;
   numbers c;
@@ -73,7 +73,7 @@ numbers chains(const numbers& a, const numbers& b, index_t k) {
     }
   return c;
 }
-/// Which elements of x stay in front of a part's adapter, or all.
+/// True if element i of x is kept by the dropout of a part's adapter. Always true without training.
 bool kept(std::size_t i, bool training, std::uint64_t micro_batch, int part) {
   const random_stream words{seed, std::uint64_t{6} << 56 | static_cast<std::uint64_t>(part) << 54 |
                                       std::uint64_t{layer_number} << 40 | (step * 4096 + micro_batch)};
@@ -85,7 +85,7 @@ struct results {
   std::vector<numbers> a, b;
 };
 
-/// The layer with or without adapters; gradients are added to ones.
+/// Runs the layer with or without adapters. Gradients are added to ones.
 results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn::dtype stored, bool training,
             const std::vector<numbers>& a, const std::vector<numbers>& b, std::uint32_t micro_batch) {
   const nn::queue q{};

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// For tests of backends: memory of a backend that is written and read from the host, and operands in it.
+// For backend tests: backend memory with host access, and operands in it.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace rotoscale::testing {
 
-/// n elements of a backend's memory.
+/// n elements of backend memory.
 template <class T>
 class device_array {
  public:
@@ -47,7 +47,7 @@ class device_array {
   T* memory_;
 };
 
-/// The default queue's workspace for operations of such extents.
+/// The default queue's workspace for the given extents.
 class queue_workspace {
  public:
   queue_workspace(nn::backend& ops, const nn::workspace_request& most)
@@ -59,7 +59,7 @@ class queue_workspace {
   device_array<std::byte> memory_;
 };
 
-/// Operands in memory of their own.
+/// Operands with their memory.
 struct made_operands {
   device_array<std::byte> memory;
   std::unique_ptr<nn::operand_set> set;

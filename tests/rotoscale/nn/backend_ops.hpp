@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of a backend as cases that any backend can run: inputs from a seed, results as bytes. A backend is
-// right when its bytes are those of the CPU's, and a coarse operation when it leaves the bytes of its composition.
+// Every backend operation as cases for any backend: inputs from a seed, results as bytes. A backend must give the CPU's
+// bytes, and a fused operation those of its composition.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace rotoscale::testing {
 
-/// Memory of one case, and the bytes that it leaves.
+/// Memory of one case, and its result bytes.
 class op_scene {
  public:
   explicit op_scene(nn::backend& ops)
@@ -32,9 +32,9 @@ class op_scene {
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};
 
-  /// A width that means any bits at all in every 97th number: NaN, Inf, zeros of both signs, subnormal, huge.
+  /// Width for special numbers: every 97th has arbitrary bits (NaN, Inf, zeros of both signs, subnormal, huge).
   static constexpr int special = -1;
-  /// Numbers of many magnitudes, some zero; `width` 0: ordinary ones in (-1, 1).
+  /// Numbers of many magnitudes, some zero. `width` 0: numbers in (-1, 1).
   static float number(std::uint64_t i, std::uint64_t seed, int width) {
     return number_of(random_stream{seed, 1}.word(i), width);
   }
@@ -46,12 +46,12 @@ class op_scene {
     }
     if (width != 0 && word % 97 == 0) return 0.0f;
     const float x = (static_cast<float>(word >> 8) - 0x1p23f) * 0x1p-23f;
-    // A product with a power of two: std::ldexp would be a quarter of the tests' time.
+    // A product with a power of two, because std::ldexp takes a quarter of the tests' time.
     return width == 0 ? x : x * pow2_fp32(static_cast<int>(word & 0xFF) % (2 * width + 1) - width);
   }
   nn::tensor_view tensor(nn::dtype type, index_t rows, index_t cols, std::uint64_t seed, int width = 0) {
     std::vector<float> x(static_cast<std::size_t>(rows * cols));
-    for (std::size_t i = 0; i < x.size(); i += 4) {  // a block is four words
+    for (std::size_t i = 0; i < x.size(); i += 4) {  // a Philox block has four words
       const philox_block words = random_stream{seed, 1}.block(i / 4);
       for (std::size_t j = i; j < std::min(i + 4, x.size()); ++j) x[j] = number_of(words.word[j - i], width);
     }
@@ -84,7 +84,7 @@ class op_scene {
     made_.emplace_back(*ops_, r, source);
     return made_.back().set.get();
   }
-  /// Bytes of the last operands but `back`, to be copied to those of an equal request behind it.
+  /// Bytes of the operands made `back` before the last, to copy to operands of an equal request.
   const device_array<std::byte>& bytes_of(std::size_t back) const { return made_[made_.size() - 1 - back].memory; }
   template <class T>
   T* keep(const std::vector<T>& values) {
@@ -94,7 +94,7 @@ class op_scene {
     return reinterpret_cast<T*>(memory_.back().data());
   }
 
-  /// n results; which NaN one is, is no part of a contract.
+  /// Records n results, with NaN made canonical.
   template <class T>
   void result(const T* data, index_t n) {
     std::vector<T> host(static_cast<std::size_t>(n));
@@ -117,7 +117,7 @@ class op_scene {
     if (x.is_nan()) x = bf16::from_bits(0x7FC0);
   }
   static void canonical_nan_of(std::byte&) {}
-  static void canonical_nan_of(nn::operand_statistics&) {}  // what is not finite is in no sum
+  static void canonical_nan_of(nn::operand_statistics&) {}  // sums exclude NaN and Inf
   static void canonical_nan_of(nn::comparison_statistics&) {}
   static void canonical_nan_of(nn::step_state& s) {
     for (double* const x : {&s.loss_sum, &s.squares, &s.gradient_norm}) canonical_nan_of(*x);
@@ -131,8 +131,8 @@ class op_scene {
   std::vector<std::byte> bytes_;
 };
 
-/// `prepare` sets a scene up and returns the operation, to be run once or many times; with `composed` the coarse
-/// operation's composition. `collect` takes its results.
+/// `prepare` sets up a scene and returns the operation, which may run several times. `composed`: the composition of a
+/// fused operation. `collect` takes the results.
 struct op_case {
   std::string name;
   bool coarse = false;
@@ -140,14 +140,14 @@ struct op_case {
     std::function<void()> run, collect;
   };
   std::function<prepared(op_scene&, bool composed)> prepare;
-  /// Does the backend agree to the case's contract? Empty: every backend must.
+  /// True if the backend supports the case's contract. Empty: every backend must.
   std::function<bool(const nn::backend&)> agreed = {};
   bool quantizes_nan = false;  ///< what arithmetic left
 
   bool runs_on(const nn::backend& ops) const { return !agreed || agreed(ops); }
 };
 
-/// The bytes that a case leaves on a backend.
+/// Returns a case's result bytes on a backend.
 inline std::vector<std::byte> bytes_of(const op_case& c, nn::backend& ops, bool composed = false) {
   op_scene scene(ops);
   const op_case::prepared p = c.prepare(scene, composed);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// All cases of a backend's operations, which the CPU's test and the devices' run, with those of step state, delayed
-// scaling and bytes.
+// All cases of backend operations, for the tests of the CPU and of devices. Also cases of step state, delayed scaling
+// and bytes.
 #pragma once
 
 #include <limits>
@@ -10,7 +10,7 @@
 
 namespace rotoscale::testing {
 
-/// Tensors whose scales grow, overflow or stay as they are: maxima that are 0, subnormal, huge, Inf.
+/// Tensors whose scales grow, overflow or stay: maxima of 0, subnormal, huge, Inf.
 inline op_case::prepared update_scales_case(op_scene& c, const nn::delayed_scaling& rule) {
   const std::vector<float> amax = {
       0.0f, 1.0f, 0.37f, 448.0f, 0x1p-149f, 0x1.8p-126f, 0x1.fffffep+127f, std::numeric_limits<float>::infinity()};
@@ -34,7 +34,7 @@ inline op_case::prepared update_scales_case(op_scene& c, const nn::delayed_scali
           }};
 }
 
-/// A step's begin over valid and masked targets, after another step has left its sums.
+/// begin_step over valid and masked targets, after a step that left its sums.
 inline op_case::prepared begin_step_case(op_scene& c, index_t targets, bool all_masked) {
   std::vector<std::int32_t> t(static_cast<std::size_t>(targets), nn::ignored_target);
   for (std::size_t i = 0; i < t.size() && !all_masked; ++i) {
@@ -61,7 +61,7 @@ inline op_case::prepared begin_step_case(op_scene& c, index_t targets, bool all_
           [=, &c] { c.result(state, 1); }};
 }
 
-/// Bytes at odd places; in a graph, what it holds is done at each launch.
+/// Bytes at odd addresses. A graph repeats its copies at each launch.
 inline op_case::prepared bytes_case(op_scene& c, bool captured) {
   constexpr index_t n = 10007;
   float *const from = c.floats(n, 1), *const to = c.floats(n, 2);
@@ -120,14 +120,14 @@ inline std::vector<op_case> all_cases() {
   return all;
 }
 
-/// What a layer makes as operands must be its composition's byte by byte.
+/// A layer's operands must equal their composition's, byte by byte.
 inline std::vector<op_case> coarse_and_raw_cases() {
   std::vector<op_case> all = all_cases();
   for (op_case& c : layer_operands_cases(true)) all.push_back(std::move(c));
   return all;
 }
 
-/// Of an operation on a queue, what stands in the names of its cases; every operation of nn::backend has a row.
+/// For a queue operation: text in the names of its cases. Every operation of nn::backend has a row.
 struct operation_cases {
   const char *operation, *name;
 };

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cases of operands, GEMMs, delayed scaling, and of the coarse operations. What an operand looks like is a backend's
-// own affair: its bits show in products.
+// Cases of operands, GEMMs, delayed scaling and fused operations. The layout of operands is the backend's, so their
+// bits are tested through products.
 #pragma once
 
 #include "backend_ops_rows.hpp"
 
 namespace rotoscale::testing {
 
-/// A tensor as an operand along rows and one along columns, each multiplied with a row operand of another tensor.
+/// A tensor as a row operand and as a column operand, each multiplied with a row operand of another tensor.
 struct gemm_shape {
   index_t m, n, k;
 };
@@ -26,13 +26,13 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
     if (column) r.column = how;
     return r;
   };
-  // x [m, k] in both forms, w [n, k] and v [n, m] along rows.
+  // x (m, k) in both forms, w (n, k) and v (n, m) along rows.
   const auto x = c.tensor(source, s.m, s.k, 1, 4), w = c.tensor(source, s.n, s.k, 2, 4),
              v = c.tensor(source, s.n, s.m, 3, 4);
   nn::operand_set* const sets[] = {
       c.operands(request(s.m, s.k, true, true), x), c.operands(request(s.n, s.k, true, false), w),
       c.operands(request(s.n, s.m, true, false), v), c.operands(request(s.m, s.k, true, true), x)};
-  // x's operands are multiplied where their bytes were copied to.
+  // x's operands are copied, and the copies multiplied.
   std::byte *const made = c.bytes_of(3).data(), *const copied = c.bytes_of(0).data();
   const auto bytes = static_cast<std::size_t>(c.bytes_of(0).size());
   const auto by_rows = c.tensor(stored, s.m, s.n, 4), by_columns = c.tensor(stored, s.k, s.n, 5);
@@ -58,7 +58,7 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
           }};
 }
 
-/// An operand's values, and what it lost, in both forms.
+/// An operand's values and error statistics, in both forms.
 inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
                                       nn::dtype source) {
   const auto x = c.tensor(source, rows, cols, 1, 9);
@@ -81,7 +81,7 @@ inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how
             c.result(lost, 2);
           }};
 }
-/// A column form that is `dequantized` of the row form, as BF16 and in a product.
+/// A column form dequantized from the row form, as BF16 and in a product.
 inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
                                           nn::dtype source, bool apart) {
   const auto x = c.tensor(source, rows, cols, 1, 9), w = c.tensor(nn::dtype::fp32, 24, rows, 2, 4);
@@ -187,7 +187,7 @@ inline std::vector<op_case> gemm_cases() {
   const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
                        const nn::rotation_recipe& rotation = {}, const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
-      for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, added to
+      for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, accumulated
         nn::operand_recipe how{f};
         if (f == numbers::nvfp4) how.policy = policies::nvidia;
         how.rounding = r;
@@ -232,7 +232,7 @@ inline std::vector<op_case> gemm_cases() {
                                "single-accumulator@cdna3-mfma-fp16-f32"}) {
     add(numbers::bf16, contract, {40, 72, 264});
   }
-  // Blocks that are expanded for a BF16 unit.
+  // Blocks expanded for a BF16 unit.
   for (const char* contract : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942:split_k=2"}) {
     add(numbers::mxfp8_e4m3, contract, {64, 72, 288});
     add(numbers::mxfp8_e5m2, contract, {64, 72, 288});
@@ -245,7 +245,7 @@ inline std::vector<op_case> gemm_cases() {
   return all;
 }
 
-/// How a layer's result is quantized where it is made.
+/// Quantization of a layer's result in the same kernel.
 struct layer_operands {
   const char* name;
   nn::operand_recipe row, column;
@@ -289,7 +289,7 @@ inline const char* name_of(made_by by) {
   return by == made_by::norm ? "residual_norm" : by == made_by::swiglu ? "swiglu" : "swiglu_backward";
 }
 
-/// A layer's result as operands: their values, and with `raw` all of their bytes, which no two backends have in common.
+/// A layer's result as operands: their values, and with `raw` all bytes, which differ between backends.
 inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype type, const layer_operands& m, bool raw,
                                              bool composed) {
   const bool backward = by == made_by::swiglu_gradient;
@@ -353,7 +353,7 @@ inline std::vector<op_case> layer_operands_cases(bool raw) {
   for (const nn::dtype type : storages) {
     for (const made_by by : {made_by::norm, made_by::swiglu, made_by::swiglu_gradient}) {
       for (const layer_operands& m : layer_operands_cases()) {
-        // No contract says which NaN a product leaves, so none says what is quantized of it.
+        // No contract defines the NaN of a product, nor its quantized code.
         if (!raw && m.width == op_scene::special) continue;
         all.push_back({std::string(name_of(by)) + " to " + m.name + " " + std::string(to_string(type)),
                        true,
@@ -413,7 +413,7 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
           }};
 }
 
-/// Gradients of logits as operands: their values, and the FP32 ones where they are kept.
+/// Gradients of logits as operands: their values, and FP32 gradients if kept.
 inline op_case::prepared loss_operands_case(op_scene& c, index_t vocabulary, nn::operand_format format, bool keeps,
                                             bool column, bool composed) {
   constexpr index_t tokens = 37;

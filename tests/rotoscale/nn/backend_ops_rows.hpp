@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Cases of the operations on rows, tokens and arenas: whole and ragged extents, single rows and columns, magnitudes
-// from subnormal squares to sums that overflow.
+// Cases of operations on rows, tokens and arenas: whole and ragged extents, single rows and columns, magnitudes from
+// subnormal squares to sums that overflow.
 #pragma once
 
 #include "backend_ops.hpp"
@@ -18,7 +18,7 @@ inline constexpr row_shape row_shapes[] = {{1, 1, 0},    {3, 7, 0},     {64, 32,
                                            {3, 2056, 0}, {66, 4104, 3}, {2, 60000, 0}};
 inline constexpr nn::dtype storages[] = {nn::dtype::fp32, nn::dtype::bf16};
 
-/// A width divided, special ones left.
+/// Divides a width; the special width stays.
 constexpr int part_of(int width, int divisor) { return width == op_scene::special ? width : width / divisor; }
 
 inline std::string shape_name(const std::string& op, const row_shape& s, nn::dtype type) {
@@ -74,7 +74,7 @@ inline op_case::prepared add_case(op_scene& c, const row_shape& s, nn::dtype typ
   return {[=, &c] { c.ops().add(c.queue, x, y, sum); }, [=, &c] { c.result(sum); }};
 }
 
-/// Every pair of storages: an adapter's input is BF16 beside a model in FP32.
+/// Every pair of storages: an adapter's input is BF16 in an FP32 model.
 inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype from, nn::dtype to, double probability,
                                       bool accumulate) {
   const auto x = c.tensor(from, s.rows, s.cols, 1, s.width), y = c.tensor(to, s.rows, s.cols, 2, s.width);
@@ -110,7 +110,7 @@ inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradien
             c.ops().sum_losses(c.queue, loss, s.rows, state);
           },
           [=, &c] {
-            if (gradients) c.result(logits);  // else they are used up
+            if (gradients) c.result(logits);  // otherwise overwritten
             c.result(loss, s.rows);
             c.result(state, 1);
           }};
@@ -120,8 +120,8 @@ struct head_shape {
   index_t batch, seq, heads, kv_heads, dim;
   int width = 0;               ///< of magnitudes
   const char* unit = nullptr;  ///< the tiled contract's; null: FP32 chains
-  index_t document = 0;        ///< about so many tokens long; 0: a sequence is one
-  index_t past = 0;            ///< tokens in front of the first query; with them no backward pass
+  index_t document = 0;        ///< mean document length in tokens; 0: each sequence is one
+  index_t past = 0;            ///< cached tokens before the first query; with them no backward pass
   nn::attention_exp2 exp2 = nn::attention_exp2::deg3;
 };
 inline constexpr const char *hopper = "hopper-mma-fp16-f32", *cdna3 = "cdna3-mfma-fp16-f32";
@@ -149,7 +149,7 @@ inline constexpr head_shape head_shapes[] = {
     {2, 70, 2, 1, 128, 0, hopper, 40, 0, nn::attention_exp2::ex2_approx},
 };
 
-/// Where documents of 1 to 2 * `about` tokens begin, by token of [batch, seq].
+/// Starts of documents of 1 to 2 * `about` tokens, by token of (batch, seq).
 inline std::vector<std::int32_t> document_starts(index_t batch, index_t seq, index_t about, std::uint64_t seed) {
   std::vector<std::int32_t> starts;
   for (index_t b = 0; b < batch; ++b) {
@@ -187,7 +187,7 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
                           last(part(o, 0, s.heads)),
                           lse,
                           {}};
-  // Of the second of two micro-batches.
+  // Of the second of two microbatches.
   if (s.document != 0) t.starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
   const auto contract = c.ops().contract(contract_of(s), s.dim);
   nn::step_state* state = c.state();
@@ -258,8 +258,8 @@ inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
 inline std::vector<op_case> row_cases() {
   std::vector<op_case> all;
   add_row_cases(all, "rmsnorm", rmsnorm_case);
-  // As many rows as a device's block takes at once by their width; more chains of a gain's gradient than it adds at
-  // once.
+  // Row counts around the rows per block of a device for each width, and more chains of a gain's gradient than are
+  // added at once.
   for (const row_shape& s : {row_shape{130, 768, 3}, {67, 1024, 0}, {66, 2048, 0}, {65, 4096, 0}, {32900, 8, 0}}) {
     for (const nn::dtype type : storages) {
       all.push_back(
@@ -268,8 +268,8 @@ inline std::vector<op_case> row_cases() {
   }
   add_row_cases(all, "swiglu", swiglu_case);
   add_row_cases(all, "add", add_case);
-  // Several of the ranges that a device orders tokens by, and more tokens than it takes at once; so few ids that each
-  // has more of them than a device's thread, or stages, take; as many of one id as a thread takes, and one more.
+  // More ids than a device's sorting range and more tokens than its batch. Few ids with runs longer than a thread or
+  // the stages take. Runs of the longest short length, and one more.
   for (const row_shape& s : {row_shape{700, 72, 3}, {450, 128, 0}, {2300, 13, 0}, {64, 24, 0}, {65, 24, 0}}) {
     for (const index_t vocabulary : {1, 3, 200}) {
       for (const nn::dtype type : storages) {
@@ -283,7 +283,7 @@ inline std::vector<op_case> row_cases() {
         all, "embedding of " + std::to_string(vocabulary),
         [=](op_scene& c, const row_shape& s, nn::dtype type) { return embedding_case(c, s, type, vocabulary); });
   }
-  // Chunks of 4096 logits: two, some, more than a segment has lanes, more than a device's blocks wait for at once.
+  // Chunks of 4096 logits: two, some, more than a subgroup has lanes, more than blocks wait for at once.
   std::vector<row_shape> losses(std::begin(row_shapes), std::end(row_shapes));
   losses.insert(losses.end(), {{5, 8200, op_scene::special}, {6, 50304, 3}, {3, 135170, 60}, {2, 266304, 0}});
   for (const row_shape& s : losses) {
@@ -305,7 +305,7 @@ inline std::vector<op_case> row_cases() {
       }
     }
   }
-  for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, as the last one may: no update
+  for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, the last one may: no update
     all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), true,
                    [=](op_scene& c, bool composed) { return optimizer_case(c, width, composed); }});
   }
@@ -362,7 +362,7 @@ inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype t
           [=, &c] { c.result(qkv); }};
 }
 
-/// Coarse operations on rows that quantize nothing.
+/// Fused operations on rows without quantization.
 inline std::vector<op_case> coarse_row_cases() {
   std::vector<op_case> all;
   for (const nn::dtype type : storages) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of every backend of this build against the CPU's on one thread, by bytes, and coarse operations
+// Every operation of every backend of this build against the CPU's on one thread, by bytes, and fused operations
 // against their compositions.
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// The backends to be tested; a device's joins here.
+/// The tested backends. A device's backend is added here.
 std::vector<std::unique_ptr<nn::backend>> tested_backends() {
   std::vector<std::unique_ptr<nn::backend>> all;
   all.push_back(nn::make_cpu_backend(3));
@@ -38,7 +38,7 @@ TEST_CASE("every operation of the interface has a case") {
   const auto root = std::filesystem::path(golden).parent_path().parent_path();
   std::ifstream file(root / "include/rotoscale/nn/backend.hpp");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // Waiting, workspace and order of queues are no operations: `void name(queue q, ...)`, and a graph's capture, are.
+  // Operations are `void name(queue q, ...)` and the capture of a graph. Waiting, workspace and queue order are not.
   const std::regex operation(R"(virtual (?:void|std::unique_ptr<graph>) (\w+)\(queue q,)");
   std::set<std::string> declared, listed;
   for (std::sregex_iterator i(text.begin(), text.end(), operation), end; i != end; ++i) declared.insert((*i)[1]);

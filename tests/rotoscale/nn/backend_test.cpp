@@ -36,7 +36,7 @@ TEST_CASE("a fault shows at the next wait, with the operation's name, and the qu
   table.set(std::vector<float>(8, 1.0f));
   const auto t = nn::dense_tensor(table.data(), nn::dtype::fp32, {4, 2});
   const auto out = nn::dense_tensor(y.data(), nn::dtype::fp32, {3, 2});
-  ops->embedding_forward(q, {tokens.data(), 3}, t, out, state.data());  // throws nothing yet
+  ops->embedding_forward(q, {tokens.data(), 3}, t, out, state.data());  // does not throw yet
   ops->copy(q, y.data(), table.data(), 8);
   CHECK(y.get() == std::vector<float>(6, 0.0f));
   for (int i = 0; i < 2; ++i) {
@@ -48,7 +48,7 @@ TEST_CASE("a fault shows at the next wait, with the operation's name, and the qu
       CHECK(std::string(e.what()) == "embedding_forward: number 4 at 1 is outside a vocabulary of 4");
     }
   }
-  ops->synchronize(other);  // not its fault
+  ops->synchronize(other);  // the fault is of another queue
   const nn::event failed = ops->record(q);
   ops->order(other, failed);
   CHECK_THROWS_AS(ops->synchronize(other), nn::backend_error);
@@ -119,7 +119,7 @@ TEST_CASE("step state: valid targets are counted, sums start anew, micro-batches
   CHECK(s.mean_loss() == 3.5 / 3);
   CHECK(s.micro_batch == 2);
   CHECK(s.global_micro_batch() == 9);
-  // Nothing but masked targets: no gradient, and no division by zero.
+  // Only masked targets: no gradient, and no division by zero.
   const device_array<std::int32_t> masked(*ops, std::vector<std::int32_t>(4, nn::ignored_target));
   ops->begin_step({}, masked.data(), 4, state.data());
   ops->set_gradient_scale({}, state.data());

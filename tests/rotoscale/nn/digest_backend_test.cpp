@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A quantizer that writes something wrong is named by the first digest that differs, not the operations that read it.
+// The first digest that differs names the faulty quantizer, not the operations that read its result.
 #include "rotoscale/nn/digest_backend.hpp"
 
 #include <cstring>
@@ -18,10 +18,10 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Which byte of an operand is wrong.
+/// Faulty part of an operand.
 enum class part { none, codes, scales, factor };
 
-/// Flips a bit of what it quantizes a tensor's last form to.
+/// Flips a bit of the last form of a quantized tensor.
 struct faulty_backend final : nn::cpu_backend {
   faulty_backend(nn::tensor_role role, part p) : cpu_backend(2), wrong_role(role), wrong_part(p) {}
   void quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
@@ -30,7 +30,7 @@ struct faulty_backend final : nn::cpu_backend {
     if (to.set == nullptr || to.set->request().tensor != wrong_role || !to.set->request().row) return;
     if (nn::is_source(*to.set->request().row, to.set->request().source)) return;
     const gemm_operand& o = described({to.set, nn::operand_form::row});
-    // In a last row of codes or scales, whose bytes a digest must not leave out.
+    // In the last row of codes or scales, which a digest must include.
     if (wrong_part == part::codes) flip(o.codes + (o.rows - 1) * o.code_stride + o.row_bytes() - 1);
     if (wrong_part == part::scales && o.block != 0)
       flip(o.scales + (o.rows / o.block_rows - 1) * o.scale_stride + o.k / o.block - 1);
@@ -77,7 +77,7 @@ TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of ea
                      {"fp8_amd", {"fp8_e4m3", "fp8_e4m3", "fp8_e5m2"}, {part::codes, part::factor}},
                      {"nvfp4", {"nvfp4", "nvfp4", "nvfp4"}, {part::codes, part::scales, part::factor}},
                      {"bf16", {"bf16", "bf16", "bf16"}, {part::codes}}};
-  // The first quantized tensor of a step in each role: the query, key and value projection's x and w, the head's dy.
+  // First quantized tensor of a step in each role: x and w of the query, key and value projection, dy of the head.
   const char* const names[] = {"quantize x by rows ", "quantize w by rows ", "quantize dy by rows "};
   for (const auto& c : cases) {
     nn::cpu_backend good(1);
@@ -95,7 +95,7 @@ TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of ea
         CAPTURE(static_cast<int>(wrong));
         faulty_backend bad(role, wrong);
         const std::string named = first_difference(want, digests_of(bad, preset(c.recipe)));
-        // The head's gradient is BF16 under every recipe, and has neither scales nor a factor.
+        // The head's gradient is always BF16, without scales or factor.
         const bool of_head = role == nn::tensor_role::dy && wrong == part::codes;
         const std::string format = of_head ? "bf16" : c.formats[static_cast<int>(role)];
         CHECK(named.starts_with(names[static_cast<int>(role)] + format + " "));
@@ -119,7 +119,7 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
     void swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h, const nn::quantize_target& to,
                          const nn::step_state* state) override {
       cpu_backend::swiglu_quantize(q, gate_up, h, to, state);
-      if (!to.keeps_source) fill(h);  // as a fused kernel leaves it: nobody may take a digest of it
+      if (!to.keeps_source) fill(h);  // as after a fused kernel: no digest may read it
       if (wrong == coarse::swiglu) flip(to);
     }
     void swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The linear layer's three GEMMs equal, by bytes, a composition written here from quantize_ref, encode and gemm_ref,
-// each operand along the contraction axis of its GEMM; gradients against central differences; delayed scaling over
-// steps; frozen layers.
+// The linear layer's three GEMMs equal, by bytes, a composition of quantize_ref, encode and gemm_ref, with each operand
+// along the contraction axis of its GEMM. Also gradients against central differences, delayed scaling over steps,
+// frozen layers.
 #include "rotoscale/nn/linear.hpp"
 
 #include "backend_memory.hpp"
@@ -32,7 +32,7 @@ std::uint64_t stream(std::uint64_t purpose, int gemm, int right, std::uint64_t a
          static_cast<std::uint64_t>(layer_number) << 32 | at;
 }
 
-/// An operand of GEMM number `gemm` (0 fprop, 1 dgrad, 2 wgrad) made with the reference routines.
+/// Operand of GEMM `gemm` (0 fprop, 1 dgrad, 2 wgrad), made with the reference routines.
 struct reference_operand {
   std::vector<std::uint8_t> codes, scales;
   float factor;
@@ -61,7 +61,7 @@ struct reference_operand {
       how.rule = r.rule;
       how.rounding = r.rounding;
       how.policy = r.policy;
-      // Weights are quantized once for all micro-batches of a step.
+      // Weights are quantized once for all microbatches of a step.
       how.random = {seed, stream(1, gemm, right, step << 8 | (gemm != 2 && right == 1 ? 0 : micro_batch))};
       if (r.rotation.points != 0) {
         how.rotation.points = r.rotation.points;
@@ -93,7 +93,7 @@ struct reference_operand {
   }
   reference_operand(const reference_operand&) = delete;
 
-  /// dgrad's w or wgrad's x as BF16 of what `forward` holds, without its rotation; it has its rows the other way.
+  /// dgrad's w or wgrad's x: `forward` dequantized to BF16 without its rotation, and transposed.
   explicit reference_operand(const reference_operand& forward, bool) : factor(1.0f) {
     const gemm_operand& from = forward.described;
     gemm_operand& o = described;
@@ -133,8 +133,7 @@ struct reference_operand {
   }
 };
 
-/// A linear layer, its tensors, and everything that a pass needs.
-/// What the GEMM's unit multiplies: the operand, or its numbers as BF16.
+/// Returns the operand that the GEMM's unit multiplies: the operand itself, or its numbers as BF16.
 gemm_operand multiplied(const gemm_operand& o, const std::string& contract, std::vector<bf16>& numbers) {
   if (!contract.starts_with("mx-bf16") || !nn::expands_to_bf16(o.blocks())) return o;
   numbers.resize(static_cast<std::size_t>(o.rows * o.k));
@@ -365,7 +364,7 @@ TEST_CASE("FP32 gradients against central differences of the oracle's forward pa
   tensor x = l.x_values, w = to_double(l.weight.get());
   const tensor dy = l.dy_values;
   const auto forward = [&] { return oracle::linear(x, w, in, out); };
-  // A result of K products in one fma chain, its partial sums no larger than a few results: K roundings at most.
+  // A result of K products in one FMA chain, with partial sums no larger than a few results: at most K roundings.
   CHECK(roundings_apart(to_double(l.y.get()), forward()) < in);
   const auto objective = [&] { return dot(forward(), dy); };
   const tensor dx = to_double(l.dx.get());

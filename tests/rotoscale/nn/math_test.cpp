@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The error bounds that nn/math.hpp states, against the C library in double precision, special values, and the stated
-// order of sums; and the steps that docs/reference/numerics.md gives, by bits.
+// The error bounds stated in nn/math.hpp, against the C library in double precision; special values; the stated order
+// of sums; and the steps in docs/reference/numerics.md, by bits.
 #include "rotoscale/nn/math.hpp"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ double last_places(float got, double exact) {
   return std::abs(static_cast<double>(got) - exact) / std::ldexp(1.0, std::ilogb(exact) - 23);
 }
 
-/// Worst error over the FP32 numbers with bits first, first + stride, ... <= last.
+/// Largest error over the FP32 numbers with bits first, first + stride, ... <= last.
 template <class Ours, class Exact>
 double worst(std::uint32_t first, std::uint32_t last, std::uint32_t stride, const Ours& ours, const Exact& exact) {
   double most = 0.0;
@@ -44,7 +44,7 @@ double worst(std::uint32_t first, std::uint32_t last, std::uint32_t stride, cons
   return most;
 }
 
-// Lambdas: a function that is always inline has no address that a compiler could call at every optimization.
+// Lambdas, because an always-inline function has no address at some optimization levels.
 constexpr auto our_exp = [](float x) { return nn::exp(x); };
 constexpr auto our_log = [](float x) { return nn::log(x); };
 
@@ -56,14 +56,14 @@ double worst_exp(std::uint32_t stride) {
 }
 
 double worst_log(std::uint32_t stride) {
-  // log 1 is no normal number; it has a case of its own.
+  // log 1 is 0, not a normal number; another case tests it.
   const auto exact = [](double x) { return std::log(x); };
   const double below = worst(0x00800000u, fp32_bits(1.0f) - 1, stride, our_log, exact);
   const double above = worst(fp32_bits(1.0f) + 1, 0x7F7FFFFFu, stride, our_log, exact);
   return std::fmax(below, above);
 }
 
-/// The steps of one function in docs/reference/numerics.md. A value is its 32 bits, whatever it is of.
+/// The steps of one function in docs/reference/numerics.md. A value is 32 bits of any type.
 class stated_function {
  public:
   explicit stated_function(const std::string& name) {
@@ -137,7 +137,7 @@ class stated_function {
   std::vector<std::vector<std::string>> steps_;
 };
 
-/// Compares over bits first, first + stride, ... <= last; which NaN one is, is no part of the contract.
+/// Compares over bits first, first + stride, ... <= last. All NaNs are equal.
 template <class Ours>
 int differences(const stated_function& stated, std::uint32_t first, std::uint32_t last, std::uint32_t stride,
                 const Ours& ours) {
@@ -155,7 +155,7 @@ TEST_CASE("exp, exp2 and log are the steps of docs/reference/numerics.md") {
   const stated_function exp("exp"), exp2("exp2"), log("log");
   CHECK(exp.size() + exp2.size() + log.size() == 50);
   const auto our_exp2 = [](float x) { return nn::exp2(x); };
-  // Thinly over all bits, and densely where results are neither 0 nor Inf, at the ends too.
+  // Sparsely over all bits, densely where results are neither 0 nor Inf, including the ends.
   CHECK(differences(exp, 0, 0xFFFFFFFFu, 1000003, our_exp) == 0);
   CHECK(differences(log, 0x00800000u, 0xFFFFFFFFu, 1000003, our_log) == 0);
   for (const std::uint32_t sign : {0u, 0x80000000u}) {
@@ -206,7 +206,7 @@ TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
 
 namespace {
 
-/// FNV-1a over the bytes of ex2_approx(x) of count numbers by their bits from `first` on, every stride-th, then of
+/// FNV-1a over the bytes of ex2_approx(x) for `count` numbers, by bits from `first` in steps of `stride`, then for
 /// their negatives.
 std::uint64_t digest_of_ex2(std::uint32_t first, std::uint32_t count, std::uint32_t stride) {
   std::uint64_t digest = 0xCBF29CE484222325u;
@@ -222,8 +222,8 @@ std::uint64_t digest_of_ex2(std::uint32_t first, std::uint32_t count, std::uint3
 }  // namespace
 
 TEST_CASE("ex2_approx has the bits of ex2.approx.ftz.f32 on an H200") {
-  // On [1, 2) and (-2, -1] the digest of what the device gave; on [2^-8, 1) and (-1, -2^-8] that of a run of this
-  // function after all 2^32 inputs had been compared with the device (`rotoscale-probe --exp2 1`).
+  // On [1, 2) and (-2, -1]: the digest of the device's results. On [2^-8, 1) and (-1, -2^-8]: the digest of this
+  // function, after a comparison of all 2^32 inputs with the device (`rotoscale-probe --exp2 1`).
   CHECK(digest_of_ex2(fp32_bits(1.0f), 1u << 23, 1) == 0xF0A568FA5763F43Bu);
   CHECK(digest_of_ex2(fp32_bits(0x1p-8f), 8u << 23, 7) == 0xCA1D1C80681E842Eu);
 }
@@ -264,7 +264,7 @@ TEST_CASE("exp: ends of its range and special values") {
   CHECK(last_places(nn::exp(88.72f), std::exp(static_cast<double>(88.72f))) < 2.0);
   CHECK(nn::exp(std::nextafter(88.72f, 100.0f)) == infinity);
   CHECK(nn::exp(infinity) == infinity);
-  // No subnormal results: the last one is normal, then comes zero.
+  // No subnormal results: the last nonzero result is normal.
   CHECK(nn::exp(-87.33f) >= std::numeric_limits<float>::min());
   CHECK(fp32_bits(nn::exp(std::nextafter(-87.33f, -100.0f))) == 0u);
   CHECK(fp32_bits(nn::exp(-infinity)) == 0u);
@@ -275,7 +275,7 @@ TEST_CASE("exp: ends of its range and special values") {
 
 TEST_CASE("log is within 3 units in the last place") {
   CHECK(worst_log(149) < 3.0);
-  // Where cancellation would show: every number near 1.
+  // Every number near 1, where cancellation would show.
   const auto exact = [](double x) { return std::log(x); };
   CHECK(worst(fp32_bits(1.0f) - 100000, fp32_bits(1.0f) - 1, 1, our_log, exact) < 3.0);
   CHECK(worst(fp32_bits(1.0f) + 1, fp32_bits(1.0f) + 100000, 1, our_log, exact) < 3.0);
@@ -294,7 +294,7 @@ TEST_CASE("ordered_sum adds in the stated order, bit for bit") {
     std::vector<float> x;
     for (index_t i = 0; i < n; ++i)
       x.push_back(std::ldexp(std::sin(static_cast<float>(i + 1)), static_cast<int>(i % 23)));
-    // Lane j takes the elements j, j + 16, ...; then the lanes are folded by halves.
+    // Lane j sums the elements j, j + 16, ...; the lanes are folded by halves.
     std::vector<float> lane(16, 0.0f);
     for (std::size_t i = 0; i < x.size(); ++i) lane[i % 16] += x[i];
     for (const std::size_t width : {8u, 4u, 2u, 1u}) {

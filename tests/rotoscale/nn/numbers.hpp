@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of layers: random numbers that FP32 and FP64 share, strided matrices whose gaps are watched, and
-// derivatives by central differences of the double-precision forward passes in tests/oracle.
+// For layer tests: random numbers exact in FP32, strided matrices with checked gaps, and central differences of the
+// double-precision forward passes in tests/oracle.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ inline tensor random_tensor(index_t size, unsigned seed, double width = 1.0, dou
 inline std::vector<float> to_float(const tensor& x) { return {x.begin(), x.end()}; }
 inline tensor to_double(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
-/// A rows × cols matrix whose rows lie `gap` elements apart; the gaps hold a number that must still be there.
+/// A rows × cols matrix with `gap` elements between rows. The gaps must keep their value.
 class strided_matrix {
  public:
   strided_matrix(index_t rows, index_t cols, index_t gap, const tensor& values = {})
@@ -73,8 +73,8 @@ inline double largest(const tensor& x) {
   return most;
 }
 
-/// Largest difference in units of 2^-24 of the largest expected entry: about how many FP32 roundings lie between.
-/// (A NaN counts as endlessly many.)
+/// Largest difference in units of 2^-24 of the largest expected entry: about the number of FP32 roundings between the
+/// two. NaN counts as infinity.
 inline double roundings_apart(const tensor& got, const tensor& expected) {
   REQUIRE(got.size() == expected.size());
   double most = 0.0;
@@ -86,8 +86,8 @@ inline double roundings_apart(const tensor& got, const tensor& expected) {
   return most / (largest(expected) * 0x1p-24);
 }
 
-/// d f / d x_i: (4 D(h) - D(2h)) / 3 removes the h² term of the central difference; with h = 2^-10 what is left,
-/// h⁴ f⁽⁵⁾ / 30 and rounding / h, is below 1e-9 of the gradients here, far below FP32's 6e-8.
+/// d f / d x_i as (4 D(h) - D(2h)) / 3, which removes the h² term of the central difference. With h = 2^-10 the
+/// remaining error, h⁴ f⁽⁵⁾ / 30 and rounding / h, is below 1e-9 of the gradients here, far below FP32's 6e-8.
 template <class Objective>
 double numeric_derivative(const Objective& f, tensor& x, std::size_t i) {
   constexpr double h = 0x1p-10;
@@ -105,7 +105,7 @@ tensor numeric_gradient(const Objective& f, tensor& x, std::size_t every = 1) {
   return gradient;
 }
 
-/// The same along one direction, which sees every entry of x at once.
+/// The same along one direction, which covers all entries of x.
 template <class Objective>
 double numeric_slope(const Objective& f, tensor& x, const tensor& direction) {
   const tensor centre = x;

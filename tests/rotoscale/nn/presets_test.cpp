@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every preset trains, recipe or schedule: a tiny model learns a sequence that repeats, whatever is stored between
-// operations and whatever the head is made of, and through every switch.
+// Every preset (recipe or schedule) trains: a tiny model learns a periodic sequence, for any storage type and head
+// format, and through every switch.
 #include "rotoscale/nn/presets.hpp"
 
 #include "../llama/session_case.hpp"
@@ -54,7 +54,7 @@ void check_that_it_trains(const nn::recipe& r) {
   for (std::uint64_t step = 0; step < steps; ++step) {
     (step == 0 ? first : last) = checked_loss(c.step(data, step, 0.01f));
   }
-  CHECK(first == doctest::Approx(std::log(64.0)).epsilon(0.02));  // weights of 0.02: nothing is known yet
+  CHECK(first == doctest::Approx(std::log(64.0)).epsilon(0.02));  // weights of 0.02: untrained
   CHECK(last < 0.5 * first);
 }
 
@@ -62,7 +62,8 @@ double mean(const std::vector<float>& losses) {
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 
-/// The phases of a run of 20 steps. A trigger that measures each 50 measures each second one, and takes any noise.
+/// Phases of a run of 20 steps. A trigger that measures every 50 steps measures every second one, and accepts any
+/// noise.
 std::vector<nn::resolved_phase> short_phases(const nn::schedule& s, nn::operand_format stored) {
   auto phases = llama::resolve(s, steps, s.name);
   for (nn::resolved_phase& p : phases) {
@@ -73,14 +74,14 @@ std::vector<nn::resolved_phase> short_phases(const nn::schedule& s, nn::operand_
   return phases;
 }
 
-/// The same through all phases, as the trainer goes through them. Losses on text that is not learnt rise with what is
-/// learnt, so a plateau comes. Adapters alone learn less.
+/// The same through all phases, as in the trainer. Loss on other text rises during training, so the plateau trigger
+/// fires. Adapters alone learn less.
 void check_that_it_heals(const nn::schedule& s, nn::operand_format stored, bool adapted) {
   const auto phases = short_phases(s, stored);
   std::vector<nn::recipe> recipes;
   for (const nn::resolved_phase& p : phases) recipes.push_back(p.recipe);
   const nn::recipe plain = llama::noise_reference(recipes[0]);
-  recipes.insert(recipes.begin() + 1, {plain, recipes[0]});  // there and back: a frozen base is kept for both
+  recipes.insert(recipes.begin() + 1, {plain, recipes[0]});  // there and back: the frozen base stays quantized for both
   session_case c(tiny_config(), recipes, 2, 32, 1, 3, [&](llama::session_options& o) {
     if (adapted) o.model.lora = llama::lora_config{};
   });

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Recipes as data: what the presets are made of, which combinations are refused, and that JSON holds all of it.
+// Recipes as data: contents of the presets, refused combinations, and JSON round trips.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -50,7 +50,7 @@ TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
   CHECK(nv.fprop.left.rotation.points == 0);
   CHECK(nv.dgrad.left.rotation.points == 0);
   CHECK(nv.wgrad.left.rotation == nn::rotation_recipe{16, nn::sign_kind::mask, 0xD7E8});
-  // Its signs, as that source lists them.
+  // Its signs, in the order of that source.
   const int signs[16] = {1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1};
   for (int i = 0; i < 16; ++i) CHECK((nn::presets::nvidia_sign_mask >> i & 1u) == (signs[i] < 0 ? 1u : 0u));
 }
@@ -94,7 +94,7 @@ TEST_CASE("a backward override replaces dgrad and wgrad, and is what the recipe 
   nn::recipe wrong = own;
   wrong.backward_override = nn::backward_kind::dequantized;
   CHECK(find_fault(wrong).value_or("none").starts_with("backward_override:"));
-  // A rotation of fprop's operands is undone.
+  // The rotation of fprop's operands is undone.
   CHECK(find_fault(override_backward(preset("mxfp4_h16"), nn::backward_kind::dequantized)).value_or("none") == "none");
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) {
           r.bf16_layers.dgrad = "cublas";
         }).starts_with("bf16_layers.dgrad.accumulate: 'cublas' is no contract"));
-  // Operands are BF16 there, whatever the recipe's own are.
+  // Operands are BF16 there under any recipe.
   CHECK(fault([](nn::recipe& r) {
           r.bf16_layers.fprop = nn::fp32_blockwise_contract;
         }).starts_with("bf16_layers.fprop.accumulate: "));
@@ -170,7 +170,7 @@ TEST_CASE("a contract whose unit cannot multiply the operands is refused, and wh
     r.dgrad.accumulate = accumulate;
     return find_fault(r).value_or("none");
   };
-  // What no recipe has: a pruned operand, FP64, accumulators in FP16.
+  // Not in any recipe: a pruned operand, FP64, FP16 accumulators.
   CHECK(fault("mxfp4_h16", "hopper-sparse-mma-fp8-f32") ==
         "dgrad.accumulate: 'hopper-sparse-mma-fp8-f32' multiplies a pruned A only, which no operand of a recipe is; "
         "hopper-mma-fp16-f32, hopper-mma-k8-fp16-f32, hopper-mma-tf32-f32, hopper-mma-k4-tf32-f32, hopper-mma-fp8-f32, "
@@ -185,7 +185,8 @@ TEST_CASE("a contract whose unit cannot multiply the operands is refused, and wh
   CHECK(fault("fp8_amd", "single-accumulator@cdna3-mfma-fp8-f32") ==
         "dgrad.accumulate: 'single-accumulator@cdna3-mfma-fp8-f32' runs on cdna3-mfma-fp8-f32, which does not take "
         "dgrad.w (fp8_e4m3); cdna3-mfma-fp32-f32, cdna3-mfma-fp16-f32, cdna3-mfma-xf32-f32 would do");
-  // Units whose own formats hold the elements, as kernels that expand them do; scales of 1 where a unit has scales.
+  // Units whose formats represent the elements exactly, as in kernels that expand them. Scales are 1 if a unit has
+  // scales.
   for (const auto& use : {std::pair{"mxfp4_h16", "mxfp4-accurate-sm90"},
                           {"mxfp8", "mx-bf16-gfx942"},
                           {"mxfp4", "cdna3-mfma-fp8-f32"},
@@ -203,7 +204,7 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   using nn::find_gemm_contract;
   CHECK(find_gemm_contract("fp32_fma_chain")->options.model == fp32_fma_chain);
   CHECK(find_gemm_contract("fp32_blockwise")->options.model == fp32_blockwise);
-  // A kernel, a unit, a kernel that any unit may have; settings behind them.
+  // KERNEL, UNIT, or KERNEL@UNIT, with settings after them.
   const auto promoted = find_gemm_contract("hopper-fp8-promoted");
   REQUIRE(promoted.has_value());
   CHECK(promoted->name == "hopper-fp8-promoted");
@@ -222,8 +223,8 @@ TEST_CASE("a recipe names the contract of each GEMM") {
     CAPTURE(name);
     CHECK_FALSE(find_gemm_contract(name).has_value());
   }
-  // Parts of K that follow from the extents: those of a 124M-class model's weight gradients over 32768 tokens, which
-  // 27, 9, 48, 24 and 591 tiles are; and of its head's dx.
+  // split-K from the extents: weight gradients of a 124M-class model over 32768 tokens with 27, 9, 48, 24 and 591
+  // tiles, and its head's dx.
   const auto parts = [](index_t rows, index_t cols, index_t k) {
     return find_gemm_contract("mx-bf16-sm90:split_fill=66", rows, cols, k)->options.split_k;
   };
@@ -233,14 +234,14 @@ TEST_CASE("a recipe names the contract of each GEMM") {
   CHECK(parts(768, 2048, 32768) == 8);
   CHECK(parts(50304, 768, 8192) == 1);
   CHECK(parts(8192, 768, 50304) == 2);
-  CHECK(parts(128, 128, 32768) == 16);  // one tile: as many parts as there may be
-  CHECK(parts(768, 768, 4096) == 2);    // none of fewer than 2048 k
+  CHECK(parts(128, 128, 32768) == 16);  // one tile: the maximum split
+  CHECK(parts(768, 768, 4096) == 2);    // parts have at least 2048 k
   CHECK(parts(128, 128, 100) == 1);
   CHECK(parts(17 * 256, 256 * 3, 4096) == 1);  // 51 tiles: two parts would fill 102 of 132, no better than 51 of 66
   CHECK(nn::split_to_fill(1, 1 << 20, 1 << 20, 1 << 20) == 1);
   const auto fill = find_gemm_contract("mx-bf16-sm90:split_fill=66");
   CHECK((fill->options.split_k == 1 && fill->split_fill == 66 && fill->options.split_grain == 128));
-  // Every entry with a unit of FP32 accumulators, and every such unit, can be named.
+  // Every entry with an FP32-accumulating unit, and every such unit, has a name.
   for (const gemm_contract_entry& e : gemm_contracts) {
     if (*e.unit != '\0') CHECK(find_gemm_contract(e.name).has_value());
   }

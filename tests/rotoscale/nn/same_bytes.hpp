@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Equality of numbers as they are stored: NaN equals itself, and 0 is not -0.
+// Bitwise equality: NaN equals itself, and 0 differs from -0.
 #pragma once
 
 #include <cstring>

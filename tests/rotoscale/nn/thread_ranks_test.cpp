@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between threads: ranks are added in ascending order, whichever comes first; a failure reaches all.
+// Collectives between threads: ranks are summed in ascending order for any arrival order; all ranks see a failure.
 #include "rotoscale/nn/thread_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-/// Calls body(rank) on a thread each.
+/// Calls body(rank) on one thread per rank.
 template <class Body>
 void on_ranks(int size, const Body& body) {
   nn::rank_group group(size);

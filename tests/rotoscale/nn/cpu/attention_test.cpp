@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention against the double-precision oracle: the forward pass directly, the backward pass
-// against central differences of the oracle's forward pass. Queries, keys and values lie in one matrix, as in the
-// model.
+// against central differences. Queries, keys and values share one matrix, as in the model.
 #include "rotoscale/nn/cpu/attention.hpp"
 
 #include "../numbers.hpp"
@@ -25,7 +24,7 @@ struct shape {
   }
 };
 
-/// [tokens, q | k | v], and the three in it.
+/// (tokens, q | k | v), and views of the three.
 struct joint_matrix {
   shape s;
   std::vector<float> memory;
@@ -92,8 +91,7 @@ struct attention_case {
                             d_qkv.v(), starts(), pool);
   }
   double objective() const { return dot(oracle::attention(q, k, v, s.oracle()), dy); }
-  /// The terms of the objective that entry i of q, or of k or v, is in: its query's, or those of the queries that see
-  /// its key.
+  /// Terms of the objective that depend on entry i: of q its query's, of k or v those of the queries that see its key.
   double objective_around(std::size_t i, bool of_query) const {
     const oracle::attention_shape n = s.oracle();
     const std::size_t heads = of_query ? n.heads : n.kv_heads, vector = i / n.head_dim;
@@ -123,8 +121,8 @@ TEST_CASE("attention forward") {
     attention_case c(s);
     thread_pool pool(2);
     c.run(pool);
-    // A score is dim products of numbers up to 2 and off by sqrt(dim) * 4 * 2^-24 * (dim / 2) at the very most; exp
-    // turns that into a relative error of a probability. Errors of random sign keep far below: 64 holds for dim <= 32.
+    // A score sums dim products of numbers up to 2. Its error is at most sqrt(dim) * 4 * 2^-24 * (dim / 2), which exp
+    // turns into a relative error of a probability. Errors of random sign are far smaller: 64 suffices for dim <= 32.
     CHECK(roundings_apart(to_double(c.o), oracle::attention(c.q, c.k, c.v, s.oracle())) < 64);
     const oracle::attention_shape n = s.oracle();
     tensor want;
@@ -149,7 +147,7 @@ TEST_CASE("attention backward against central differences") {
     c.run(pool);
     const auto objective = [&] { return c.objective(); };
     const auto entries = static_cast<std::size_t>(s.batch * s.seq * s.heads * s.dim);
-    // All entries of the small cases, some of the large ones, whose every entry is in the slopes below.
+    // All entries of the small cases, some of the large ones. The slopes below cover every entry.
     const std::size_t every = entries < 200 ? 1 : entries / 60 | 1;
     const struct {
       const char* name;
@@ -173,7 +171,7 @@ TEST_CASE("attention backward against central differences") {
       }
       for (unsigned seed = 0; seed < 3; ++seed) {
         const tensor direction = random_tensor(static_cast<index_t>(x.size()), 90 + seed);
-        // Errors of random sign: a slope of n entries is off by sqrt(n) times one entry's error.
+        // Errors of random sign: a slope over n entries has sqrt(n) times one entry's error.
         const double tolerance = 256 * 0x1p-24 * std::max(size, 0.1) * std::sqrt(static_cast<double>(x.size()));
         CHECK(std::abs(numeric_slope(objective, x, direction) - dot(got, direction)) <= tolerance);
       }
@@ -185,7 +183,7 @@ TEST_CASE("attention: later tokens change no bit of earlier rows, other sequence
   const shape s{2, 70, 2, 1, 8};
   thread_pool pool(2);
   attention_case one(s), two(s);
-  // Everything from position 60 of the first sequence on.
+  // All of the first sequence from position 60 on.
   for (index_t t = 60; t < s.seq; ++t) {
     for (index_t i = 0; i < s.width(); ++i) two.qkv.memory[static_cast<std::size_t>(t * s.width() + i)] *= -3.0f;
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend's memory, and that each operation gives the same bits on any number of threads.
+// The CPU backend's memory, and equal bits of each operation on any number of threads.
 #include "rotoscale/nn/cpu/backend.hpp"
 
 #include "../backend_memory.hpp"
@@ -24,7 +24,7 @@ TEST_CASE("memory is aligned to cache lines and zero") {
 
 namespace {
 
-/// Every row-wise operation once on activations of a type, results in a row; 300 rows make several chunks.
+/// Every row-wise operation once on activations of a type, results concatenated. 300 rows make several chunks.
 template <class T>
 std::vector<float> run_all(int threads) {
   nn::cpu_backend ops(threads);

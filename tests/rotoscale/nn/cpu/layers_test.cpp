@@ -4,8 +4,8 @@
 // differences of the oracle's forward pass, on strided views as the model passes them; the optimizer against PyTorch's
 // formulas.
 //
-// Tolerances are counts of FP32 roundings (roundings_apart): a result that comes out of n operations on numbers no
-// larger than it is off by n at most. Sums run in 16 lanes, so that a sum of d terms is d / 16 + 4 roundings deep.
+// Tolerances are counts of FP32 roundings (roundings_apart): a result of n operations on numbers no larger than it has
+// an error of at most n. Sums use 16 lanes, so a sum of d terms has a depth of d / 16 + 4 roundings.
 #include "rotoscale/nn/cpu/layers.hpp"
 
 #include "../numbers.hpp"
@@ -25,7 +25,7 @@ std::vector<int> to_int(const std::vector<std::int32_t>& x) { return {x.begin(),
 }  // namespace
 
 TEST_CASE("RMSNorm forward and backward") {
-  // 130 rows: two whole chunks of the weight gradient's partial sums and a part of one.
+  // 130 rows: two whole chunks of the weight gradient's partial sums and a partial one.
   const struct { index_t rows, d; } shapes[] = {{1, 1}, {3, 7}, {5, 32}, {130, 20}};
   for (const auto& s : shapes) {
     const index_t rows = s.rows, d = s.d;
@@ -45,7 +45,7 @@ TEST_CASE("RMSNorm forward and backward") {
     std::vector<float> partial(static_cast<std::size_t>((rows + 63) / 64 * d), 99.0f);
     cpu::rmsnorm_backward(sdy.view(), sx.view(), w.data(), rstd.data(), sdx.view(), dw.data(), partial.data(), pool);
     const auto objective = [&] { return dot(oracle::rmsnorm(x, weight, eps), dy); };
-    // Gradients of inputs join the residual's, gradients of weights those of other micro-batches.
+    // Gradients of inputs are added to the residual's, gradients of weights to those of other microbatches.
     const tensor want_x = oracle::add(numeric_gradient(objective, x), dx0);
     CHECK(roundings_apart(sdx.values(), want_x) < 24);
     const tensor want_w = oracle::add(numeric_gradient(objective, weight), dw0);
@@ -102,7 +102,7 @@ TEST_CASE("RoPE forward and backward on the queries and keys of one matrix") {
           if (i >= first && i < first + count * dim) {
             got.push_back(static_cast<double>(memory[at]));
           } else {
-            CHECK(static_cast<double>(memory[at]) == all[at]);  // neighbours in the row are not touched
+            CHECK(static_cast<double>(memory[at]) == all[at]);  // neighbours in the row are unchanged
           }
         }
       }
@@ -132,7 +132,7 @@ TEST_CASE("SwiGLU forward and backward on halves of one matrix") {
 
     cpu::swiglu_backward(sdh.view(), half(joint, 0), half(joint, 1), half(d_joint, 0), half(d_joint, 1), pool);
     tensor want_gate, want_up;
-    for (std::size_t i = 0; i < gate.size(); ++i) {  // no element is in another's result
+    for (std::size_t i = 0; i < gate.size(); ++i) {  // each result has one input
       tensor one_gate{gate[i]}, one_up{up[i]};
       const auto objective = [&] { return oracle::swiglu(one_gate, one_up)[0] * dh[i]; };
       want_gate.push_back(numeric_derivative(objective, one_gate, 0));
@@ -180,7 +180,7 @@ TEST_CASE("embedding forward and backward, with repeated tokens") {
   cpu::embedding_backward(tokens.data(), sdy.view(), grad.view(), room.data(), pool);
   const auto objective = [&] { return dot(oracle::embedding(to_int(tokens), table, d), dy); };
   const tensor want = oracle::add(numeric_gradient(objective, table), before);
-  CHECK(roundings_apart(grad.values(), want) < 1);  // sums of multiples of 2^-12: exact; the difference is the oracle's
+  CHECK(roundings_apart(grad.values(), want) < 1);  // sums are exact; the difference is the oracle's
   CHECK((stable.gaps_untouched() && y.gaps_untouched() && sdy.gaps_untouched() && grad.gaps_untouched()));
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("cross-entropy with masked targets: losses and gradients") {
       if (masked) CHECK(loss[at] == 0.0f);
     }
     if (vocab > 1) CHECK(roundings_apart(to_double(loss), want) < 16);  // log (3) of a sum of exps (2 + 8 deep)
-    // The oracle's mean over counted targets, made a sum, of a few tokens at a time: each token has its own logits.
+    // The oracle's mean over counted targets as a sum, a few tokens at a time: each token has its own logits.
     tensor gradient;
     for (index_t first = 0; first < n; first += 10) {
       const index_t end = std::min(first + 10, n);
@@ -243,7 +243,7 @@ TEST_CASE("cross-entropy with masked targets: losses and gradients") {
     }
     CHECK(z.gaps_untouched());
 
-    // Without a gradient the losses are the same bits.
+    // Without gradients the losses have the same bits.
     strided_matrix again(n, vocab, 0, logits);
     std::vector<float> loss_again(n);
     cpu::cross_entropy(again.view(), targets.data(), loss_again.data(), false, 0.0f, pool);
@@ -262,7 +262,7 @@ TEST_CASE("cross-entropy of large, infinite and NaN logits") {
   CHECK(loss_of({-3e38f, -3e38f}, 1) == doctest::Approx(std::log(2.0)).epsilon(1e-6));
   CHECK(loss_of({1000, 0, 0}, 0) == 0.0f);
   CHECK(loss_of({1000, 0, 0}, 1) == 1000.0f);
-  for (int at = 0; at < 40; ++at) {  // wherever it stands, a NaN shows in the loss
+  for (int at = 0; at < 40; ++at) {  // a NaN at any position shows in the loss
     std::vector<float> z(40, 1.0f);
     z[static_cast<std::size_t>(at)] = std::numeric_limits<float>::quiet_NaN();
     CHECK(std::isnan(loss_of(z, 3)));

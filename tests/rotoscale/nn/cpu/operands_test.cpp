@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tensor's operands on the CPU: both forms hold the codes that the one rounding routine gives, whatever the source is
-// stored as; what is shared or read in place takes no memory.
+// A tensor's operands on the CPU: both forms have the codes of the reference rounding for any storage of the source.
+// Shared or in-place operands take no memory.
 #include "rotoscale/nn/cpu/operands.hpp"
 
 #include <bit>
@@ -43,7 +43,7 @@ nn::operand_request request_for(index_t rows, index_t cols, nn::operand_format f
   return request_for(rows, cols, nn::operand_recipe{f}, nn::operand_recipe{f}, source);
 }
 
-/// A source in either storage, its operands, and a step.
+/// A source in either storage, its operands, and the step state.
 struct operand_case {
   nn::cpu_backend ops{2};
   std::vector<float> values;  ///< as stored
@@ -154,7 +154,7 @@ TEST_CASE("dequantized: BF16 of what the row form holds, its tensor's factor inc
       }
     }
     CHECK(wrong == 0);
-    CHECK(other > rows);  // quantized they are
+    CHECK(other > rows);  // quantized operands are larger
     if (nn::has_factor(f)) CHECK(*from.factor != 1.0f);
   }
 }
@@ -177,7 +177,7 @@ TEST_CASE("dequantized beside a rotation: the source again but for what the bloc
                      to_float(random_tensor(rows * cols, 8, 4.0)));
       c.quantize();
       const gemm_operand &from = c.form(operand_form::row), &to = c.form(operand_form::column);
-      // In double precision: the Hadamard is its own inverse, signs come last.
+      // In double precision: the Hadamard transform is its own inverse, signs come last.
       const nn::step_state now = c.state;
       const std::uint32_t signs = nn::draws_of(c.made.set->request(), operand_form::row).mask(now);
       CHECK((signs != 0) == (rotation.signs != nn::sign_kind::none));

@@ -29,10 +29,10 @@ TEST_CASE("sum_squares: exact where FP32 is, near elsewhere") {
 
     const tensor x = random_tensor(n, 41);
     const std::vector<float> f = to_float(x);
-    // A chunk of 4096 is 256 + 4 roundings deep in FP32; all terms are positive.
+    // A chunk of 4096 has a depth of 256 + 4 FP32 roundings; all terms are positive.
     CHECK(std::abs(cpu::sum_squares(f.data(), n, partial.data(), pool) - dot(x, x)) <= 260 * 0x1p-24 * dot(x, x));
   }
-  // Chunks are added in FP64: a small one behind a large one is not lost.
+  // Chunks are added in FP64: a small one after a large one is not lost.
   std::vector<float> mixed(8192, 0.0f);
   mixed[0] = 0x1p20f;
   mixed[4096] = 1.0f;
@@ -112,7 +112,7 @@ TEST_CASE("AdamW against PyTorch's formulas over several steps") {
   nn::step_state s;
   s.inputs.learning_rate = 0x1p-6f;
   s.clip_factor = 0.25f;
-  // The same numbers as FP32 has, so that only roundings differ.
+  // The exact FP32 numbers, so that only roundings differ.
   const auto wide = [](float f) { return static_cast<double>(f); };
   const oracle::adamw_options o{wide(s.inputs.learning_rate), wide(a.beta1), wide(a.beta2), wide(a.epsilon),
                                 wide(a.weight_decay)};
@@ -123,15 +123,15 @@ TEST_CASE("AdamW against PyTorch's formulas over several steps") {
     for (double& value : gradient) value *= wide(s.clip_factor);
     s.inputs.bias_correction1 = static_cast<float>(1.0 - std::pow(o.beta1, step));
     s.inputs.bias_correction2 = static_cast<float>(1.0 - std::pow(o.beta2, step));
-    // Two segments behind one another are one parameter.
+    // Two adjacent segments equal one parameter.
     const nn::parameter_arena::segment segments[] = {{0, 20000, true}, {20000, n - 20000, true}};
     std::vector<float> own = g;
     cpu::adamw({w.data(), own.data(), fm.data(), fv.data(), n, segments}, a, s, pool);
     oracle::adamw_step(x, gradient, m, v, step, o);
     CHECK(roundings_apart(to_double(fm), m) < 3 * step);
     CHECK(roundings_apart(to_double(fv), v) < 4 * step);
-    // The update is at most a few learning rates, 2^-6, so that its own roundings are lost beside the weight's two; but
-    // m cancels where gradients change sign, and a small v makes that error count: |error of m| / sqrt(v) <= 1/8 there.
+    // The update is at most a few learning rates, 2^-6, so its roundings are small compared with the weight's two. But
+    // m cancels if gradients change sign, and a small v amplifies that error: |error of m| / sqrt(v) <= 1/8 there.
     CHECK(roundings_apart(to_double(w), x) < 4 * step);
   }
 }

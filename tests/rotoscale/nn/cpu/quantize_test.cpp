@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Conversions equal the one rounding routine, code by code, and delayed scaling is Transformer Engine's.
+// Conversions equal the reference rounding, code by code. Delayed scaling equals Transformer Engine's.
 #include "rotoscale/nn/cpu/quantize.hpp"
 
 #include <limits>
@@ -65,7 +65,7 @@ TEST_CASE("delayed scaling: (largest / amax) / 2^margin from the most recent ent
   using enum nn::amax_algorithm;
   scaling_case recent({64.0f, 2.0f, 1.0f});
   recent.update({3, most_recent, 0}, 4.0f);
-  CHECK(recent.history == std::vector<float>{4.0f, 64.0f, 2.0f});  // rolled; the oldest is forgotten
+  CHECK(recent.history == std::vector<float>{4.0f, 64.0f, 2.0f});  // shifted; the oldest entry is dropped
   CHECK(recent.scale == 112.0f);
   CHECK(recent.inverse == 1.0f / 112.0f);
   CHECK(recent.amax == 0.0f);
@@ -100,7 +100,7 @@ TEST_CASE("delayed scaling: an amax of zero or no number keeps the scale, an inf
   CHECK(zero_now.scale == 56.0f);
   zero_now.update({2, max, 0}, 0.0f);
   zero_now.update({2, max, 0}, 0.0f);
-  CHECK(zero_now.scale == 56.0f);  // nothing but zeros: kept
+  CHECK(zero_now.scale == 56.0f);  // only zeros: unchanged
 
   scaling_case tiny({0.0f});
   tiny.update({1, max, 0}, 0x1p-130f);

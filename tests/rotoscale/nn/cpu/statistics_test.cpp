@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of operands against a model in double precision that knows codes, scales and factors of an operand and the
-// definitions of the figures, nothing else.
+// Statistics of operands against a double-precision model, independent of the implementation: it reads codes, scales
+// and factors and applies the definitions.
 #include "rotoscale/nn/cpu/statistics.hpp"
 
 #include <bit>
@@ -76,7 +76,7 @@ struct observed {
     const gemm_operand& o = stored();
     return static_cast<double>(operand_value(o, r, c)) * (o.factor == nullptr ? 1.0 : static_cast<double>(*o.factor));
   }
-  /// Element (r, c) of the operand before it was quantized, in double precision: the matrix H, not butterflies.
+  /// Element (r, c) of the operand before quantization, in double precision, with the matrix H in place of butterflies.
   double reference(index_t r, index_t c) const {
     const rotation rotated = nn::block_options_for(nn::resolve_form(request, form, &state)).rotation;
     const auto at = [&](index_t i) {
@@ -112,7 +112,7 @@ nn::operand_recipe recipe_of(numbers f, const nn::rotation_recipe& rotation = {}
   return r;
 }
 
-/// All sums and counts of an operand without NaN and Inf, in plain loops.
+/// All sums and counts of an operand without NaN and Inf, by plain loops.
 void check_against_doubles(const observed& o) {
   const gemm_operand& s = o.stored();
   double signal = 0, noise = 0, amax = 0, rotated_amax = 0;
@@ -189,7 +189,7 @@ TEST_CASE("a rotated operand is compared with the rotated tensor") {
 }
 
 TEST_CASE("sums have the stated order, whatever the threads") {
-  // 16 lanes along a row, folded by halves, then the tree over rows: FP64 additions, nothing else rounds.
+  // 16 lanes along a row, folded by halves, then the tree over rows: FP64 additions are the only roundings.
   constexpr index_t rows = 37, cols = 75;
   const observed one(recipe_of(numbers::bf16), wide_values(rows * cols, 7), rows, cols, nn::operand_form::row,
                      nn::dtype::fp32, 1);
@@ -212,7 +212,7 @@ TEST_CASE("sums have the stated order, whatever the threads") {
 }
 
 TEST_CASE("edges: zeros, one block, what is not finite, and blocks that cannot hold their source") {
-  // Zeros: nothing is lost, and no row has a scale.
+  // Zeros: no loss, and no row has a scale.
   const observed zeros(recipe_of(numbers::mxfp4), std::vector<float>(64 * 32, 0.0f), 64, 32, nn::operand_form::row);
   CHECK((zeros.got.elements == 2048 && zeros.got.nonzero == 0 && zeros.got.rows == 0));
   CHECK_FALSE(zeros.got.sqnr_db().has_value());
@@ -229,7 +229,7 @@ TEST_CASE("edges: zeros, one block, what is not finite, and blocks that cannot h
   CHECK(observed(recipe_of(numbers::mxfp4), x, 1, 96, nn::operand_form::row).got.rows_int8 == 1);
   x[64] = 96.0f;
   CHECK(observed(recipe_of(numbers::mxfp4), x, 1, 96, nn::operand_form::row).got.rows_int8 == 0);
-  // Under EVEN scales 6.9 saturates, and 0.1 in its block is flushed; 0 is no flush.
+  // With EVEN scales 6.9 saturates and 0.1 in its block is flushed. 0 does not count as flushed.
   std::vector<float> y(32, 0.0f);
   y[0] = -6.9f;
   y[1] = 0.1f;
@@ -238,7 +238,7 @@ TEST_CASE("edges: zeros, one block, what is not finite, and blocks that cannot h
   CHECK(both.got.saturated_share() == 1.0 / 32);
   CHECK(both.got.flushed_share() == 0.5);
   CHECK(both.got.crest().value() == doctest::Approx(6.9 / std::sqrt((6.9 * 6.9 + 0.01) / 32)));
-  // NaN and Inf are counted and left out of every sum.
+  // NaN and Inf are counted and excluded from every sum.
   y[2] = infinity;
   y[3] = std::numeric_limits<float>::quiet_NaN();
   const observed bad(recipe_of(numbers::bf16), y, 1, 32, nn::operand_form::row);
@@ -247,7 +247,7 @@ TEST_CASE("edges: zeros, one block, what is not finite, and blocks that cannot h
 }
 
 TEST_CASE("SQNR of E2M1 and of BF16 is what the literature gives") {
-  // Uniform numbers in (-1, 1): BF16's relative error is at most 2^-9; FP32 loses nothing.
+  // Uniform numbers in (-1, 1): BF16's relative error is at most 2^-9; FP32 is exact.
   std::vector<float> x;
   for (std::uint64_t i = 0; i < 64 * 64; ++i)
     x.push_back((static_cast<float>(random_stream{3, 4}.word(i) >> 8) - 0x1p23f) * 0x1p-23f);

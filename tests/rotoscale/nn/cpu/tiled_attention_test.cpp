@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tiled contract of attention: by bytes against the contract written down row by row with mma_ref, against double
-// precision within bounds that follow from BF16's, the polynomial's and the unit's roundings, and what masks leave
-// alone. Documents for the FP32 contract as well.
+// The tiled attention contract: by bytes against the contract written row by row with mma_ref; against double precision
+// within bounds from the roundings of BF16, the polynomial and the unit; and the effect of masks. Also documents for
+// the FP32 contract.
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
 
 #include "../numbers.hpp"
@@ -19,10 +19,10 @@ namespace {
 
 struct shape {
   index_t batch, seq, heads, kv_heads, dim;
-  index_t document = 0;  ///< tokens of one; 0: sequences are documents
+  index_t document = 0;  ///< tokens of a document; 0: each sequence is one document
 };
 
-/// Memory of all tensors, dense [batch, seq, heads, dim]; inputs are BF16 numbers in FP32.
+/// Memory of all tensors, dense (batch, seq, heads, dim). Inputs are BF16 numbers in FP32.
 struct scene {
   shape s;
   std::vector<float> q, k, v, d_o, o, lse, dq, dk, dv;
@@ -81,7 +81,7 @@ struct scene {
   }
 };
 
-/// The contract's definition: one output after the other, every key of the sequence, masked ones with probability 0.
+/// The contract's definition: one output at a time, every key of the sequence, masked keys with probability 0.
 class definition {
  public:
   definition(scene& s, const nn::attention_contract& c) : x_(s), contract_(c), model_(c.model) {}
@@ -102,7 +102,7 @@ class definition {
   float exp2(float x) const { return contract_.exp2 == nn::attention_exp2::deg3 ? nn::exp2(x) : ex2_approx(x); }
   static float rounded(float x) { return static_cast<float>(bf16(x)); }
   static mma_term term(float x) { return to_term(unpack(formats::bf16, bf16(x).bits()), formats::bf16.min_exponent()); }
-  /// acc + Σ a_i b_i, steps of the unit along i.
+  /// Returns acc + Σ a_i b_i in steps of the unit along i.
   float chain(const numbers& a, const numbers& b, float acc) {
     const auto group = static_cast<std::size_t>(model_.group);
     for (std::size_t first = 0; first < a.size(); first += group) {
@@ -168,7 +168,7 @@ class definition {
     return static_cast<std::size_t>((b * x_.s.heads + h) * x_.s.seq + t);
   }
 
-  /// Gradients of a head of keys; chains go over the queries of the group's heads, sixteen at a time.
+  /// Gradients of a key head. Chains go over the queries of the group's heads, sixteen at a time.
   void backward_head(index_t b, index_t kv) {
     const shape& s = x_.s;
     const index_t group = s.heads / s.kv_heads, dim = s.dim, padded = (s.seq + 15) / 16 * 16;
@@ -223,7 +223,7 @@ class definition {
   scene& x_;
   const nn::attention_contract contract_;
   const mma_model& model_;
-  mma_product products_[max_mma_group];  ///< of a step; cleared once for all of them
+  mma_product products_[max_mma_group];  ///< of one step; cleared once
 };
 
 constexpr nn::attention_exp2 both_exponentials[] = {nn::attention_exp2::deg3, nn::attention_exp2::ex2_approx};
@@ -303,11 +303,11 @@ TEST_CASE("units that cannot multiply its tiles have no tiled contract") {
 
 namespace {
 
-/// Relative errors: of BF16's rounding, of exp2's polynomial (ex2_approx has less), of FP32's and the unit's roundings
-/// together, generously.
+/// Relative errors: BF16's rounding, exp2's polynomial (ex2_approx has less), and generously FP32's and the unit's
+/// roundings.
 constexpr double bf16_error = 0x1p-8, polynomial = 1.02e-4, small = 1e-5;
 
-/// Double-precision attention of a scene, and how far an implementation of the contract may be from it.
+/// Double-precision attention of a scene, and error bounds for an implementation of the contract.
 struct exact_attention {
   const scene& x;
   tensor o, lse, dq, dk, dv, e_o, e_dq, e_dk, e_dv;
@@ -323,7 +323,7 @@ struct exact_attention {
     }
   }
 
-  /// A probability is a polynomial's value, and so is the factor of each later tile that has a larger score.
+  /// A probability is a value of the polynomial, and so is each rescaling factor of later tiles.
   double rescaled() const { return static_cast<double>((x.s.seq + 63) / 64) * polynomial; }
 
  private:
@@ -379,7 +379,7 @@ struct exact_attention {
   }
 };
 
-/// Largest error in units of the bound; 1e-6 for entries that are all rounding.
+/// Largest error in units of the bound; 1e-6 for entries that are only rounding.
 double worst(const std::vector<float>& got, const tensor& want, const tensor& bound) {
   double most = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -412,7 +412,7 @@ TEST_CASE("tiled attention is within its roundings of double precision, forward 
 }
 
 TEST_CASE("documents: each is as if it were alone, under both contracts") {
-  // Documents begin at whole tiles, so that those of a sequence have the tiles that they have alone.
+  // Documents start at whole tiles, so that each has the tiles that it has alone.
   const shape together{1, 192, 2, 1, 32, 64}, alone{3, 64, 2, 1, 32, 0};
   thread_pool pool(2);
   for (const bool tiled : {false, true}) {
@@ -430,7 +430,7 @@ TEST_CASE("documents: FP32 chains against double precision") {
   thread_pool pool(2);
   got.run_chains(pool);
   const exact_attention want(got);
-  // A hundredth of BF16's bound leaves FP32's errors of at most 150 terms their room.
+  // A hundredth of BF16's bound covers FP32's errors of at most 150 terms.
   CHECK(worst(got.o, want.o, want.e_o) < 0.01);
   CHECK(worst(got.dq, want.dq, want.e_dq) < 0.01);
   CHECK(worst(got.dk, want.dk, want.e_dk) < 0.01);
@@ -458,7 +458,7 @@ TEST_CASE("tiles without a visible pair are not touched, whatever they hold; in 
     CHECK(std::equal(plain.o.begin(), plain.o.begin() + 128 * 64, nan.o.begin()));
     CHECK(std::equal(plain.dq.begin(), plain.dq.begin() + 128 * 64, nan.dq.begin()));
     CHECK(std::isnan(nan.o[199 * 64]));
-    // 2. A document that begins at token 130 reads no tile before 128.
+    // 2. A document that starts at token 130 reads no tile before 128.
     for (index_t t = 0; t < s.seq; ++t) before.starts.push_back(t < 130 ? 0 : 130);
     scene documents = before;
     std::fill_n(before.k.begin(), 128 * 32, NAN);
