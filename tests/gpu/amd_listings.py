@@ -3,14 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the compiled kernels of AMD's devices.
 
-usage: amd_listings.py LISTING...          gemm-gfx942.s ...: no scratch, no spill, the matrix instruction, registers of hot kernels
-       amd_listings.py --same ONE OTHER    have two listings the same code? One of them was compiled with contraction
+usage: amd_listings.py LISTING...          gemm-gfx942.s ...: no scratch or spill, matrix instructions, registers of hot kernels
+       amd_listings.py --same ONE OTHER    compares the code of two listings, one compiled with contraction
 """
 import re
 import sys
 from pathlib import Path
 
-# By mangled name: the matrix instruction of a kernel.
+# Matrix instruction of a kernel, by mangled name.
 MATRIX = {
     r"gfx950L?11gemm_kernel": "v_mfma_scale_f32_16x16x128_f8f6f4",
     r"gfx942L?11gemm_kernel": "v_mfma_f32_16x16x32_fp8_fp8",
@@ -19,7 +19,7 @@ MATRIX = {
     r"mfma_kernel.*mfma_scaled": "v_mfma_scale_f32_16x16x128_f8f6f4",
     r"mfma_kernel": "v_mfma_f32_16x16x",
 }
-# The hot kernels by listing and mangled name: vector registers at most, of 512 for all waves of a SIMD.
+# Hot kernels by listing and mangled name: maximum VGPRs, of 512 for all waves of a SIMD.
 HOT = {
     ("gemm-gfx950", r"gfx950L?11gemm_kernelILi256ELi256E"): 256,
     ("gemm-gfx942", r"gfx942L?11gemm_kernelILi128ELi128E"): 192,
@@ -33,7 +33,7 @@ IN_SCRATCH = re.compile(r"mfma_kernel.*mfma_scaled")
 
 
 def kernels(text):
-    """(mangled name, code, metadata) of each kernel of a listing."""
+    """Yields (mangled name, code, metadata) of each kernel of a listing."""
     functions = dict(re.findall(r"^(_Z\w+):[^\n]*\n(.*?)^\s*\.section", text, re.M | re.S))
     for entry in text[text.index("amdhsa.kernels:"):text.index("amdhsa.target:")].split("\n  - ")[1:]:
         meta = dict(re.findall(r"^ {4}\.(\w+): +([^\s].*?)$", "    " + entry, re.M))
@@ -41,7 +41,7 @@ def kernels(text):
 
 
 def faults(path):
-    """What is wrong with a listing, a line each."""
+    """Yields one line per fault of a listing."""
     text, seen = path.read_text(encoding="utf-8"), set()
     found = list(kernels(text))
     if not found:
@@ -64,7 +64,7 @@ def faults(path):
 
 
 def first_difference(paths):
-    """Contraction may not change code whose rounding is a contract. The unit's own name differs."""
+    """Yields the first difference of two listings, ignoring the compilation unit's name. Contraction must change no code."""
     one, other = ([line for line in path.read_text(encoding="utf-8").splitlines() if "__hip_cuid_" not in line] for path in paths)
     if len(one) < 1000:
         yield f"{len(one)} lines are no listing of kernels"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the device's test programs under CUDA's compute-sanitizer, each test case by itself, and prints what each tool found, as a table.
-Calls of CUDA that fail, which tests provoke, and hazards within the vendor's library do not count.
+"""Runs each test case of the device test programs under CUDA's compute-sanitizer and prints a table of findings.
+
+CUDA calls that tests make fail on purpose, and hazards in the vendor's library, do not count.
 
 usage: sanitize.py FOLDER [--tools memcheck,racecheck,initcheck,synccheck] [--seconds N] [--jobs N] [NAME...]
-  FOLDER   where the programs are (BUILD/tests): all files named *_device_test, or those whose name holds a NAME
-  seconds  a test case's limit under a tool (default 1800); one that takes longer is no failure, and the table says so
-  jobs     test cases at a time (default: half of the cores)
+  FOLDER   folder of the programs (BUILD/tests): all files named *_device_test, or those whose name contains NAME
+  seconds  limit per test case and tool (default 1800); a timeout is shown in the table and is not a failure
+  jobs     concurrent test cases (default: half of the cores)
   Exit status: 0 nothing found, 1 something found or a test failed, 77 no compute-sanitizer or no device.
 """
 import argparse
@@ -23,27 +24,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-# Hazards within the vendor's library are not this project's.
+# Kernels of the vendor's library, whose hazards do not count.
 OTHERS = ("nvjet", "cublas", "cutlass", "splitKreduce", "gemv")
 
 
 def count_findings(text):
-    """Errors and hazards that are not in a kernel of the vendor's library, and the first of them."""
+    """Returns the number of findings outside the vendor's library, and the first one."""
     reports = re.split(r"^========= (?=Invalid|Error|Race|Warning|Uninitialized|Barrier|Program hit|Potential)", text, flags=re.M)[1:]
     own = [r for r in reports if not any(name in r for name in OTHERS) and not r.startswith("Program hit")]
     return len(own), own[0].strip().splitlines()[0] if own else ""
 
 
 class Result(NamedTuple):
-    """Of a test case under a tool, or of all of a program's."""
-    said: str  # "nothing", or what keeps the table from saying so
+    """Result of a test case, or of all test cases of a program, under a tool."""
+    said: str  # "nothing", or the failure
     first: str = ""  # the first finding
     assertions: int = 0
     seconds: float = 0.0
 
 
 def test_cases(program):
-    """Names of a program's test cases; without a device it may print none."""
+    """Returns the names of a program's test cases. Without a device there may be none."""
     listed = subprocess.run([str(program), "-ltc"], capture_output=True, text=True, errors="replace", check=False).stdout
     return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "==="))]
 
@@ -52,7 +53,7 @@ def checked(program, case, tool, seconds):
     begin = time.monotonic()
     escaped = case.replace(",", "\\,")
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "200", str(program), f"--test-case={escaped}"]
-    # A session of its own: what the tool started ends with it.
+    # A new session, so that a timeout also ends the tool's children.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as run:
         try:
             text, _ = run.communicate(timeout=seconds)
@@ -72,7 +73,7 @@ def checked(program, case, tool, seconds):
 
 
 def together(results):
-    """Of a program's test cases under a tool."""
+    """Combines the results of a program's test cases under a tool."""
     others = sorted({r.said for r in results if r.said != "nothing"})
     said = ", ".join(f"{sum(r.said == o for r in results)} x {o}" if len(results) > 1 else o for o in others) or "nothing"
     seconds = sum(r.seconds for r in results)

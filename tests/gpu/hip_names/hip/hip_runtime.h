@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Declarations of what gpu/ uses of HIP's runtime, so that clang can check its host code for AMD where there is no SDK.
-// Nothing is linked with it.
+// Declarations of the parts of the HIP runtime that gpu/ uses, so that clang can check the host code without the SDK.
+// Nothing links with them.
 #pragma once
 
 #include <cstddef>

@@ -217,7 +217,7 @@ TEST_CASE("FP8 with stochastic rounding: each form has its own stream, numbered 
   operand_case c(r, to_float(random_tensor(rows * cols, 6, 4.0)));
   c.quantize();
   for (const operand_form f : {operand_form::row, operand_form::column}) {
-    // dy: the left operand of dgrad (1) along rows, of wgrad (2) along columns. Step 3, micro-batch 1.
+    // dy: the left operand of dgrad (1) along rows, of wgrad (2) along columns. Step 3, microbatch 1.
     const std::uint64_t gemm = f == operand_form::row ? 1 : 2;
     const random_stream words{9, std::uint64_t{1} << 56 | gemm << 52 | std::uint64_t{7} << 32 | 3 << 8 | 1};
     for (index_t i = 0; i < rows; ++i) {
