@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every complaint of the checked interface, by its words, before a byte is written; and good input as the unchecked
-// functions take it.
+// Every error of the checked interface, by message, before a byte is written. Valid input gives the results of the
+// unchecked functions.
 #include "rotoscale/checked.hpp"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace {
 using bytes = std::vector<std::uint8_t>;
 using floats = checked::array<const float>;
 
-/// What std::invalid_argument says, or "accepted".
+/// Returns the message of std::invalid_argument, or "accepted".
 template <class Call>
 std::string complaint(const Call& call) {
   try {
@@ -32,7 +32,8 @@ std::string complaint(const Call& call) {
   return "accepted";
 }
 
-/// What quantizing a source of the given extents into dense buffers says. Refused calls leave the buffers alone.
+/// Returns the message for quantizing a source of the given extents into dense buffers. Refused calls must not change
+/// the buffers.
 struct request {
   block_format f = mxfp4;
   block_options o = {};

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // All 2^32 FP32 inputs into every format, rounding and overflow mode.
 //
-// Inputs are walked in ascending order of magnitude. Between two neighbours of a format's list of numbers, on either
-// side of their middle, every rounding except the stochastic one gives a constant code. oracle::rounder computes that
-// code from the definition. The default suite walks every such stretch with few inputs each.
+// Inputs are walked in ascending order of magnitude. A stretch is one half of the interval between two numbers of a
+// format. In it, every rounding except the stochastic one gives a constant code. oracle::rounder computes that code
+// from the definition. The default suite walks every stretch with few inputs each.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -55,7 +55,7 @@ inline std::string get(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-/// The message of the io::error that `action` throws.
+/// Returns the message of the io::error that `action` throws.
 template <class Action>
 std::string message_of(Action action) {
   try {
