@@ -132,7 +132,7 @@ inline bool set_fast_accumulate(const description& d, bool fast) {
 inline bool forbid_split_k(const preference& p) {
   return set(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
 }
-/// Returns true also if the library does not tell, because callers promise that K is not split.
+/// Returns true if K is split or the library does not tell. Callers promise that K is not split.
 inline bool uses_split_k(const cublasLtMatmulAlgo_t& algorithm) {
   std::int32_t parts = 0;
   std::uint32_t reduction = 0;
