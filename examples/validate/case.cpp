@@ -44,7 +44,7 @@ class loader {
     load_bias(x);
     const bool fp64 = x.is_fp64();
     if ((x.a.element == formats::fp64) != fp64 || (x.b.element == formats::fp64) != fp64) {
-      fail(fp64 ? "d" : "a", "F64 is multiplied with F64, to F64");
+      fail(fp64 ? "d" : "a", "F64 requires that a, b and d are all F64");
     }
     load_scales("scale_a", x.a, x);
     load_scales("scale_b", x.b, x);
@@ -61,7 +61,7 @@ class loader {
     const io::tensor_info* t = file_.find("bias");
     if (t == nullptr) return;
     const format f = float_format("bias", *t);
-    if (x.is_fp64() || f == formats::fp64) fail("bias", "is for results of F32, F16 and BF16, and one of these");
+    if (x.is_fp64() || f == formats::fp64) fail("bias", "must be F32, F16 or BF16, and so must d");
     if (t->shape != std::vector<std::int64_t>{x.n})
       fail("bias", "shape " + shape_text(t->shape) + " is not [" + std::to_string(x.n) + "]");
     const output_tensor row(f, raw(*t));

@@ -34,7 +34,7 @@ void check_use(const use_options& o, const gemm_options& g, const gemm_case& x) 
                                        " do not divide K = " + std::to_string(x.k));
   }
   if (!x.is_fp64() && x.output != formats::fp32 && !(g.output == x.output))
-    throw io::error("--output", "d, of " + std::string(to_string(x.output)) + ", does not hold it");
+    throw io::error("--output", "d is " + std::string(to_string(x.output)) + ", which cannot hold it");
   if (!x.is_fp64()) return;
   if (g.promotion != 0) throw io::error("--promotion", "not for F64");
   if (g.split_sum != formats::fp32) throw io::error("--split-sum", "not for F64");

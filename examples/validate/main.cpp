@@ -168,7 +168,8 @@ int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vec
 /// create a file, since standard output is for text.
 void require_place(const char* flag, const std::string& path) {
   if (path.empty()) return;
-  if (path == "-") throw io::error(flag, "'-' is no file, and standard output has the text; './-' is one of that name");
+  if (path == "-")
+    throw io::error(flag, "'-' is not a file: standard output carries the text. A file of that name is './-'");
   const io::atomic_file none(path);
 }
 
@@ -203,7 +204,7 @@ void check_options(const options& o) {
     if (is_read(o.input == "-" ? "/dev/stdin" : o.input)) throw io::error(flag, "'" + *path + "' is the input");
     for (const std::string& tensor : o.tensors) {
       if (is_read(tensor.substr(tensor.find('=') + 1)))
-        throw io::error(flag, "'" + *path + "' is an input, that of --tensor " + tensor);
+        throw io::error(flag, "'" + *path + "' is the input of --tensor " + tensor);
     }
   }
   require_place("--report", o.report);
@@ -303,16 +304,16 @@ int run(const options& o) {
 
 /// Options of the epilogue between the unit's sums and d.
 void add_epilogue_options(CLI::App& app, options& o) {
-  app.add_option("--output-rounding", o.output_rounding, "from the accumulator to d's type")
+  app.add_option("--output-rounding", o.output_rounding, "rounding of the accumulator to d's type")
       ->check(CLI::IsMember({"nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"}))
       ->capture_default_str();
-  app.add_flag("--epilogue-c", o.epilogue_c, "c is added at the end: alpha * acc + beta * c");
+  app.add_flag("--epilogue-c", o.epilogue_c, "add c at the end: alpha * acc + beta * c");
   app.add_option("--alpha", o.alpha, "multiplies the sum")->capture_default_str();
-  app.add_option("--beta", o.beta, "multiplies c, where that is added at the end")->capture_default_str();
-  app.add_option("--output", o.output, "what results are rounded to, where d holds them in a wider type")
+  app.add_option("--beta", o.beta, "multiplies c if it is added at the end")->capture_default_str();
+  app.add_option("--output", o.output, "format of results if d stores them in a wider type")
       ->transform(CLI::Validator(one_format_of(float_formats), ""));
   app.add_flag("--add-after-rounding", o.add_after_rounding,
-               "alpha * acc is rounded before c and the bias are added, and rounded again");
+               "round alpha * acc, then add c and the bias and round again");
   app.add_option("--ignore", o.files.ignored,
                  "a tensor that the kernel does not read, or that --make-case leaves out: c or bias; may be repeated")
       ->check(CLI::IsMember({"c", "bias"}));
@@ -321,39 +322,39 @@ void add_epilogue_options(CLI::App& app, options& o) {
 void add_options(CLI::App& app, options& o) {
   app.set_version_flag("--version", ROTOSCALE_VERSION);
   app.add_option("--model", o.model, "the matrix unit (see --list-models)");
-  app.add_option("--kernel", o.kernel, "how the kernel uses it (see --list-models)")->capture_default_str();
+  app.add_option("--kernel", o.kernel, "the kernel's order of additions (see --list-models)")->capture_default_str();
   app.add_option("--input", o.input, "the case; - for a safetensors file on standard input, at most 1 GiB");
   app.add_option("--tensor", o.tensors, "a tensor of the case, NAME=FILE.npy; may be repeated");
   app.add_option("--report", o.report, "also write the outcome as JSON");
-  app.add_option("--nan", o.nan, "bits: a NaN must have the model's bits; any: it may be any NaN, as a CPU's are")
+  app.add_option("--nan", o.nan, "bits: a NaN must have the model's bits; any: every NaN matches")
       ->check(CLI::IsMember({"bits", "any"}))
       ->capture_default_str();
   app.add_option("--a-format", o.files.a_format,
-                 "elements of a tensor a of bytes (U8, I8), or of a case that is made: e2m1, e4m3 ...");
-  app.add_option("--b-format", o.files.b_format, "the same of b");
-  app.add_option("--scale-format", o.files.scale_format, "of scales that are bytes (U8, I8): e8m0 or ue4m3")
+                 "element format of a if its type is U8 or I8, or for --make-case: e2m1, e4m3 ...");
+  app.add_option("--b-format", o.files.b_format, "the same for b");
+  app.add_option("--scale-format", o.files.scale_format, "format of scales whose type is U8 or I8: e8m0 or ue4m3")
       ->transform(CLI::Validator(one_format_of(scale_formats), ""));
   app.add_option("--scale-layout", o.files.scale_layout, "plain, nvidia, hipblaslt or aiter")->capture_default_str();
-  app.add_option("--promotion", o.promotion, "accumulators are added to an FP32 sum every so many k; 0: never")
+  app.add_option("--promotion", o.promotion, "add accumulators to an FP32 sum every N k; 0: never")
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("--split-k", o.split_k, "parts of K")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--split-grain", o.split_grain, "parts are multiples of this")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--split-run", o.split_run, "parts take runs of so many k in turn; 0: consecutive k")
+  app.add_option("--split-run", o.split_run, "parts take runs of N k in turn; 0: consecutive k")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--split-order", o.split_order, "in which parts are added: ascending, descending or pairwise")
+  app.add_option("--split-order", o.split_order, "order of adding parts: ascending, descending or pairwise")
       ->check(CLI::IsMember(names(split_order{})))
       ->capture_default_str();
-  app.add_option("--split-sum", o.split_sum, "what parts and their sums are rounded to: fp32, fp16 or bf16")
+  app.add_option("--split-sum", o.split_sum, "format of parts and their sums: fp32, fp16 or bf16")
       ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->capture_default_str();
   add_epilogue_options(app, o);
-  app.add_flag("--identify", o.identify, "rank all models by the elements that they explain");
+  app.add_flag("--identify", o.identify, "rank all models by the number of elements that each explains");
   app.add_option("--tell-apart", o.tell_apart,
-                 "for --identify and --fit: where the first ones tie, write inputs to this file on which they differ");
-  app.add_flag("--fit", o.fit, "rank parameters around --model by the elements that they explain");
+                 "for --identify and --fit: write inputs to this file on which tied results differ");
+  app.add_flag("--fit", o.fit, "rank parameters near those of --model in the same way");
   app.add_option("--sample", o.sample,
-                 "elements that --identify and --fit look at [20000]; of a dump, runs of elements [512]")
+                 "elements that --identify and --fit test [20000]; for a dump, runs of elements [512]")
       ->check(CLI::Range(1, 100000000));
   app.add_flag("--list-models", o.list, "name all models and kernels, with their evidence");
   app.add_option("--make-case", o.make, "write inputs that tell models apart to this file");
@@ -394,11 +395,11 @@ int main(int argc, char** argv) {
   rotoscale::fail_beyond_file_limit();
   rotoscale::validate::options o;
   CLI::App app{
-      "Checks a GEMM kernel's result against a model of its matrix unit, or a quantizer's against its definition, bit\n"
-      "for bit. The input is a safetensors file: a [B,M,K], b [B,N,K] (or without B), d [B,M,N], and optionally c,\n"
-      "bias, scale_a and scale_b. A sparse A is whole, +0 where it is pruned, or a [B,M,K/2] with metadata_a "
-      "[B,M,K/8]\n"
-      "(F32: K/4) as the instruction has it. Exit codes: 0 identical, 1 different, 2 bad input."};
+      "Checks a GEMM kernel's result against a model of its matrix unit, or a quantizer's result against its\n"
+      "definition, bit for bit. The input is a safetensors file with a [B,M,K], b [B,N,K] (or without B), d [B,M,N],\n"
+      "and optionally c, bias, scale_a and scale_b. A sparse A is either dense with +0 for pruned elements, or\n"
+      "a [B,M,K/2] with the instruction's metadata_a [B,M,K/8] (F32: K/4).\n"
+      "Exit codes: 0 identical, 1 different, 2 bad input."};
   rotoscale::validate::add_options(app, o);
   rotoscale::validate::add_quantizer_options(app, o.quantizer);
   try {

@@ -35,7 +35,7 @@ std::vector<std::string> conclusion(const ranking& r) {
   if (!explains_any(r.all.front())) {
     lines.push_back("nothing explains any of it" + nothing_written);
   } else if (!r.explains_half()) {
-    lines.push_back("no more than that: of what was tried (docs/reference/validate.md), nothing made this result" +
+    lines.push_back("nothing that was tried explains half of this result (docs/reference/validate.md)" +
                     nothing_written);
   } else if (r.tied > 1) {
     lines.push_back("the first " + std::to_string(r.tied) + " cannot be told apart on this input" +
@@ -50,7 +50,7 @@ std::vector<std::string> conclusion(const ranking& r) {
       lines.push_back(line);
     }
   } else if (tells) {
-    lines.push_back("the first has no other beside it" + nothing_written);
+    lines.push_back("nothing ties with the first" + nothing_written);
   }
   if (r.is_sample() && r.different.value_or(0) != 0) {
     lines.push_back("but not all of the result: " + std::to_string(*r.different) + " of " + std::to_string(r.elements) +
@@ -93,7 +93,7 @@ void print(const ranking& r) {
     if (!explains_any(e)) continue;
     std::cout << "  " << e.explained << "  " << e.model << "  (" << e.evidence_text << ")";
     if (const std::string options = options_of(r.given, e.use); !options.empty()) std::cout << ", with " << options;
-    if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more but for the bits of a NaN (--nan any)";
+    if (e.nan_bits != 0) std::cout << ", " << e.nan_bits << " more except for NaN bits (--nan any)";
     std::cout << "\n";
   }
   for (const std::string& line : conclusion(r)) std::cout << line << "\n";

@@ -254,7 +254,7 @@ class Cases(Program):
         self.assertRegex(done.stdout, r"  k 0: \S+ \* \S+; accumulator \S+\n  k 1: ")
         tensors["d"] = ("F32", shape, data[:256])
         write_safetensors(path, tensors)
-        self.refused("tensor 'a': F64 is multiplied with F64", *arguments)
+        self.refused("tensor 'a': F64 requires that a, b and d are all F64", *arguments)
 
     def test_promotion_and_split_k_change_the_result(self):
         path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
@@ -447,28 +447,28 @@ class Epilogues(Program):
         write_safetensors(path, dict(self.tensors) | {"bias": ("U8", [24], bytes(24))})
         self.refused("tensor 'bias': type U8", *known)
         write_safetensors(path, dict(self.tensors) | {"d": ("BF16", [1, 16, 24], bytes(768))})
-        self.refused("--output: d, of bf16, does not hold it", *known, "--output", "fp16")
+        self.refused("--output: d is bf16, which cannot hold it", *known, "--output", "fp16")
         fp64 = load(self.make("fp64.safetensors", "--model", "hopper-mma-fp64-f64", "--kind", "normal"))
         write_safetensors(path, fp64)
         known = ["--model", "hopper-mma-fp64-f64", "--input", path]
         self.refused("--output: not for F64", *known, "--output", "fp32")
         self.refused("--add-after-rounding: not for F64", *known, "--add-after-rounding")
         write_safetensors(path, fp64 | {"bias": ("F32", [8], bytes(32))})
-        self.refused("tensor 'bias': is for results of", *known)
+        self.refused("tensor 'bias': must be F32, F16 or BF16", *known)
 
     def test_nothing_to_tell_apart(self):
-        """That no file was written is said: where the first has no other beside it, and where nothing explains any of it."""
+        """That no file was written is said: where nothing ties with the first, and where nothing explains any of it."""
         path = self.make("alone.safetensors", "--model", "hopper-wgmma-fp8-f32")
         done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         tied = "cannot be told apart" in done.stdout
-        self.assertEqual("the first has no other beside it; --tell-apart wrote nothing\n" in done.stdout, not tied, done.stdout)
+        self.assertEqual("nothing ties with the first; --tell-apart wrote nothing\n" in done.stdout, not tied, done.stdout)
         tensors = load(path)
         d = [1e30 * (-1) ** i + i for i in range(len(tensors["d"][2]) // 4)]
         write_safetensors(path, {**tensors, "d": (*tensors["d"][:2], struct.pack(f"<{len(d)}f", *d))})
         done = self.call("--identify", "--input", path, "--tell-apart", "none.safetensors")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
-        self.assertRegex(done.stdout, r"\n(nothing explains any of it|no more than that: .*); --tell-apart wrote nothing\n\Z")
+        self.assertRegex(done.stdout, r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote nothing\n\Z")
         self.assertFalse((self.folder / "none.safetensors").exists())
 
     def test_what_is_found_is_reported(self):
@@ -501,7 +501,7 @@ class Epilogues(Program):
         # Nothing is the best where nothing made it.
         found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(384)])))
         self.assertEqual((found["identical"], found["best"]), (False, None))
-        self.assertRegex(found["conclusion"][0], "nothing explains any of it|nothing made this result")
+        self.assertRegex(found["conclusion"][0], "nothing explains any of it|nothing that was tried explains half of this result")
         path = self.make("fit.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
         found, _ = report(0, "--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
         self.assertEqual((found["model"], found["identical"], found["best"]["explained"]), ("cdna4-mfma-fp16-f32", True, 150))
@@ -577,7 +577,7 @@ class NotANumber(Program):
         self.assertEqual(self.call(*arguments).returncode, 1)
         self.assertEqual(self.call(*arguments, "--nan", "any").returncode, 0)
         self.assertRegex(self.call("--identify", "--input", path).stdout,
-                         r"hopper-mma-fp16-f32  \(.*\), [1-9]\d* more but for the bits of a NaN")
+                         r"hopper-mma-fp16-f32  \(.*\), [1-9]\d* more except for NaN bits")
         self.assertEqual(self.call("--identify", "--nan", "any", "--input", path).returncode, 0)
 
     def test_nothing_but_nan(self):
@@ -630,7 +630,7 @@ class NotANumber(Program):
         self.refused("--tensor: 'd' is in .*case.safetensors as well", *known, path, "--tensor", f"d={array}")
         for option in ("--report", "--tell-apart"):
             verb = ["--identify"] if option == "--tell-apart" else []
-            self.refused(f"{option}: '.*d.npy' is an input, that of --tensor d=", *known, path, "--tensor", f"d={array}", *verb,
+            self.refused(f"{option}: '.*d.npy' is the input of --tensor d=", *known, path, "--tensor", f"d={array}", *verb,
                          option, array)
 
     def npy_of(self, path):

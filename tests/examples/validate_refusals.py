@@ -105,7 +105,7 @@ class BadInput(Program):
         before = (self.folder / "codes.npy").read_bytes()
         os.link(self.folder / "codes.npy", self.folder / "other.npy")
         for path in ("codes.npy", "./codes.npy", "other.npy"):
-            self.refused(f"--report: '{path}' is an input, that of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
+            self.refused(f"--report: '{path}' is the input of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
                          "--report", path)
         self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
         dump = self.folder / "dump.safetensors"

@@ -195,7 +195,7 @@ void print_unexplained(const identified_dump& found, const quantizer& q, const q
     }
   }
   if (!found.explains_half() && found.all().front().explained != 0)
-    std::cout << "no more than that: of what was tried (docs/reference/validate.md), nothing made this dump\n";
+    std::cout << "nothing that was tried explains half of this dump (docs/reference/validate.md)\n";
 }
 
 /// Signs in the form of --signs; empty if all are positive.
@@ -273,29 +273,30 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
       ->group(group);
   app.add_flag("--list-quantizers", o.list, "name all presets")->group(group);
   app.add_option("--format", o.format,
-                 "where dtypes leave it open, of the blocks (mxfp4, mxfp8_e4m3, nvfp4, fp8_e4m3 ...) or of the "
+                 "format if dtypes do not determine it: of blocks (mxfp4, mxfp8_e4m3, nvfp4, fp8_e4m3 ...) or of "
                  "elements (e2m1 ...)")
       ->group(group);
   app.add_option("--rotation", o.rotation, "points of the rotation; 0: none")->group(group);
-  app.add_option("--signs", o.signs, "its signs: words of 32 elements in hexadecimal, the first elements first")
+  app.add_option("--signs", o.signs, "signs of the rotation: a hexadecimal word for each 32 elements, in order")
       ->group(group);
   app.add_option("--scale-rule", o.rule, "floor, ceil, even or rceil")->group(group);
-  app.add_option("--policy", o.policy, "blocks of zeros, NaN and Inf, by the implementation's name")->group(group);
-  app.add_option("--rounding", o.rounding, "of elements; stochastic needs words, or is checked by its distribution")
+  app.add_option("--policy", o.policy, "treatment of zeros, NaN and Inf, by implementation")->group(group);
+  app.add_option("--rounding", o.rounding,
+                 "rounding of elements; stochastic without words is checked by its distribution")
       ->group(group);
-  app.add_option("--source", o.source, "what x is rounded to first: fp32 (as it is), bf16 or fp16")
+  app.add_option("--source", o.source, "format to which x is rounded first: fp32 (unchanged), bf16 or fp16")
       ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->group(group);
-  app.add_option("--x-format", o.x_format, "for --make-case: what x is stored as")
+  app.add_option("--x-format", o.x_format, "for --make-case: type of x")
       ->transform(CLI::Validator(one_format_of(float_formats), ""))
       ->capture_default_str()
       ->group(group);
   app.add_option("--axis", o.axis,
-                 "for --make-case: what blocks lie along, and so which codes are added: row, column or both")
+                 "for --make-case: axis of the blocks: row (adds codes), column (adds codes_t) or both")
       ->check(is_one_of({"row", "column", "both"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of the file's")->group(group);
+  app.add_option("--factor", o.factor, "factor of the tensor (NVFP4, FP8); replaces the file's")->group(group);
   app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
@@ -312,13 +313,13 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
       ->check(is_one_of({"low", "high"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--scale-padding", o.scale_padding, "what padded scale bytes must hold, 0 to 255, or any")
+  app.add_option("--scale-padding", o.scale_padding, "required byte in the padding of scales, 0 to 255, or any")
       ->capture_default_str()
       ->group(group);
   app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")
       ->group(group);
-  app.add_option("--random-stream", o.stream, "its stream")->group(group);
-  app.add_option("--random-bits", o.random_count, "bits of a word that are used")
+  app.add_option("--random-stream", o.stream, "Philox stream")->group(group);
+  app.add_option("--random-bits", o.random_count, "bits used of each word")
       ->check(CLI::Range(1, 32))
       ->capture_default_str()
       ->group(group);
