@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 
-SHAPE = ("--recipe bf16 --steps 200 --hidden-size 64 --num-hidden-layers 2 --num-attention-heads 2 --num-key-value-heads 1 "
-         "--batch 4 --sequence 64 --device cpu").split()
+SHAPE = ("--recipe bf16 --steps 200 --hidden-size 64 --num-hidden-layers 2 --num-attention-heads 2 "
+         "--num-key-value-heads 1 --batch 4 --sequence 64 --device cpu").split()
 
 
 def seconds(program, text, threads):

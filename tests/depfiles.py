@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Are the objects and listings that no language of Meson's compiles built again when a header of theirs changes?
 
-usage: depfiles.py NINJA BUILD HEADER OUTPUT...   Every custom command of BUILD that compiles must write a depfile, and each
+usage: depfiles.py NINJA BUILD HEADER OUTPUT...   Every custom command of BUILD that compiles must write a depfile, and
+                                                  each
 OUTPUT, which must have been built, must have HEADER among the dependencies that ninja noted.
 """
 import re
@@ -32,7 +33,8 @@ def main(ninja, build, header, outputs):
     wrong = [f"{output}: compiled by a custom command without a depfile" for output in compiles_without_depfile(build)]
     for output in outputs:
         name = Path(output).resolve().relative_to(build.resolve()).as_posix()
-        noted = subprocess.run([ninja, "-C", build, "-t", "deps", name], capture_output=True, text=True, check=True).stdout
+        noted = subprocess.run([ninja, "-C", build, "-t", "deps", name], capture_output=True, text=True,
+                               check=True).stdout
         if not any(line.strip().endswith("/" + header) for line in noted.splitlines()):
             wrong.append(f"{name}: not built again when {header} changes")
     for line in wrong:

@@ -131,7 +131,8 @@ def functions(text):
         elif match.group() == "}" and scopes:
             if (begin := scopes.pop()) is not None:
                 body = text[begin:match.end()]
-                names = [name for name in FUNCTION_NAME.findall(body.split("{")[0]) if name.islower() and not name.startswith("__")]
+                names = [name for name in FUNCTION_NAME.findall(body.split("{")[0]) if name.islower()
+                         and not name.startswith("__")]
                 first = text.count("\n", 0, begin) + 1
                 yield first, first + body.count("\n"), names[0] if names else "?"
         last = match.end()

@@ -5,12 +5,13 @@
 
 usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, list or source contains it
        mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
-       mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines that its test reaches
+       mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines
+                                                 that its test reaches
 
-tests/.../X.mutants lists the mutants that X_test.cpp has to notice (docs/hacking.md has the format). A list states changes
-that --generate cannot make, in numerics and kernels alone. A failing test program or a static_assert kills a mutant. Any
-other compile error is an error of its list, and so is a text that is not found exactly once. The mutants of the byte
-instructions need a machine with AVX512_VBMI2.
+tests/.../X.mutants lists the mutants that X_test.cpp has to notice (docs/hacking.md has the format). A list states
+changes that --generate cannot make, in numerics and kernels alone. A failing test program or a static_assert kills a
+mutant. Any other compile error is an error of its list, and so is a text that is not found exactly once. The mutants of
+the byte instructions need a machine with AVX512_VBMI2.
 """
 import argparse
 import concurrent.futures
@@ -151,7 +152,8 @@ def check(root, mutants):
 
 
 def configured(root, source, folder):
-    """The file to compile of a source: of X.cpp.in the X.cpp that Meson makes of it, with the table NAME.csv beside it for @NAME@."""
+    """The file to compile of a source: of X.cpp.in the X.cpp that Meson makes of it, with the table NAME.csv beside it
+    for @NAME@."""
     path = root / source
     if path.suffix != ".in":
         return path
@@ -173,7 +175,8 @@ def outcome(root, folder, mutant, name, text):
         compiling = subprocess.run(
             ["g++", "-std=c++20", "-O1", *flags, "-w", f"-I{place}/include", f"-I{place}",
              f"-I{root}/tests", f"-I{root}", "-pthread", str(root / mutant.test),
-             *(str(configured(place, source, place)) for source in mutant.sources), str(folder / "main.o"), "-o", str(program)],
+             *(str(configured(place, source, place)) for source in mutant.sources), str(folder / "main.o"), "-o",
+             str(program)],
             capture_output=True, text=True)
         if compiling.returncode != 0:
             return "killed" if "static assertion failed" in compiling.stderr else compiling.stderr[:2000]
@@ -244,11 +247,13 @@ def generate(root, source, known, jobs):
         folder = Path(name)
         compile_main(root, folder)
         compiled = [configured(root, s, folder) for s in sources]
-        lines = mutants_generate.covered_lines(root, source, pattern.test, compiled, folder / "main.o", folder, ["-march=native"])
+        lines = mutants_generate.covered_lines(root, source, pattern.test, compiled, folder / "main.o", folder,
+                                               ["-march=native"])
         found = [c for c in mutants_generate.changes(text, lines)
                  if joined(text[:c.begin] + c.replacement + text[c.end:]) not in listed]
         print(f"{source}: {len(lines)} lines covered by {pattern.test}, {len(found)} mutants", flush=True)
-        results = pool.map(lambda i: outcome(root, folder, pattern, f"g{i}", text[:found[i].begin] + found[i].replacement +
+        results = pool.map(lambda i: outcome(root, folder, pattern, f"g{i}",
+                                             text[:found[i].begin] + found[i].replacement +
                                              text[found[i].end:]), range(len(found)))
         counts = {"killed": 0, "survived": 0}
         for change, what in zip(found, results):

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plain mutants of a header, for `mutants.py --generate`: on each line that its test reaches, comparisons and other operators
-are exchanged, integers are off by one, and statements are left out."""
+"""Plain mutants of a header, for `mutants.py --generate`: on each line that its test reaches, comparisons and other
+operators are exchanged, integers are off by one, and statements are left out."""
 import json
 import re
 import subprocess
@@ -71,7 +71,8 @@ def covered_lines(root, source, test, sources, main_object, folder, flags):
     subprocess.run([str(program), "--test-suite-exclude=slow"], check=True, cwd=folder, capture_output=True)
     lines = set()
     for notes in folder.glob("*.gcno"):
-        shown = subprocess.run(["gcov", "--json-format", "--stdout", str(notes)], check=True, cwd=folder, capture_output=True,
+        shown = subprocess.run(["gcov", "--json-format", "--stdout", str(notes)], check=True, cwd=folder,
+                               capture_output=True,
                                text=True)
         for report in shown.stdout.splitlines():
             for file in json.loads(report)["files"]:

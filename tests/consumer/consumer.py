@@ -46,7 +46,8 @@ def install(root, folder, options=(), gpu=None):
     # Little of it runs. clang needs a third of g++'s time, and whose compiler made the library must not matter to g++.
     quick = ["-Doptimization=0", "-Dunity=on", "-Dunity_size=50"] if gpu == "host" else []
     clang = {"CXX": "clang++-14"} if gpu == "host" and "CXX" not in os.environ and shutil.which("clang++-14") else {}
-    run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib", *([f"-Dgpu={gpu}", *quick, *NO_PROGRAMS] if gpu else options), build,
+    run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib",
+        *([f"-Dgpu={gpu}", *quick, *NO_PROGRAMS] if gpu else options), build,
         root, env=os.environ | clang)
     run("meson", "install", "-C", build, *([] if gpu else ["--no-rebuild", "--tags", "devel"]))
     if gpu is None and (built := list(build.rglob("*.o"))):

@@ -4,15 +4,15 @@
 """Compiles the headers as users do, all of them: the list is read from the tree, so that none is forgotten.
 
 usage: headers.py CHECK ROOT
-  alone     headers by themselves (numerics headers without exceptions and run-time types), clang++-14 where it is installed,
-            which parses them in half of the time of g++: the twelve that changed last (without Git: every tenth);
-            `alone-g++`: each of them, by g++, for the slow suite
+  alone     headers by themselves (numerics headers without exceptions and run-time types), clang++-14 where it is
+            installed, which parses them in half of the time of g++: the twelve that changed last (without Git: every
+            tenth); `alone-g++`: each of them, by g++, for the slow suite
   warnings  all headers together, and the templates that include/compiled instantiates: every g++ and clang that is
             installed, C++20 and C++23 (as far as they know it); skipped where warnings are no errors
   standard  each header as C++17: the first error says which standard is needed
   odr       an object of all headers, linked into one program twice
-  isa       two translation units of a program for different instruction sets: each keeps its own functions; the newest set,
-            and where CI=true those between
+  isa       two translation units of a program for different instruction sets: each keeps its own functions; the newest
+            set, and where CI=true those between
   cuda      all numerics headers as CUDA code, warnings are errors; skipped (exit status 77) without nvcc
 """
 import concurrent.futures
@@ -82,10 +82,12 @@ def includes_of(root):
     return {header: closure(header) for header in direct}
 
 
-# Precompiled, for headers that include them anyway and would parse them first: two thirds of the time of a header by itself is
-# the standard library's. What each of these needs itself is seen where it is compiled by itself. By what they bring, most first.
+# Precompiled, for headers that include them anyway and would parse them first: two thirds of the time of a header by
+# itself is the standard library's. What each of these needs itself is seen where it is compiled by itself. By what they
+# bring, most first.
 PRECOMPILED = {
-    True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/block.hpp", "rotoscale/bits.hpp"),
+    True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/block.hpp",
+           "rotoscale/bits.hpp"),
     False: ("rotoscale/llama/model_class.hpp", "rotoscale/io/json.hpp", "rotoscale/nn/operation_arguments.hpp",
             "rotoscale/nn/recipe.hpp"),
 }
@@ -95,7 +97,8 @@ def changed_last(root, headers, most=12):
     """Those of the headers that changed last, in the tree or in its history."""
     changed = []
     for command in (["diff", "--name-only", "HEAD"], ["log", "-n", "40", "--name-only", "--format="]):
-        run = subprocess.run(["git", *command, "--relative", "--", "."], cwd=root / "include", capture_output=True, text=True)
+        run = subprocess.run(["git", *command, "--relative", "--", "."], cwd=root / "include", capture_output=True,
+                             text=True)
         changed += run.stdout.splitlines()
     chosen = [header for header in dict.fromkeys(changed) if header in headers]
     return chosen[:most] if chosen else sorted(headers)[::10]
@@ -113,7 +116,8 @@ def check_alone(root, folder, compiler="clang++-14", choose=changed_last):
     def precompiled(job):
         strict, header = job
         output = folder / f"{header.replace('/', '_')}.{strict}.pch"
-        run = subprocess.run([*command(strict), "-fpch-instantiate-templates", "-x", "c++-header", str(root / "include" / header),
+        run = subprocess.run([*command(strict), "-fpch-instantiate-templates", "-x", "c++-header",
+                              str(root / "include" / header),
                               "-o", str(output)], capture_output=True)
         return job, output if run.returncode == 0 else None
 
@@ -147,7 +151,8 @@ def check_alone_gcc(root, folder):
 
 
 def warnings_are_errors():
-    """Where CI=true, or Meson was given -Dwerror=true. Compilers that no change is tried with have warnings of their own."""
+    """Where CI=true, or Meson was given -Dwerror=true. Compilers that no change is tried with have warnings of their
+    own."""
     return os.environ.get("CI") == "true" or os.environ.get("ROTOSCALE_WERROR") == "true"
 
 
@@ -169,7 +174,8 @@ def check_warnings(root, folder):
 
     # All headers with g++ in C++20: check_odr.
     jobs = [(compiler, standard, number) for compiler in COMPILERS if shutil.which(compiler)
-            for standard in ("c++20", "c++2b") for number in (0, 1) if (compiler, standard, number) != ("g++", "c++20", 0)]
+            for standard in ("c++20", "c++2b") for number in (0, 1)
+            if (compiler, standard, number) != ("g++", "c++20", 0)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(check, jobs))
 
@@ -190,12 +196,14 @@ def check_standard(root, folder):
 
 def check_odr(root, folder):
     # What every unit defines is defined twice where an object is linked with itself.
-    command = ["g++", "-std=c++20", "-O1" if warnings_are_errors() else "-O0", *warnings(), f"-I{root}/include", *dependency_flags()]
+    command = ["g++", "-std=c++20", "-O1" if warnings_are_errors() else "-O0", *warnings(), f"-I{root}/include",
+               *dependency_flags()]
     failures = [compile_text([*command, "-c", "-o", "first.o"], including(public_headers(root)), folder, "first.cpp"),
                 compile_text([*command, "-c", "-o", "main.o"], "int main() {}\n", folder, "main.cpp")]
     if not any(failures):
         shutil.copy(folder / "first.o", folder / "second.o")
-        link = subprocess.run(["g++", "main.o", "first.o", "second.o", "-o", "both", "-pthread", "-lz"], capture_output=True,
+        link = subprocess.run(["g++", "main.o", "first.o", "second.o", "-o", "both", "-pthread", "-lz"],
+                              capture_output=True,
                               text=True, cwd=folder)
         failures.append(link.stderr)
     return failures
@@ -260,7 +268,8 @@ def check_cuda(root, folder):
     return [*failures, "all numerics headers together do not compile"]
 
 
-CHECKS = {"alone": check_alone, "alone-g++": check_alone_gcc, "warnings": check_warnings, "standard": check_standard, "odr": check_odr,
+CHECKS = {"alone": check_alone, "alone-g++": check_alone_gcc, "warnings": check_warnings, "standard": check_standard,
+          "odr": check_odr,
           "isa": check_isa, "cuda": check_cuda}
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles digest.cpp with several compilers and flags and demands the recorded output (tests/golden/digest.txt) of each, from 1
-and 2 threads: bits are the same on every machine and do not change over time.
+"""Compiles digest.cpp with several compilers and flags and demands the recorded output (tests/golden/digest.txt) of
+each, from 1 and 2 threads: bits are the same on every machine and do not change over time.
 
-usage: digest.py ROOT [PROGRAM]  the default builds; PROGRAM: the build of the tree that runs this, compiled already with the flags
-                                 and the library that all its programs have, in place of the build with TREE's flags
+usage: digest.py ROOT [PROGRAM]  the default builds; PROGRAM: the build of the tree that runs this, compiled already
+                                 with the flags and the library that all its programs have, in place of the build with
+                                 TREE's flags
        digest.py --all ROOT      and those of other levels and for other processors, for the slow suite
        digest.py --nvcc ROOT     nvcc's alone, on the host and, where there is a device, as device code
        digest.py --write ROOT    records what the first build with training prints, where bits change on purpose
@@ -46,7 +47,8 @@ MORE_BUILDS = [
     ("clang++-14 -O2 native", ["clang++-14", "-O2", "-march=native"], [], "all"),
     ("g++ -O2 avx2 fma, training", ["g++", "-O2", "-mavx2", "-mfma"], ["avx2", "fma"], "all"),
     ("clang++-14 -O1 no contract, training", ["clang++-14", "-O1", "-ffp-contract=off"], [], "all"),
-    ("g++ -O3 skylake-avx512 contract", ["g++", "-O3", "-march=skylake-avx512", "-ffp-contract=fast"], ["avx512vl", "avx512dq"],
+    ("g++ -O3 skylake-avx512 contract", ["g++", "-O3", "-march=skylake-avx512", "-ffp-contract=fast"],
+     ["avx512vl", "avx512dq"],
      "numerics"),
     ("g++ -O3 icelake-server contract", ["g++", "-O3", "-march=icelake-server", "-ffp-contract=fast"],
      ["avx512_vbmi2", "avx512vbmi", "vaes"], "numerics"),
@@ -55,7 +57,8 @@ MORE_BUILDS = [
      ["avx512_vbmi2", "avx512_fp16", "avx512_bf16", "avx_vnni"], "numerics"),
 ]
 # The parts in the output of each kind of build.
-PARTS = {"device": {"definitions"}, "numerics": {"definitions", "kernels"}, "all": {"definitions", "kernels", "training"}}
+PARTS = {"device": {"definitions"}, "numerics": {"definitions", "kernels"},
+         "all": {"definitions", "kernels", "training"}}
 RECORD = "tests/golden/digest.txt"
 SKIPPED = 77
 
@@ -73,7 +76,8 @@ def find(compiler):
 
 
 def can_run(build, features):
-    """Is the compiler here, and does this processor run its code? (Device code says itself whether there is a device.)"""
+    """Is the compiler here, and does this processor run its code? (Device code says itself whether there is a
+    device.)"""
     _, command, needed, _ = build
     return find(command[0]) and features.issuperset(needed)
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. The default suite replays the stored
-inputs without clang (replay.cpp); this script is for the slow suite.
+"""Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. The default suite replays the
+stored inputs without clang (replay.cpp); this script is for the slow suite.
 
 usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS [PROCESSES]]
-NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..." names the other
-sources and libraries. Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library.
-DIRECTORY SECONDS: a long run. Program, corpus and failing inputs stay in that directory, and the next run goes on from them.
-PROCESSES share the runs and, every ten seconds, their findings. CXXFLAGS are appended to the flags (another -march). Without a
-clang the program in DIRECTORY is run, so that machines without compilers can help. A long run is many times as fast:
-libstdc++'s assertions check bounds and undefined behaviour traps, but there is no address sanitizer, comparisons are not
-traced, and inputs are chosen evenly. Afterwards copy its corpus to tests/fuzz/corpus and run the default mode on it. Each
-source is compiled through ccache if that is installed.
+NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..." names the
+other sources and libraries. Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library.
+DIRECTORY SECONDS: a long run. Program, corpus and failing inputs stay in that directory, and the next run goes on from
+them. PROCESSES share the runs and, every ten seconds, their findings. CXXFLAGS are appended to the flags (another
+-march). Without a clang the program in DIRECTORY is run, so that machines without compilers can help. A long run is
+many times as fast: libstdc++'s assertions check bounds and undefined behaviour traps, but there is no address
+sanitizer, comparisons are not traced, and inputs are chosen evenly. Afterwards copy its corpus to tests/fuzz/corpus and
+run the default mode on it. Each source is compiled through ccache if that is installed.
 """
 import concurrent.futures
 import contextlib
@@ -38,7 +38,8 @@ def parts_of(root, name):
     extra = [word for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("// fuzz: ")
              for word in line.split()[2:]]
     return ([source, *(root / word for word in extra if not word.startswith("-"))],
-            ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra if word.startswith(("-I", "-D"))],
+            ["-I" + str(root / word[2:]) if word.startswith("-I") else word for word in extra
+             if word.startswith(("-I", "-D"))],
             [word for word in extra if word.startswith("-l")])
 
 
@@ -50,7 +51,8 @@ def find_clang():
 
 
 def flags_of(root, kind):
-    return ["-std=c++20", *kind, "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include", f"-I{root}/tests/fuzz", "-pthread"]
+    return ["-std=c++20", *kind, "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include",
+            f"-I{root}/tests/fuzz", "-pthread"]
 
 
 def build(compiler, sources, flags, libraries, scratch):
@@ -73,7 +75,8 @@ def build(compiler, sources, flags, libraries, scratch):
 def long_run(corpus, runs, directory, seconds, processes):
     """Goes on from what is in the directory; prints each process's totals and their sum."""
     command = ["./fuzz", f"-runs={-(-runs // processes)}", f"-max_total_time={seconds}", "-max_len=256",
-               f"-reload={10 if processes > 1 else 0}", "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1", corpus]
+               f"-reload={10 if processes > 1 else 0}", "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1",
+               corpus]
     with contextlib.ExitStack() as files:
         # A file each: a pipe that nobody reads would stop its process.
         logs = [files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
@@ -96,7 +99,8 @@ def long_run(corpus, runs, directory, seconds, processes):
 def run_briefly(name, runs, scratch):
     """Some inputs from a fixed seed, by one target of a program; the exit status of a test."""
     # -len_control=0: the first bytes only choose what happens to the others, so that short inputs are of no use.
-    fuzzed = subprocess.run(["./fuzz", f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0", "-use_value_profile=1", "corpus"],
+    fuzzed = subprocess.run(["./fuzz", f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0",
+                             "-use_value_profile=1", "corpus"],
                             cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             encoding="utf-8", errors="replace", env=os.environ | {"ROTOSCALE_FUZZ": name})
     lines = fuzzed.stdout.splitlines()
@@ -114,7 +118,8 @@ def main(root, name, runs, directory=None, seconds=0, processes=1):
         print("no " + " or ".join(CLANGS))
         return 77
     sources, flags, libraries = parts_of(root, name)
-    if any(word.startswith("-lsentencepiece") for word in libraries) and not Path("/usr/include/sentencepiece_processor.h").exists():
+    if any(word.startswith("-lsentencepiece")
+           for word in libraries) and not Path("/usr/include/sentencepiece_processor.h").exists():
         print("no libsentencepiece-dev")
         return 77
     sources.append(root / "tests/fuzz/libfuzzer.cpp")

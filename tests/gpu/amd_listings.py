@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the compiled kernels of AMD's devices.
 
-usage: amd_listings.py LISTING...          gemm-gfx942.s ...: no scratch or spill, matrix instructions, registers of hot kernels
+usage: amd_listings.py LISTING...          gemm-gfx942.s ...: no scratch or spill, matrix instructions, registers of hot
+                                           kernels
        amd_listings.py --same ONE OTHER    compares the code of two listings, one compiled with contraction
 """
 import re
@@ -64,8 +65,10 @@ def faults(path):
 
 
 def first_difference(paths):
-    """Yields the first difference of two listings, ignoring the compilation unit's name. Contraction must change no code."""
-    one, other = ([line for line in path.read_text(encoding="utf-8").splitlines() if "__hip_cuid_" not in line] for path in paths)
+    """Yields the first difference of two listings, ignoring the compilation unit's name. Contraction must change no
+    code."""
+    one, other = ([line for line in path.read_text(encoding="utf-8").splitlines() if "__hip_cuid_" not in line]
+                  for path in paths)
     if len(one) < 1000:
         yield f"{len(one)} lines are no listing of kernels"
     for number, (a, b) in enumerate(zip(one, other), 1):

@@ -30,7 +30,8 @@ OTHERS = ("nvjet", "cublas", "cutlass", "splitKreduce", "gemv")
 
 def count_findings(text):
     """Returns the number of findings outside the vendor's library, and the first one."""
-    reports = re.split(r"^========= (?=Invalid|Error|Race|Warning|Uninitialized|Barrier|Program hit|Potential)", text, flags=re.M)[1:]
+    reports = re.split(r"^========= (?=Invalid|Error|Race|Warning|Uninitialized|Barrier|Program hit|Potential)", text,
+                       flags=re.M)[1:]
     own = [r for r in reports if not any(name in r for name in OTHERS) and not r.startswith("Program hit")]
     return len(own), own[0].strip().splitlines()[0] if own else ""
 
@@ -45,7 +46,8 @@ class Result(NamedTuple):
 
 def test_cases(program):
     """Returns the names of a program's test cases. Without a device there may be none."""
-    listed = subprocess.run([str(program), "-ltc"], capture_output=True, text=True, errors="replace", check=False).stdout
+    listed = subprocess.run([str(program), "-ltc"], capture_output=True, text=True, errors="replace",
+                            check=False).stdout
     return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "==="))]
 
 
@@ -54,7 +56,8 @@ def checked(program, case, tool, seconds):
     escaped = case.replace(",", "\\,")
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "200", str(program), f"--test-case={escaped}"]
     # A new session, so that a timeout also ends the tool's children.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as run:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          start_new_session=True) as run:
         try:
             text, _ = run.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -75,9 +78,11 @@ def checked(program, case, tool, seconds):
 def together(results):
     """Combines the results of a program's test cases under a tool."""
     others = sorted({r.said for r in results if r.said != "nothing"})
-    said = ", ".join(f"{sum(r.said == o for r in results)} x {o}" if len(results) > 1 else o for o in others) or "nothing"
+    said = ", ".join(f"{sum(r.said == o for r in results)} x {o}" if len(results) > 1 else o
+                     for o in others) or "nothing"
     seconds = sum(r.seconds for r in results)
-    return Result("skipped" if others == ["skipped"] else f"{said}, {seconds:.0f} s", next((r.first for r in results if r.first), ""),
+    return Result("skipped" if others == ["skipped"] else f"{said}, {seconds:.0f} s",
+                  next((r.first for r in results if r.first), ""),
                   sum(r.assertions for r in results), seconds)
 
 
@@ -92,13 +97,15 @@ def main():
     if shutil.which("compute-sanitizer") is None:
         print("skipped: no compute-sanitizer")
         return 77
-    programs = sorted(p for p in given.folder.resolve().glob("*_device_test") if not given.names or any(n in p.name for n in given.names))
+    programs = sorted(p for p in given.folder.resolve().glob("*_device_test") if not given.names
+                      or any(n in p.name for n in given.names))
     tools = given.tools.split(",")
     if not programs or not set(tools) <= set(TOOLS):
         parser.error("no program of this name, or no such tool")
     cases = {p: test_cases(p) or ["*"] for p in programs}
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in cases[p]] for t in tools for p in programs}
+        runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in cases[p]] for t in tools
+                for p in programs}
     rows = {key: together([run.result() for run in of]) for key, of in runs.items()}
     if all(row.said == "skipped" for row in rows.values()):
         print("skipped: no device")
@@ -106,7 +113,8 @@ def main():
     print("| program | assertions | " + " | ".join(tools) + " |\n" + "|---" * (len(tools) + 2) + "|")
     for p in programs:
         assertions = max(rows[p, t].assertions for t in tools)
-        print(f"| {p.name.removesuffix('_device_test')} | {assertions} | " + " | ".join(rows[p, t].said for t in tools) + " |")
+        print(f"| {p.name.removesuffix('_device_test')} | {assertions} | " +
+              " | ".join(rows[p, t].said for t in tools) + " |")
     print("\n".join(f"{p.name}, {t}: {row.first}" for (p, t), row in rows.items() if row.first))
     said = [run.result().said for of in runs.values() for run in of]
     clean = all(s in ("nothing", "not in time", "skipped") for s in said)

@@ -4,7 +4,8 @@
 RoPE) have the tensors and the config that transformers has, and what is written here it loads with equal tensors. Token
 files as llm.c's script writes them with numpy come back byte for byte.
 
-Skips (77) where torch, transformers and numpy are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+Skips (77) where torch, transformers and numpy are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has
+them.
 usage: files_test.py FILES_TOOL"""
 import json
 import pathlib
@@ -61,7 +62,8 @@ def check_config(tool, folder, config):
                 "mlp_bias").split():
         if not hasattr(config, key):  # rope_parameters came with transformers 5
             continue
-        assert getattr(again, key) == getattr(config, key), f"{folder}: {key}: {getattr(again, key)}, {getattr(config, key)}"
+        assert getattr(again, key) == getattr(config,
+                                              key), f"{folder}: {key}: {getattr(again, key)}, {getattr(config, key)}"
 
 
 def check_models(tool, scratch):

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-validate --identify on dumps that others' quantizers wrote, of BF16 and of F32 sources: torchao's four scale modes for
-FP4 and FP8 and its one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp; microxcaling's FP4 and FP8 with
-halves away and to even, where a checkout of it is on PYTHONPATH. Each must be explained wholly by the preset named after it, and by
-no other arithmetic that the input can tell from it. Skips (77) without numpy, ml_dtypes, torch and torchao.
+"""rotoscale-validate --identify on dumps that others' quantizers wrote, of BF16 and of F32 sources: torchao's four
+scale modes for FP4 and FP8 and its one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp;
+microxcaling's FP4 and FP8 with halves away and to even, where a checkout of it is on PYTHONPATH. Each must be explained
+wholly by the preset named after it, and by no other arithmetic that the input can tell from it. Skips (77) without
+numpy, ml_dtypes, torch and torchao.
 usage: identify_test.py VALIDATE"""
 
 import importlib
@@ -20,8 +21,8 @@ from safetensors_bytes import write_safetensors  # noqa: E402
 
 
 def source(np, dtype):
-    """Numbers, as FP32 bits, whose blocks have an amax at each rule's borders, and ties; the ends of the range are left to the
-    tests of each library."""
+    """Numbers, as FP32 bits, whose blocks have an amax at each rule's borders, and ties; the ends of the range are left
+    to the tests of each library."""
     rng = np.random.default_rng(6)
     x = rng.standard_normal((96, 256)) * np.exp2(rng.integers(-20, 21, (96, 1)))
     x[32:64] = rng.integers(-24, 25, (32, 256)) * np.exp2(rng.integers(-6, 7, (32, 1)) - 2.0)
@@ -39,7 +40,8 @@ class Validator:
     def explains(self, name, tensors, *options):
         """The changes from the wanted preset that the first line names; all of it must be explained."""
         write_safetensors(self.path, tensors)
-        done = subprocess.run([self.program, "--identify", "--input", self.path, *options], capture_output=True, text=True)
+        done = subprocess.run([self.program, "--identify", "--input", self.path, *options], capture_output=True,
+                              text=True)
         lines = re.findall(r"^  (\d+)  (.*)$", done.stdout, re.M)
         ok = done.returncode == 0 and name in re.split(" = ", lines[0][1])
         print(f"{name}: {lines[0][0] + ' explained by ' + lines[0][1] if lines else done.stderr}{'' if ok else ' - WRONG'}")
@@ -48,7 +50,8 @@ class Validator:
 
 def tensors_of(x, rows, cols, codes, scales, scale_dtype="U8", codes_dtype="U8"):
     wide = (x & 0xFFFF).any()
-    return {"x": ("F32" if wide else "BF16", [rows, cols], x.astype("<u4").tobytes() if wide else (x >> 16).astype("<u2").tobytes()),
+    return {"x": ("F32" if wide else "BF16", [rows, cols],
+                  x.astype("<u4").tobytes() if wide else (x >> 16).astype("<u2").tobytes()),
             "codes": (codes_dtype, list(codes.shape), codes.tobytes()),
             "scales": (scale_dtype, list(scales.shape), scales.tobytes())}
 
@@ -62,7 +65,8 @@ def torchao_dumps(np, torch, x, values, validator):
                                             mx_tensor.ScaleCalculationMode[mode.upper()])
             codes = codes.view(torch.uint8).numpy()
             scales = scales.view(torch.uint8).numpy().reshape(values.shape[0], -1)
-            yield validator.explains(f"torchao_{mode}", tensors_of(x, *values.shape, codes, scales, codes_dtype=codes_dtype))
+            yield validator.explains(f"torchao_{mode}",
+                                     tensors_of(x, *values.shape, codes, scales, codes_dtype=codes_dtype))
     scales, codes = nvfp4_tensor.nvfp4_quantize(torch.from_numpy(values), 16)
     tensors = tensors_of(x, *values.shape, codes.view(torch.uint8).numpy(),
                          scales.view(torch.uint8).numpy().reshape(values.shape[0], -1), "F8_E4M3")
@@ -89,8 +93,8 @@ def microxcaling_dumps(np, torch, x, values, validator):
     except ImportError:
         print("skipped: no microxcaling on PYTHONPATH")
         return
-    # It has values, not codes: those of its result under the floor rule's scales, which each element holds exactly. Halves go away
-    # from zero by default.
+    # It has values, not codes: those of its result under the floor rule's scales, which each element holds exactly.
+    # Halves go away from zero by default.
     ml_dtypes = importlib.import_module("ml_dtypes")
     amax = np.abs(values.reshape(-1, 32)).max(axis=1)
     for name, theirs, element, emax in (("mxfp4", "fp4_e2m1", ml_dtypes.float4_e2m1fn, 2),
@@ -99,7 +103,8 @@ def microxcaling_dumps(np, torch, x, values, validator):
         exponent = np.where(amax == 0, -127, np.frexp(amax)[1] - 1 - emax)
         scales = (exponent + 127).astype(np.uint8).reshape(values.shape[0], -1)
         for rounding, preset in (("nearest", "ocp, but rounding nearest_away"), ("even", "ocp")):
-            out = mx_ops._quantize_mx(torch.from_numpy(values), 8, theirs, axes=[-1], block_size=32, round=rounding).numpy()
+            out = mx_ops._quantize_mx(torch.from_numpy(values), 8, theirs, axes=[-1], block_size=32,
+                                      round=rounding).numpy()
             scaled = np.ldexp(out.reshape(-1, 32), -exponent[:, None])
             codes = scaled.astype(element)
             assert (codes.astype(np.float32) == scaled).all(), f"microxcaling's {theirs} is no number of {name}"
@@ -116,7 +121,8 @@ def main():
         for dtype in ("BF16", "F32"):
             x = source(np, dtype)
             values = x.view(np.float32)
-            results += [*torchao_dumps(np, torch, x, values, validator), *ml_dtypes_dumps(np, ml_dtypes, x, values, validator),
+            results += [*torchao_dumps(np, torch, x, values, validator),
+                        *ml_dtypes_dumps(np, ml_dtypes, x, values, validator),
                         *microxcaling_dumps(np, torch, x, values, validator)]
     print(f"{len(results)} dumps, {results.count(False)} not identified")
     return 1 if results.count(False) else 0

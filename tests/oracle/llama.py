@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the oracles of mini-llama's checkpoints share: the program, a text, small models saved by transformers, and losses compared.
-Python's packages are imported once, in the process that compares: it takes them seconds."""
+"""What the oracles of mini-llama's checkpoints share: the program, a text, small models saved by transformers, and
+losses compared. Python's packages are imported once, in the process that compares: it takes them seconds."""
 
 import json
 import pathlib
@@ -49,7 +49,8 @@ def save_model(folder, dtype="float32", shard="1GB", **options):
     """Of random weights."""
     torch.manual_seed(1)
     config = LlamaConfig(**{"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-                            "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.2, **options})
+                            "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.2,
+                            **options})
     LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
 
 
@@ -75,7 +76,8 @@ class Program:
 
     def is_there(self):
         """Has the machine its device?"""
-        return subprocess.run([self.path, "plan", "--device", self.device], capture_output=True, check=False).returncode == 0
+        return subprocess.run([self.path, "plan", "--device", self.device], capture_output=True,
+                              check=False).returncode == 0
 
     def eval(self, *options):
         return json.loads(self.run("eval", "--device", self.device, "--threads", 1, "--windows", WINDOWS, *options))

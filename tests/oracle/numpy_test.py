@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""io/npy.hpp against NumPy, both ways: what NumPy writes is read, converted and written again, equal by bytes to NumPy's
-own file, and NumPy reads it. Skips (77) where NumPy is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has
+"""io/npy.hpp against NumPy, both ways: what NumPy writes is read, converted and written again, equal by bytes to
+NumPy's own file, and NumPy reads it. Skips (77) where NumPy is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter
+that has
 it. Formats of ml_dtypes are compared where that is installed too.  usage: numpy_test.py NPY_TOOL"""
 
 import pathlib

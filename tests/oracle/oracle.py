@@ -23,7 +23,8 @@ def missing(*modules):
 
 def require(*modules):
     """Imports modules, or ends the script as skipped. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them."""
-    python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON", "")  # started once: a wrapper may have another name than it starts
+    python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON",
+                            "")  # started once: a wrapper may have another name than it starts
     if python:
         path = shutil.which(python)
         if path is None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters of mini-llama loaded by Hugging Face PEFT in float64 give the loss that `mini-llama eval` gives in FP32, and so do
-adapters that PEFT saved, beside a base that transformers saved; both merge to the same weights, and a run that begins with
-PEFT's adapters takes the steps that PEFT takes under torch's AdamW. Skips (77) where torch, transformers or peft is missing;
-ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+"""Adapters of mini-llama loaded by Hugging Face PEFT in float64 give the loss that `mini-llama eval` gives in FP32, and
+so do adapters that PEFT saved, beside a base that transformers saved; both merge to the same weights, and a run that
+begins with PEFT's adapters takes the steps that PEFT takes under torch's AdamW. Skips (77) where torch, transformers or
+peft is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
 usage: peft_test.py MINI_LLAMA"""
 
 import pathlib
@@ -19,7 +19,8 @@ import llama  # noqa: E402  needs what is required above
 SAVED = {
     "query and value": ("float32", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}),
     "all in BF16": ("bfloat16", {"r": 8, "lora_alpha": 4, "lora_dropout": 0.2, "target_modules": "all-linear"}),
-    "rank-stabilised": ("float32", {"r": 5, "lora_alpha": 3, "use_rslora": True, "target_modules": ["o_proj", "up_proj"]}),
+    "rank-stabilised": ("float32",
+                        {"r": 5, "lora_alpha": 3, "use_rslora": True, "target_modules": ["o_proj", "up_proj"]}),
 }
 
 
@@ -36,7 +37,8 @@ def save_adapter(base, folder, dtype, options):
 
 
 def merge_distance(base, adapter, merged):
-    """The largest difference of merged weights, ours in FP32, theirs in float64, in halves of a unit in the last place."""
+    """The largest difference of merged weights, ours in FP32, theirs in float64, in halves of a unit in the last
+    place."""
     model = peft.PeftModel.from_pretrained(load_base(base), adapter).double().merge_and_unload()
     ours, worst = safetensors.load_file(merged / "model.safetensors"), 0.0
     theirs = {name: t for name, t in model.state_dict().items() if name in ours}
@@ -48,8 +50,8 @@ def merge_distance(base, adapter, merged):
 
 
 def training_distance(base, adapter, ours, tokens, steps, rate):
-    """PEFT's own training of a saved adapter on one sequence under torch's AdamW: the distance of ours from theirs, as a share of
-    how far theirs went; of no steps, that of the values."""
+    """PEFT's own training of a saved adapter on one sequence under torch's AdamW: the distance of ours from theirs, as
+    a share of how far theirs went; of no steps, that of the values."""
     model = peft.PeftModel.from_pretrained(load_base(base, attn_implementation="eager"), adapter, is_trainable=True)
     model = model.double().eval()  # no dropout
     trained = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
@@ -76,7 +78,8 @@ class Comparison:
 
     def check(self, name, adapter):
         given = ("--checkpoint", self.base, "--recipe", "fp32", "--data", self.data)
-        theirs = llama.compare_losses(name, self.program.eval(*given, "--adapter", adapter), self.base, adapter, self.data)
+        theirs = llama.compare_losses(name, self.program.eval(*given, "--adapter", adapter), self.base, adapter,
+                                      self.data)
         without = self.program.eval(*given)["val_loss"]
         print(f"{name}: without the adapter {without}")
         assert abs(theirs - without) > 1e-3, "the adapter does nothing"
@@ -90,8 +93,10 @@ class Comparison:
     def check_training(self, name, adapter):
         for steps, rate, most in ((1, 0.0, 0.0), (6, 0.01, 1e-4)):
             trained = self.program.train(
-                "--data", self.periodic, "--out", self.folder / f"{name} trained {steps}", "--init", self.base, "--adapter", adapter,
-                "--steps", steps, "--batch", 2, "--sequence", llama.SEQUENCE, "--learning-rate", rate, "--final-learning-rate", 1,
+                "--data", self.periodic, "--out", self.folder / f"{name} trained {steps}", "--init", self.base,
+                "--adapter", adapter,
+                "--steps", steps, "--batch", 2, "--sequence", llama.SEQUENCE, "--learning-rate", rate,
+                "--final-learning-rate", 1,
                 "--warmup", 0, "--epsilon", 1e-3, "--weight-decay", 0.1, "--clip", 0, "--lora-dropout", 0)
             tokens = llama.first_window(self.periodic)
             share = training_distance(self.base, adapter, trained, tokens, steps if rate else 0, rate)
@@ -108,9 +113,11 @@ def main():
             save_adapter(c.base, folder / name, dtype, options)
             c.check(name, folder / name)
             c.check_training(name, folder / name)
-        for name, targets in (("ours, fused", "qkv_proj,o_proj,gate_up_proj,down_proj"), ("ours, split", "k_proj,v_proj,down_proj")):
+        for name, targets in (("ours, fused", "qkv_proj,o_proj,gate_up_proj,down_proj"),
+                              ("ours, split", "k_proj,v_proj,down_proj")):
             c.check(name, c.program.train(
-                "--data", c.data, "--out", folder / name, "--init", c.base, "--steps", 20, "--batch", 4, "--sequence", llama.SEQUENCE,
+                "--data", c.data, "--out", folder / name, "--init", c.base, "--steps", 20, "--batch", 4, "--sequence",
+                llama.SEQUENCE,
                 "--learning-rate", 0.02, "--lora-rank", 6, "--lora-alpha", 9, "--lora-targets", targets))
 
 

@@ -85,7 +85,8 @@ def read_windows(path, offset, windows, seq):
 
 @everything_in_double()
 def mean_loss(checkpoint, adapter, data, offset, windows, seq):
-    """In nats a token, of the windows that the docstring of this file names; adapter: None, or the folder of PEFT's files."""
+    """In nats a token, of the windows that the docstring of this file names; adapter: None, or the folder of PEFT's
+    files."""
     tokens, targets = read_windows(data, offset, windows, seq)
     model = load(checkpoint)
     if adapter:

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of mini-llama evaluated by Hugging Face transformers in float64 gives the loss that `mini-llama eval` gives
-in FP32, and so do six models that transformers saved: BF16 and FP16, in shards, tied, with grouped heads, with Llama 3.1's
-RoPE. So do all logits of their windows (`eval --logits`). The gradient of each tensor that one step of `mini-llama train` makes is that of
-transformers in float64 as well. The tokenizer of a written model, loaded by transformers, gives a text the tokens that `mini-llama tokenizer
-encode` gives. Under bf16_tc, on a matrix unit or its model, gradients are within what roundings to BF16 allow. Skips (77) where torch and transformers
-or the device are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+"""A checkpoint of mini-llama evaluated by Hugging Face transformers in float64 gives the loss that `mini-llama eval`
+gives in FP32, and so do six models that transformers saved: BF16 and FP16, in shards, tied, with grouped heads, with
+Llama 3.1's RoPE. So do all logits of their windows (`eval --logits`). The gradient of each tensor that one step of
+`mini-llama train` makes is that of transformers in float64 as well. The tokenizer of a written model, loaded by
+transformers, gives a text the tokens that `mini-llama tokenizer encode` gives. Under bf16_tc, on a matrix unit or its
+model, gradients are within what roundings to BF16 allow. Skips (77) where torch and transformers or the device are
+missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
 
 usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device, cpu unless told otherwise"""
 
@@ -26,10 +27,12 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 64}
 # FP32 against float64: 100 or so roundings of 2^-24 on the way to a logit, which are at most 16 here.
 LOGIT_BOUND = 1e-4
-# On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are about 3000 additions
-# in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root; three times that.
+# On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are
+# about 3000 additions in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root;
+# three times that.
 GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
-# There operands and results of the 20 GEMMs are rounded to BF16, of eight significant bits: 60 roundings by at most 2^-8 each.
+# There operands and results of the 20 GEMMs are rounded to BF16, of eight significant bits: 60 roundings by at most
+# 2^-8 each.
 BF16_GRADIENT_BOUND = 3 * 60**0.5 * 2.0**-8
 SAVED = {
     "plain": {},
@@ -54,20 +57,23 @@ def compare_logits(name, checkpoint, file):
 
 @everything_in_double()
 def gradient_distance(checkpoint, stepped, tokens):
-    """Of one step's gradients, which are (1 - beta1)^-1 of the first moments that it leaves, from those in float64: the largest of all
-    tensors, each as a share of the tensor's own norm."""
+    """Of one step's gradients, which are (1 - beta1)^-1 of the first moments that it leaves, from those in float64: the
+    largest of all tensors, each as a share of the tensor's own norm."""
     model = load(checkpoint)
     torch.nn.functional.cross_entropy(model(input_ids=tokens[None, :-1]).logits[0], tokens[1:]).backward()
     theirs = {name: p.grad for name, p in model.named_parameters()}
     moments = safetensors.load_file(stepped / "optimizer.safetensors")
-    ours = {name.removeprefix("exp_avg."): m.double() / (1 - 0.9) for name, m in moments.items() if name.startswith("exp_avg.")}
+    ours = {name.removeprefix("exp_avg."): m.double() / (1 - 0.9) for name,
+            m in moments.items() if name.startswith("exp_avg.")}
     assert set(ours) == set(theirs), set(ours) ^ set(theirs)
     return max(((ours[name] - g).norm() / g.norm()).item() for name, g in theirs.items())
 
 
 def compare_gradients(program, name, checkpoint, text, folder, recipe="fp32", bound=GRADIENT_BOUND):
-    stepped = program.train("--init", checkpoint, "--data", text, "--out", folder / f"{name}, one step", "--steps", 1, "--batch", 2,
-                            "--sequence", llama.SEQUENCE, "--clip", 0, "--beta1", 0.9, "--final-eval-windows", 1, recipe=recipe)
+    stepped = program.train("--init", checkpoint, "--data", text, "--out", folder / f"{name}, one step", "--steps", 1,
+                            "--batch", 2,
+                            "--sequence", llama.SEQUENCE, "--clip", 0, "--beta1", 0.9, "--final-eval-windows", 1,
+                            recipe=recipe)
     distance = gradient_distance(checkpoint, stepped, llama.first_window(text))
     print(f"{name}: gradients within {distance:.1e} of transformers'")
     assert distance < bound, "the gradients differ"
@@ -76,7 +82,8 @@ def compare_gradients(program, name, checkpoint, text, folder, recipe="fp32", bo
 def compare_tokenizers(program, folder):
     """A model with a vocabulary of pieces, written, loaded by transformers."""
     text, model, tokens = folder / "lines.txt", folder / "pieces.model", folder / "tokens.bin"
-    text.write_text("".join(f"In line {n} of these, {n * n} is the square of {n}; caf\u00e9 costs {n} \u20ac.\n" for n in range(3000)), encoding="utf-8")
+    text.write_text("".join(f"In line {n} of these, {n * n} is the square of {n}; caf\u00e9 costs {n} \u20ac.\n"
+                            for n in range(3000)), encoding="utf-8")
     lacks = oracle.missing("sentencepiece", "google.protobuf")  # with which transformers reads tokenizer.model
     if lacks:
         return print(f"tokenizer: not compared, {lacks} is not installed")
@@ -86,8 +93,10 @@ def compare_tokenizers(program, folder):
         if "built without SentencePiece" not in failed.stderr:
             raise
         return print("tokenizer: not compared, built without SentencePiece")
-    checkpoint = program.train("--data", text, "--tokenizer", model, "--vocab-size", 400, "--out", folder / "pieces", "--steps", 1,
-                               "--batch", 2, "--sequence", 32, "--hidden-size", 32, "--intermediate-size", 64, "--final-eval-windows", 1)
+    checkpoint = program.train("--data", text, "--tokenizer", model, "--vocab-size", 400, "--out", folder / "pieces",
+                               "--steps", 1,
+                               "--batch", 2, "--sequence", 32, "--hidden-size", 32, "--intermediate-size", 64,
+                               "--final-eval-windows", 1)
     sample = folder / "sample.txt"
     line = "In line 7 of these, 49 is the square of 7; unseen words \u4e2d too.\n"
     sample.write_text(line, encoding="utf-8")
@@ -109,12 +118,14 @@ def main():
         folder = pathlib.Path(scratch)
         data = llama.write_text(folder / "text")
         periodic = llama.write_periodic(folder / "periodic", data)
-        checkpoint = program.train("--data", data, "--out", folder / "run", "--steps", 20, "--batch", 4, "--sequence", llama.SEQUENCE,
+        checkpoint = program.train("--data", data, "--out", folder / "run", "--steps", 20, "--batch", 4, "--sequence",
+                                   llama.SEQUENCE,
                                    "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 2,
                                    "--final-eval-windows", llama.WINDOWS)
         compare_tokenizers(program, folder)
         logits = folder / "ours.safetensors"
-        llama.compare_losses("ours", program.eval("--checkpoint", checkpoint, "--logits", logits), checkpoint, None, data)
+        llama.compare_losses("ours", program.eval("--checkpoint", checkpoint, "--logits", logits), checkpoint, None,
+                             data)
         compare_logits("ours", checkpoint, logits)
         for name, options in SAVED.items():
             saved, logits = folder / name, folder / f"{name}.safetensors"
@@ -125,7 +136,8 @@ def main():
             compare_gradients(program, name, saved, periodic, folder)
         if program.device != "hip":  # whose units have other recipes
             saved = folder / "bf16_tc"
-            llama.save_model(saved, num_attention_heads=2, num_key_value_heads=1)  # heads of 32, the least of tiled attention
+            llama.save_model(saved, num_attention_heads=2,
+                             num_key_value_heads=1)  # heads of 32, the least of tiled attention
             compare_gradients(program, "bf16_tc", saved, periodic, folder, "bf16_tc", BF16_GRADIENT_BOUND)
 
 

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """The Python and the commands of docs/reference/dumps.md in the order of the page: each block is run as it stands, and
-rotoscale-validate must find what it wrote identical. What the page leaves to its reader is defined here: a quantizer's source and
-result, a GEMM's inputs, and a kernel, in float64, whose sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
-safetensors; blocks that import another package are left out, with the command behind them, where it is missing.
+rotoscale-validate must find what it wrote identical. What the page leaves to its reader is defined here: a quantizer's
+source and result, a GEMM's inputs, and a kernel, in float64, whose sums of such inputs are exact. Skips (77) without
+numpy, ml_dtypes and safetensors; blocks that import another package are left out, with the command behind them, where
+it is missing.
 usage: validate_page_test.py VALIDATE PAGE"""
 
 import importlib.util
@@ -26,10 +27,12 @@ class Reader:
 
     def __init__(self, np, ml_dtypes, validate):
         self.np, self.ml_dtypes = np, ml_dtypes
-        subprocess.run([validate, "--make-case", "quantized.safetensors", "--quantizer", "te_rocm", "--with-d"], check=True)
+        subprocess.run([validate, "--make-case", "quantized.safetensors", "--quantizer", "te_rocm", "--with-d"],
+                       check=True)
         tensors = load(pathlib.Path("quantized.safetensors"))
         self.x = np.frombuffer(tensors["x"][2], ml_dtypes.bfloat16).astype(np.float32).reshape(tensors["x"][1])
-        self.codes, self.scales = (np.frombuffer(tensors[name][2], np.uint8).reshape(tensors[name][1]) for name in ("codes", "scales"))
+        self.codes, self.scales = (np.frombuffer(tensors[name][2], np.uint8).reshape(tensors[name][1])
+                                   for name in ("codes", "scales"))
         rng = np.random.default_rng(3)
         self.a, self.b = (rng.standard_normal((rows, 128)).astype(np.float32) for rows in (24, 40))
 
@@ -40,7 +43,8 @@ class Reader:
         return self.np.asarray(array).astype(self.np.float64)
 
     def gemm(self, a, b, scale_a=None, scale_b=None):
-        """FP4 under scales: exact sums of 32 products, added up in FP32; else one exact sum. Of numbers near 1 float64 holds each."""
+        """FP4 under scales: exact sums of 32 products, added up in FP32; else one exact sum. Of numbers near 1 float64
+        holds each."""
         a, b = self.values(a), self.values(b)
         if scale_a is None:
             return (a @ b.T).astype(self.np.float32)
@@ -82,7 +86,8 @@ def main():
         reader = Reader(np, ml_dtypes, validate)
         for language, text in blocks:
             if language == "python":
-                modules = [name.split(".")[0] for line in re.findall(r"^import (.*)$", text, re.M) for name in line.split(", ")]
+                modules = [name.split(".")[0] for line in re.findall(r"^import (.*)$", text, re.M)
+                           for name in line.split(", ")]
                 runs = all(importlib.util.find_spec(name) for name in modules)
                 ran, left_out = ran + runs, left_out + (not runs)
                 if runs:
@@ -94,7 +99,8 @@ def main():
                 continue
             assert words[0] == "rotoscale-validate", f"not a command of this page: {text}"
             done = subprocess.run([validate, *words[1:]], capture_output=True, text=True)
-            if done.returncode != 0 or not ("--make-case" in words or re.search(r"\b0 of \d+ (elements|blocks) differ", done.stdout)):
+            if done.returncode != 0 or not ("--make-case" in words
+                                            or re.search(r"\b0 of \d+ (elements|blocks) differ", done.stdout)):
                 print(f"{text}{done.stdout}{done.stderr}exit status {done.returncode}")
                 return 1
             checked += "--make-case" not in words
