@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-# Cross-compiles the headers, the small examples and the digest for aarch64 and runs them under qemu-user: the output must be
-# the recorded one. Exit status 77 (skipped) without the cross compiler or without qemu. usage: tests/aarch64.sh
+# Cross-compiles the headers, the small examples and the digest for aarch64 and runs them under qemu-user. Their output
+# must be the recorded one. Exit status 77 (skipped) without the cross compiler or without qemu. usage: tests/aarch64.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compiler=aarch64-linux-gnu-g++
@@ -13,15 +13,15 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 
-(cd include && printf '#include "%s"\n' rotoscale/*.hpp rotoscale/nn/*.hpp | grep -vE 'eigen|instantiate') >"$folder/headers.cpp"
+(cd include && printf '#include "%s"\n' rotoscale/*.hpp rotoscale/nn/*.hpp | grep -v eigen) >"$folder/headers.cpp"
 $compiler -std=c++20 -Iinclude -fsyntax-only -Wall -Wextra -Werror "$folder/headers.cpp"
 
 for source in examples/0[1-57-8]_*.cpp; do
   name=$(basename "$source" .cpp)
   $compiler -std=c++20 -O1 -Iinclude "$source" -o "$folder/$name"
-  qemu-aarch64 "$folder/$name" | diff "examples/$name.out" - || { echo "$name prints something else on aarch64" && exit 1; }
+  qemu-aarch64 "$folder/$name" | diff "examples/$name.out" -
 done
 
 $compiler -std=c++20 -O1 -Iinclude -DDIGEST_NUMERICS_ONLY tests/digest/digest.cpp -o "$folder/digest" -pthread
 qemu-aarch64 "$folder/digest" 1 >"$folder/digest.txt"
-grep -v '^training: ' tests/golden/digest.txt | diff - "$folder/digest.txt" || { echo "the digest differs on aarch64" && exit 1; }
+grep -v '^training: ' tests/golden/digest.txt | diff - "$folder/digest.txt"

@@ -16,7 +16,7 @@ usage: tests/run.sh [options]
                   clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
   --port NAME     that for one of them, as clang++-22-haswell, so that several machines share the hours
   --aarch64       also cross-compiles headers, examples and digest for aarch64 and runs them under qemu
-  --werror        warnings are errors; the default where CI=true, since they differ from compiler to compiler
+  --werror        warnings are errors; the default where CI=true
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
   --jobs N        build and run at most N at a time (default: one per core)
@@ -79,12 +79,10 @@ if [ $slow = yes ]; then need_packages 'libclang-rt-14-dev|libclang-rt-19-dev'; 
 if [ $aarch64 = yes ]; then need_packages g++-aarch64-linux-gnu qemu-user; fi
 if [ $amd = yes ]; then need_packages clang-22 clang-tools-22 lld-22 libamdhip64-dev; fi
 
-# The more sources are one, the more g++ 12 inlines into kernels in host mode, and calls what it then cannot follow uninitialized.
+# Of larger unity sources g++ 12 inlines more, and then reports values as uninitialized that are not.
 if [ $werror = true ] || [ $portability = yes ]; then at_once=(-Dunity=on -Dunity_size=7); fi
 
 logs=()
-# No test needs benchmarks: that they compile is looked at where CI=true and by --portability. (Meson 1.0.1 has them in `all`, and newer
-# Mesons leave what only tests need out of it.)
 targets=(meson-test-prereq)
 if [ $portability = yes ]; then targets+=(all benchmarks); fi
 
@@ -187,18 +185,19 @@ if [ $portability = yes ]; then
 elif [ $sanitize = no ]; then
   # Explicit, or a build directory would keep what it was once given. With assertions, but for the slow suite.
   ndebug=$([ $slow = yes ] && echo true || echo false)
-  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled -Dexamples=enabled -Dbench=disabled "${at_once[@]}")
+  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled
+    -Dexamples=enabled -Dbench=disabled "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
+  if [ "${CI:-}" = true ] && [ -z "$filter" ]; then also filter tests/run.sh --filter include_rule; fi
   run_tests build
-  # On every change the units in which inlining finds new warnings: kernels, and the layers that call them.
+  # On every change: the vector code and the kernels at release flags, and the commands that README names.
   if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
     for processor in x86-64 sapphirerapids; do
       port g++ $processor include/compiled/librotoscale_compiled.a tests/vector_tests.p/rotoscale_gemm_test.cpp.o \
-        tests/vector_tests.p/rotoscale_quantize_test.cpp.o tests/nn_tests.p/rotoscale_nn_linear_test.cpp.o \
-        tests/llama_tests.p/rotoscale_llama_model_test.cpp.o tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o \
-        examples/llama/mini-llama examples/validate/rotoscale-validate
+        tests/vector_tests.p/rotoscale_quantize_test.cpp.o tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o
     done
     also benchmarks bench/run.sh --quick
+    also demo examples/demo.sh --quick
   fi
   if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
 else

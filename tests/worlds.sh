@@ -2,8 +2,10 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 # Runs the default suite of a build in other worlds: a verdict depends on the code alone.
-#   usage: tests/worlds.sh BUILD [WORLD...]   BUILD: a copy that tests/run.sh made; every user must be able to write to it
-# Root makes the worlds `tmpdir` (a file system of its own) and `user`. Exit status: the number of worlds with a failure.
+# usage: tests/worlds.sh BUILD [WORLD...]
+# BUILD: a directory that tests/run.sh built. The world `user` needs it and the tree to be writable for uid 65534; `user`
+# and `tmpdir` need root. `latin1` needs the locale of `localedef -i de_DE -f ISO-8859-1 de_DE.ISO-8859-1`.
+# Exit status: the number of worlds with a failure.
 set -uo pipefail
 build=$(readlink -f "${1:?usage: tests/worlds.sh BUILD [WORLD...]}")
 shift
@@ -26,7 +28,7 @@ in_world() {
       ;;
     one-core) taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" "${suite[@]}" --num-processes 1 ;;
     address-space) (ulimit -v 4194304 && "${suite[@]}") ;; # 4 GiB
-    latin1) LC_ALL=de_DE.ISO-8859-1 PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 "${suite[@]}" ;; # `localedef -i de_DE -f ISO-8859-1` made it
+    latin1) LC_ALL=de_DE.ISO-8859-1 PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 "${suite[@]}" ;;
     tmpdir)
       local folder=/tmp/another\ file\ system status
       mkdir -p "$folder" && mount -t tmpfs -o size=8g tmpfs "$folder" || return
