@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels examples/demo.sh builds: CUDA's where there are nvcc and a device that they run on, or where it is asked for them.
+"""Which kernels examples/demo.sh builds: CUDA's where there are nvcc and a device that they run on, or where it is
+asked for them.
 
-A copy of the script runs with programs of these names that only write down what they are asked. usage: demo_device.py ROOT
+A copy of the script runs with programs of these names that only write down what they are asked. usage: demo_device.py
+ROOT
 """
 
 import os
@@ -40,7 +42,8 @@ def builds(want, name, *arguments, devices=None, nvcc=True, visible=None):
         environment = {"PATH": str(programs), "ROTOSCALE_SKIP_PACKAGES": "1"}
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
-        run = subprocess.run([shutil.which("bash"), tree / "examples/demo.sh", *arguments], capture_output=True, text=True, env=environment,
+        run = subprocess.run([shutil.which("bash"), tree / "examples/demo.sh", *arguments], capture_output=True,
+                             text=True, env=environment,
                              check=False)
         said = asked.read_text().splitlines() if asked.exists() else []
         found = [option for option in said if option.startswith("-Dgpu=")]

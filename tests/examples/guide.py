@@ -4,9 +4,9 @@
 """Runs the commands of README.md and docs/guide/*.md as they stand, compares what they print, and follows all links.
 
 usage: guide.py [--write] ROOT BUILD [PAGE...]
-  The ```sh blocks of a page run in one shell, in a scratch folder that shows the tree's folders, with BUILD's programs on
-  the path. A ```text block is what the sh block above it prints: `...` stands for any lines, `…` for any text within a line, and
-  decimal numbers may differ by 1 % (losses depend on the C library). A comment before a block changes that:
+  The ```sh blocks of a page run in one shell, in a scratch folder that shows the tree's folders, with BUILD's programs
+  on the path. A ```text block is what the sh block above it prints: `...` stands for any lines, `…` for any text within
+  a line, and decimal numbers may differ by 1 % (losses depend on the C library). A comment before a block changes that:
     <!-- file NAME -->      the block is written to NAME
     <!-- run by PATH -->    the commands are run by that test or script, not here
     <!-- examples/NAME -->  is outputs.py's
@@ -60,7 +60,8 @@ def run_page(page, text, root, build, folder):
     programs = [str(folder), *(str(build / "examples" / name) for name in ("llama", "validate"))]
     environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
     (folder / "page.sh").write_text(script, encoding="utf-8")
-    done = subprocess.run(["bash", "-e", "page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL, encoding="utf-8",
+    done = subprocess.run(["bash", "-e", "page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                          encoding="utf-8",
                           errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     *printed, rest = done.stdout.split("\036")
     if done.returncode != 0:
@@ -101,7 +102,8 @@ def broken_links(root, page):
 def main(root, build, chosen, write):
     sys.stdout.reconfigure(errors="replace")
     guide = [root / "README.md", *sorted((root / "docs/guide").glob("*.md"))]
-    faults = [] if chosen else [fault for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "gpu").rglob("*.md")]
+    faults = [] if chosen else [fault for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"),
+                                                   *(root / "gpu").rglob("*.md")]
                                 for fault in broken_links(root, page)]
     for page in guide:
         if chosen and page.stem not in chosen:

@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """Runs mini-llama as its users do, with a tiny model on generated text (words drawn at random: nothing is claimed about
-language): exact resume, equal bytes on any number of threads, inputs, logs and outputs. Other scripts take its `Scratch`.
+language): exact resume, equal bytes on any number of threads, inputs, logs and outputs. Other scripts take its
+`Scratch`.
 
 usage: mini_llama.py PROGRAM [NAME...]   NAME: only the tests whose name contains one of these
 """
@@ -30,12 +31,14 @@ from safetensors_bytes import load
 PROGRAM = ""
 ROOT = Path(__file__).resolve().parents[2]
 NO_GNUPLOT = shutil.which("gnuplot") is None
-SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+         "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
 # In so small a model threads wait for one another, and for a core where others run tests as well.
 THREADS = {"threads": 1}
-MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"]
+MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors",
+               "trainer_state.json"]
 ADAPTER_FILES = ["adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json"]
 WORDS = "the sea light of and stone river under north a word keeps".split()
 
@@ -61,8 +64,8 @@ def records(log, event=None):
 
 
 def main(usage, *others):
-    """Runs the tests of the script that calls: its command line is PROGRAM, a path for each of `others`, which become global
-    names of that script, and names of tests. What begins with -- is the script's own."""
+    """Runs the tests of the script that calls: its command line is PROGRAM, a path for each of `others`, which become
+    global names of that script, and names of tests. What begins with -- is the script's own."""
     global PROGRAM
     paths = [Path(path).resolve() for path in sys.argv[1:2 + len(others)]]
     if len(paths) < 1 + len(others):
@@ -75,8 +78,9 @@ def main(usage, *others):
 
 
 def scratch_parent():
-    """Memory where there is enough of it, else what tempfile chooses: the runs sync every checkpoint, and hundreds of short ones
-    wait for a disk five times as long as they compute. No test needs a disk: what a loss of power leaves is read from the calls."""
+    """Memory where there is enough of it, else what tempfile chooses: the runs sync every checkpoint, and hundreds of
+    short ones wait for a disk five times as long as they compute. No test needs a disk: what a loss of power leaves is
+    read from the calls."""
     memory = Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 1 << 30 else None
 
@@ -191,7 +195,8 @@ class Resume(Scratch):
         self.assert_same_checkpoint("whole", "parts")
         # The two logs tell the same story, clocks left out.
         for event, keys in (("step", ("step", "loss", "lr", "grad_norm", "tokens", "recipe")),
-                            ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "reason", "scales", "val_loss_before", "val_loss_after")),
+                            ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "reason", "scales",
+                                                                        "val_loss_before", "val_loss_after")),
                             ("noise", ("step", "gradient_to_noise"))):
             stories = [[tuple(r[k] for k in keys) for r in records(self.folder / run / "log.jsonl", event)]
                        for run in ("whole", "parts")]
@@ -256,7 +261,8 @@ class Resume(Scratch):
         self.check_trigger({"kind": "plateau", "patience": 2, "min_delta": 10}, 3, eval_every=1)
 
     def test_heal_by_gradient_noise(self):
-        self.check_trigger({"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}, 4, scales="seed", accumulate=2)
+        self.check_trigger({"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}, 4, scales="seed",
+                           accumulate=2)
 
     def test_heal_presets(self):
         for schedule in ("mxfp4_h16_heal", "heal_backward", "heal_seeded", "heal_repeated"):
@@ -327,7 +333,8 @@ class Results(Scratch):
         self.succeed("train", "--config", "run.json", "--out", "file")
         self.train("flags", schedule="mxfp4", seed=3, name="from file")
         self.assert_same_checkpoint("file", "flags")
-        self.succeed("train", "--config", "run.json", "--out", "over", "--seed", 4, "--recipe", "bf16", "--name", "over")
+        self.succeed("train", "--config", "run.json", "--out", "over", "--seed", 4, "--recipe", "bf16", "--name",
+                     "over")
         config = json.loads((self.folder / "over/config.json").read_text())
         self.assertEqual((config["train"]["seed"], config["schedule"], config["name"]), (4, "bf16", "over"))
         self.assertEqual(config["train"]["batch"], TRAIN["batch"])
@@ -351,7 +358,8 @@ class Results(Scratch):
         # Both losses are of the weights behind step 5, on the same windows.
         self.train("before", "--stop-at", 5, schedule="mxfp4_h16")
         for recipe, loss in (("mxfp4_h16", "val_loss_before"), ("fp8_amd", "val_loss_after")):
-            found = self.succeed("eval", "--checkpoint", self.checkpoint("before", 5), "--recipe", recipe, "--windows", 4)
+            found = self.succeed("eval", "--checkpoint", self.checkpoint("before", 5), "--recipe", recipe, "--windows",
+                                 4)
             self.assertEqual(json.loads(found)["val_loss"], switch[loss])
         memory = switch["memory"]
         self.assertEqual((memory["quantized_between"], memory["streamed"]), (0, 0))  # the base trains
@@ -405,29 +413,33 @@ class Results(Scratch):
         self.assertNotEqual(other["val_loss"], records(self.folder / "bf16/log.jsonl", "eval")[-1]["val_loss"])
 
     def test_logits_of_every_token(self):
-        """The loss that follows from them is the one that is said: of text, whose last pass is not full, and of records, whose
-        prompts are masked and whose documents attend to themselves."""
+        """The loss that follows from them is the one that is said: of text, whose last pass is not full, and of
+        records, whose prompts are masked and whose documents attend to themselves."""
         lines = [json.dumps({"prompt": "what follows %d? " % n, "answer": str(n + 1)}) for n in range(400)]
         self.write("r.jsonl", "\n".join(lines) + "\n")
         for data, more in (("text.txt", []), ("r.jsonl", ["document_starts"])):
             with self.subTest(data=data):
                 self.train(data + "-run", data=data, batch=4, head_chunk=48)
                 windows, sequence, vocabulary = 6, 32, SHAPE.get("vocab_size", 256)
-                found = json.loads(self.succeed("eval", "--checkpoint", data + "-run", "--windows", windows, "--logits", "l.safetensors"))
+                found = json.loads(self.succeed("eval", "--checkpoint", data + "-run", "--windows", windows, "--logits",
+                                                "l.safetensors"))
                 tensors = load(self.folder / "l.safetensors")
                 self.assertEqual(list(tensors), ["tokens", "targets", *more, "logits"])
                 self.assertEqual({name: (kind, shape) for name, (kind, shape, _) in tensors.items()},
                                  {**dict.fromkeys(["tokens", "targets", *more], ("I32", [windows, sequence])),
                                   "logits": ("F32", [windows, sequence, vocabulary])})
-                tokens, targets = (struct.unpack(f"<{windows * sequence}i", tensors[name][2]) for name in ("tokens", "targets"))
+                tokens, targets = (struct.unpack(f"<{windows * sequence}i", tensors[name][2])
+                                   for name in ("tokens", "targets"))
                 for t in range(windows * sequence - 1):
                     self.assertTrue(targets[t] in (-100, tokens[t + 1]) or t % sequence == sequence - 1)
                 rows = list(struct.iter_unpack(f"<{vocabulary}f", tensors["logits"][2]))
-                losses = [math.log(sum(math.exp(z - row[t]) for z in row)) for row, t in zip(rows, targets) if t != -100]
+                losses = [math.log(sum(math.exp(z - row[t]) for z in row)) for row,
+                          t in zip(rows, targets) if t != -100]
                 self.assertEqual(len(losses) < len(targets), data == "r.jsonl")
                 self.assertLess(abs(sum(losses) / len(losses) - found["val_loss"]), 1e-6)
         self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "no/l.safetensors"], "no/l.safetensors")
-        self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "text.txt-run"], "text.txt-run: cannot write: is a directory")
+        self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "text.txt-run"],
+                    "text.txt-run: cannot write: is a directory")
 
     def test_it_learns(self):
         self.train("run", steps=60, learning_rate=0.01, batch=8, schedule="mxfp4_h16")
@@ -436,10 +448,12 @@ class Results(Scratch):
 
     def test_a_folder_beside_checkpoints_is_none(self):
         self.train("run")
-        said = [self.succeed("eval", "--checkpoint", "run"), self.succeed("sample", "--checkpoint", "run", "--tokens", 5)]
+        said = [self.succeed("eval", "--checkpoint", "run"),
+                self.succeed("sample", "--checkpoint", "run", "--tokens", 5)]
         for name in ("step-old", "step-0000000080", "step-99", "step-00000000x"):
             (self.folder / "run/checkpoints" / name).mkdir()
-        self.assertEqual(said, [self.succeed("eval", "--checkpoint", "run"), self.succeed("sample", "--checkpoint", "run", "--tokens", 5)])
+        self.assertEqual(said, [self.succeed("eval", "--checkpoint", "run"),
+                                self.succeed("sample", "--checkpoint", "run", "--tokens", 5)])
 
     def test_sample_is_reproducible(self):
         self.train("run", steps=40, learning_rate=0.01)
@@ -477,7 +491,8 @@ class Warmup(Scratch):
             self.assert_same_checkpoint(f"plain-{schedule}", f"warm-{schedule}")
             event, = records(self.folder / f"warm-{schedule}/log.jsonl", "warm_up")
             self.assertEqual((event["steps"], event["recipe"]), (3, "fp8_amd"))
-        self.train("mxfp4", "--synthetic-warmup", 2, "--synthetic-recipe", "mxfp4_h16_sr", schedule="mxfp4_h16", accumulate=2)
+        self.train("mxfp4", "--synthetic-warmup", 2, "--synthetic-recipe", "mxfp4_h16_sr", schedule="mxfp4_h16",
+                   accumulate=2)
         self.assert_same_tensors("plain-mxfp4_h16", "mxfp4")
 
     def test_the_pretraining_configuration(self):
@@ -486,7 +501,8 @@ class Warmup(Scratch):
         tiny = {**SHAPE, "accumulate": 2, "sequence": 32, "eval_windows": 1, "final_eval_windows": 1}
         rates = []
         for steps, config in ((5, "amd_llama31_8b"), (70, file)):  # by its name, and as the file that has the name
-            self.succeed("train", "--config", config, "--data", "text.txt", "--out", f"run-{steps}", "--synthetic-warmup", 20,
+            self.succeed("train", "--config", config, "--data", "text.txt", "--out", f"run-{steps}",
+                         "--synthetic-warmup", 20,
                          "--synthetic-recipe", "fp8_delayed", "--steps", steps, "--max-epochs", 9, *as_flags(tiny))
             log = self.folder / f"run-{steps}/log.jsonl"
             rates.append([r["lr"] for r in records(log, "step")])
@@ -498,10 +514,13 @@ class Warmup(Scratch):
 
     def test_what_a_synthetic_warmup_refuses(self):
         for more in ((), ("--synthetic-warmup", 0)):
-            self.refuse(self.train_command("out", "--synthetic-recipe", "mxfp4", *more), "--synthetic-recipe: needs --synthetic-warmup")
+            self.refuse(self.train_command("out", "--synthetic-recipe", "mxfp4", *more),
+                        "--synthetic-recipe: needs --synthetic-warmup")
         self.refuse(self.train_command("out", "--synthetic-warmup", -1), "--synthetic-warmup")
-        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx", "did you mean 'fp8_amd'?")
-        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1, sequence=31),
+        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx",
+                    "did you mean 'fp8_amd'?")
+        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1,
+                                       sequence=31),
                     "--synthetic-recipe: recipe mxfp4: --batch * --sequence: 31")
         self.train("run", "--stop-at", 2)
         self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
@@ -527,7 +546,8 @@ class Log(Scratch):
             "kind": "gradient_noise", "every": 1}}]})
         self.train("run", "--stop-at", 4, "--synthetic-warmup", 1, schedule="heal.json", accumulate=2)
         self.succeed("train", "--resume", "run")
-        unstable = {"steps": 40, "checkpoint_every": 3, "learning_rate": 0.2, "warmup": 0.5, "batch": 1, "max_loss_jump": 0.1}
+        unstable = {"steps": 40, "checkpoint_every": 3, "learning_rate": 0.2, "warmup": 0.5, "batch": 1,
+                    "max_loss_jump": 0.1}
         done = self.run_program(*self.train_command("unstable", on_divergence="rollback", max_rollbacks=1, **unstable))
         self.assertIn(done.returncode, (0, 3), done.stderr)
         seen = records(self.folder / "run/log.jsonl") + records(self.folder / "unstable/log.jsonl")
@@ -598,7 +618,8 @@ class Diverged(Scratch):
     def check(self, kept, **options):
         done = self.run_program(*self.train_command("run", steps=30, **options))
         self.assertEqual((done.returncode, done.stdout), (3, ""))
-        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step \d+ \([^\n]*\); log and last checkpoint are "
+        self.assertRegex(done.stderr,
+                         r"\Amini-llama: bf16: diverged at step \d+ \([^\n]*\); log and last checkpoint are "
                                       r"kept in run\n\Z")
         end = records(self.folder / "run/log.jsonl")[-1]
         self.assertEqual((end["event"], end["status"]), ("end", "diverged"))
@@ -722,7 +743,8 @@ class Output(Scratch):
                     said = self.refuse(self.train_command("mine", *more), named, "--overwrite")
                     self.assertEqual(said.endswith(", and mine holds no run: --overwrite removes it, another --out leaves it alone\n"), not start, said)
                 said = self.refuse(["train", "--resume", "run", "--out", "mine", "--csv"], named)
-                self.assertEqual(said.endswith(", and mine holds no run: another --out leaves it alone\n"), not start, said)
+                self.assertEqual(said.endswith(", and mine holds no run: another --out leaves it alone\n"), not start,
+                                 said)
                 self.train("mine", "--overwrite", "--csv", "--tensorboard")
                 shutil.rmtree(self.folder / "mine")
 

@@ -20,7 +20,8 @@ from outputs import presets
 
 
 def token_file(tokens, magic=20240520, version=1, width="H"):
-    return struct.pack("<256i", magic, version, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}{width}", *tokens)
+    return struct.pack("<256i", magic, version, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}{width}",
+                                                                                       *tokens)
 
 
 class Data(Scratch):
@@ -35,7 +36,8 @@ class Data(Scratch):
         self.refuse(["recipes", "mxfp4"], "unknown argument 'mxfp4'")
 
     def sentencepiece(self, vocabulary=300):
-        done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out", "t.model")
+        done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out",
+                                "t.model")
         if "built without SentencePiece" in done.stderr:
             self.skipTest("no SentencePiece")
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", f"t.model: {vocabulary} pieces\n"))
@@ -86,7 +88,8 @@ class Data(Scratch):
             self.assertEqual(tree_of(self.checkpoint("whole")), tree_of(self.checkpoint("run")))
         self.refuse(["train", "--resume", "made", "--tokenizer", "t.model"], "t.model")  # who names one gets that one
         own = "run/checkpoints/step-000000008/tokenizer.model"
-        self.refuse([*self.train_command("run", "--tokenizer", own, vocab_size=300), "--overwrite"], own + ": lies in run", "--overwrite")
+        self.refuse([*self.train_command("run", "--tokenizer", own, vocab_size=300), "--overwrite"],
+                    own + ": lies in run", "--overwrite")
 
     def test_what_is_read_is_not_overwritten(self):
         self.train("run")
@@ -112,7 +115,8 @@ class Data(Scratch):
         self.assertEqual(said["bits_per_byte"], bits["pieces"][-1])
         text = self.succeed("sample", "--checkpoint", "pieces", "--prompt", "the sea", "--tokens", 20)
         self.assertTrue(text.startswith("the sea"))
-        self.refuse(["sample", "--checkpoint", "pieces", "--tokenizer", "text.txt"], "text.txt", "not a SentencePiece model")
+        self.refuse(["sample", "--checkpoint", "pieces", "--tokenizer", "text.txt"], "text.txt",
+                    "not a SentencePiece model")
 
     def test_records(self):
         lines = [json.dumps({"prompt": f"{i} and {i % 7}: ", "answer": str(i % 7), "id": i}) for i in range(400)]
@@ -128,8 +132,8 @@ class Data(Scratch):
         self.refuse(self.train_command("out", data="cut.jsonl"), "cut.jsonl: line 2, column 13: syntax error")
 
     def test_bits_per_byte_of_records_count_the_bytes_of_text(self):
-        """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the answers. Records of one
-        length, so that each evaluation scores as many of them as it has windows for."""
+        """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the
+        answers. Records of one length, so that each evaluation scores as many of them as it has windows for."""
         self.sentencepiece()
         for out, options, vocabulary in (("bytes", [], 256), ("pieces", ["--tokenizer", "t.model"], 300)):
             for answer in ("7", "q9"):  # no piece of two letters: a token a byte
@@ -139,7 +143,8 @@ class Data(Scratch):
                 self.train(run, *options, data="r.jsonl", vocab_size=vocabulary, max_epochs=9)
                 targets = len(answer) + 1
                 for r in records(self.folder / run / "log.jsonl", "eval"):
-                    self.assertAlmostEqual(r["bits_per_byte"], r["val_loss"] * targets / len(answer) / math.log(2), delta=1e-9)
+                    self.assertAlmostEqual(r["bits_per_byte"], r["val_loss"] * targets / len(answer) / math.log(2),
+                                           delta=1e-9)
 
     def test_records_are_not_taken_for_text(self):
         good = '{"text": "some words"}\n' * 400
@@ -168,8 +173,10 @@ class Data(Scratch):
         self.refuse(self.train_command("out", data="binary"), "binary", "not text: a zero byte at offset 0")
         self.succeed(*self.train_command("out", "--text-format", "bytes", data="binary"))
         (self.folder / "latin").write_bytes("caf\u00e9 ".encode("latin-1") * 2000)
-        self.refuse(self.train_command("out2", data="latin"), "latin: not text: byte \\xe9 at offset 3 is not UTF-8", "--text-format bytes")
-        self.refuse(["tokenizer", "encode", "--data", "latin", "--out", "t.bin"], "latin: not text", "--text-format bytes")
+        self.refuse(self.train_command("out2", data="latin"), "latin: not text: byte \\xe9 at offset 3 is not UTF-8",
+                    "--text-format bytes")
+        self.refuse(["tokenizer", "encode", "--data", "latin", "--out", "t.bin"], "latin: not text",
+                    "--text-format bytes")
         self.succeed(*self.train_command("out2", "--text-format", "bytes", data="latin"))
         self.refuse(self.train_command("no", "--text-format", "byte"), "--text-format", "did you mean 'bytes'?")
         self.refuse(self.train_command("no", data="/dev/zero"), "/dev/zero", "a device, not a regular file")
@@ -180,7 +187,8 @@ class Data(Scratch):
         self.refuse(["tokenizer", "encode", "--data", "missing", "--out", "t.bin"], "missing", "No such file")
         self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", 3, "--out", "m"], "--vocab-size")
         for size, why in ((260, "smaller than required_chars"), (100000, "too high")):
-            said = self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", size, "--out", "m"], "--vocab-size", why)
+            said = self.refuse(["tokenizer", "train", "--data", "text.txt", "--vocab-size", size, "--out", "m"],
+                               "--vocab-size", why)
             self.assertNotIn("character_coverage", said)
 
     def test_a_killed_encoder_leaves_nothing_that_stays(self):
@@ -188,7 +196,8 @@ class Data(Scratch):
         if not faults:
             self.skipTest("no library of faults")
         command = ["tokenizer", "encode", "--data", "text.txt", "--out", "t.bin"]
-        done = subprocess.run([mini_llama.PROGRAM, *command], cwd=self.folder, env={**os.environ, "LD_PRELOAD": faults, "FAULTS_KILL_AT": "2"})
+        done = subprocess.run([mini_llama.PROGRAM, *command], cwd=self.folder,
+                              env={**os.environ, "LD_PRELOAD": faults, "FAULTS_KILL_AT": "2"})
         self.assertEqual(done.returncode, -signal.SIGKILL)
         self.assertEqual(len(list(self.folder.glob(".t.bin.tmp-*"))), 1)
         self.succeed(*command)
@@ -209,7 +218,8 @@ class Data(Scratch):
                 command = self.train_command("out", "--tokenizer", "t.model", data="good.bin", vocab_size=vocabulary)
                 command.insert(command.index("good.bin") + 1, name)
                 self.refuse(command, said, "tokenizer t.model has 280 (--tokenizer)")
-            self.refuse(["eval", "--checkpoint", "run", "--data", name], said, "tokenizer t.model has 280 (--tokenizer)")
+            self.refuse(["eval", "--checkpoint", "run", "--data", name], said,
+                        "tokenizer t.model has 280 (--tokenizer)")
             self.refuse(self.train_command("out", data=name), said, "the model has 256 (--vocab-size)")
         self.train("good", "--tokenizer", "t.model", data="good.bin", vocab_size=280)
 

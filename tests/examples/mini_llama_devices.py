@@ -21,7 +21,8 @@ class OnDevice(Scratch):
     def device(self):
         """The device whose code the program has, `host` where it is the CPU's."""
         for name in FOUND or ("host", "cuda", "hip"):
-            done = None if FOUND else self.run_program(*self.train_command("probe", "--device", name, "--overwrite", steps=1, eval_windows=1,
+            done = None if FOUND else self.run_program(*self.train_command("probe", "--device", name, "--overwrite",
+                                                                           steps=1, eval_windows=1,
                                                                            final_eval_windows=1, sequence=32, batch=1))
             if FOUND or done.returncode == 0:
                 FOUND[:] = [name]
@@ -37,7 +38,8 @@ class Devices(OnDevice):
                 "statistics_every": 2}
         for recipe in ("mxfp4_h16", "nvfp4"):  # others: gpu/train/training_test
             with self.subTest(recipe=recipe):
-                self.train("run", "--device", device, "--recipe", recipe, "--overwrite", "--digest-steps", "2:4", **more)
+                self.train("run", "--device", device, "--recipe", recipe, "--overwrite", "--digest-steps", "2:4",
+                           **more)
                 self.assertIn("(", records(self.folder / "run" / "log.jsonl", "start")[0]["device"])
                 for steps in ("2:4", "0:4"):
                     self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
@@ -51,7 +53,8 @@ class Devices(OnDevice):
 
     def test_recipes_of_matrix_units_are_replayed_by_the_cpu(self):
         device = self.device()
-        self.write("healed.json", {"name": "healed", "phases": [{"recipe": "mxfp4_tc", "at": 0}, {"recipe": "fp8_tc", "at": 2}]})
+        self.write("healed.json",
+                   {"name": "healed", "phases": [{"recipe": "mxfp4_tc", "at": 0}, {"recipe": "fp8_tc", "at": 2}]})
         more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
         if device == "hip":
             for recipe in ("bf16_tc", "fp8_tc", "mxfp8_tc", "mxfp4_tc"):
@@ -80,29 +83,35 @@ class Devices(OnDevice):
 
     def test_recipes_of_the_training_benchmark_fit_its_shapes(self):
         source = (ROOT / "bench/gpu/train.py").read_text(encoding="utf-8")
-        shapes, recipes = (re.search(rf'"--{kind}", default="([^"]+)"', source)[1].split(",") for kind in ("shapes", "recipes"))
+        shapes, recipes = (re.search(rf'"--{kind}", default="([^"]+)"', source)[1].split(",")
+                           for kind in ("shapes", "recipes"))
         self.assertEqual((len(shapes), len(recipes)), (2, 3))
         for shape in shapes:
             for recipe in recipes:
-                done = self.run_program("plan", "--device", "cpu", "--config", shape, "--no-tie-word-embeddings", "--recipe", recipe)
+                done = self.run_program("plan", "--device", "cpu", "--config", shape, "--no-tie-word-embeddings",
+                                        "--recipe", recipe)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), recipe)
 
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
         """Those of q_proj, k_proj and v_proj draw a mask each; the run heals behind its fifth step."""
         device = self.device()
         self.train("base", steps=1)
-        more = {"init": "base", "lora_rank": 4, "schedule": "amd_lora", "checkpoint_every": 4, "batch": 1, "eval_windows": 1,
+        more = {"init": "base", "lora_rank": 4, "schedule": "amd_lora", "checkpoint_every": 4, "batch": 1,
+                "eval_windows": 1,
                 "final_eval_windows": 1}
-        self.train("run", "--device", device, "--digest-steps", "4:6", lora_targets="q_proj,k_proj,v_proj,up_proj,down_proj", **more)
+        self.train("run", "--device", device, "--digest-steps", "4:6",
+                   lora_targets="q_proj,k_proj,v_proj,up_proj,down_proj", **more)
         # Digests of both phases: the frozen base's operands are the stash's after the switch.
-        self.assertRegex(self.replay("--steps", "4:8", "--device", "cpu"), r"of the checkpoint are equal, and \d+ digests")
+        self.assertRegex(self.replay("--steps", "4:8", "--device", "cpu"),
+                         r"of the checkpoint are equal, and \d+ digests")
         _, lines = self.digests()
         weights = [{o.split(" ")[4] for o, _ in line["operations"] if o.startswith("quantize w ")} for line in lines]
         self.assertEqual(weights, [{"mxfp4", "bf16"}, {"fp8_e4m3", "bf16"}])
 
     def test_a_step_of_the_1b_class_takes_at_most_46_gib(self):
         """With a head of its own, recording statistics, 4 x 4096 tokens."""
-        plan, *_ = self.planned("--device", self.device(), "--config", "llama_1b", "--no-tie-word-embeddings", "--recipe", "bf16_tc")
+        plan, *_ = self.planned("--device", self.device(), "--config", "llama_1b", "--no-tie-word-embeddings",
+                                "--recipe", "bf16_tc")
         self.assertLessEqual(plan["device"], 46 << 30)
         self.assertEqual(plan["device"] + sum(plan[name] for name in ("snapshot", "stash", "transfers")), plan["total"])
 
@@ -116,20 +125,23 @@ class Devices(OnDevice):
     def test_a_run_goes_on_elsewhere_with_the_same_bytes(self):
         device = self.device()
         more = {"steps": 6, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
-        for recipe, *all_parts in (("mxfp4_h16", [(2, device), (4, "cpu"), (6, device)]), ("fp8_amd", [(3, "cpu"), (6, device)])):
+        for recipe, *all_parts in (("mxfp4_h16", [(2, device), (4, "cpu"), (6, device)]),
+                                   ("fp8_amd", [(3, "cpu"), (6, device)])):
             self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", **more)
             for parts in all_parts:
                 with self.subTest(recipe=recipe, parts=parts):
                     self.go_on(parts, self.train_command("run", "--recipe", recipe, **more), 6)
                     self.assert_same_checkpoint("whole", "run", 6)
-                    named = [r["device"].split(" ")[0] for r in records(self.folder / "run/log.jsonl") if r["event"] in ("start", "resume")]
+                    named = [r["device"].split(" ")[0] for r in records(self.folder / "run/log.jsonl")
+                             if r["event"] in ("start", "resume")]
                     self.assertEqual(named, [name for _, name in parts])
 
     def test_adapters_go_on_elsewhere_across_their_switch(self):
         """Parts end before the switch to FP8, and at it."""
         device = self.device()
         self.train("base", steps=1)
-        more = {"init": "base", "lora_rank": 4, "lora_targets": "qkv_proj,o_proj", "schedule": "amd_lora", "batch": 1, "steps": 8,
+        more = {"init": "base", "lora_rank": 4, "lora_targets": "qkv_proj,o_proj", "schedule": "amd_lora", "batch": 1,
+                "steps": 8,
                 "eval_windows": 1, "final_eval_windows": 1}
         self.train("whole", "--device", "cpu", **more)
         switch, = records(self.folder / "whole/log.jsonl", "switch")
@@ -155,7 +167,8 @@ class Devices(OnDevice):
     def test_a_device_observes_what_the_cpu_does(self):
         device = self.device()
         for name in ("cpu", device):
-            self.train(name, "--device", name, "--recipe", "mxfp4_h16", "--statistics-every", 2, steps=3, batch=1, eval_windows=1,
+            self.train(name, "--device", name, "--recipe", "mxfp4_h16", "--statistics-every", 2, steps=3, batch=1,
+                       eval_windows=1,
                        final_eval_windows=1)
         seen = [(self.folder / name / "statistics.jsonl").read_bytes() for name in ("cpu", device)]
         self.assertEqual(len(records(self.folder / "cpu/statistics.jsonl", "step")), 2)
@@ -183,12 +196,15 @@ class Devices(OnDevice):
         self.refuse([*on, "bf16", "--head-dim", 130], "heads of 130; --head-dim of 128 or a CPU would do")
         if self.device() != "hip":
             adapters = ["--lora-rank", 7]
-            for recipe, flags, named in (("bf16_tc", ["--sequence", 33, "--batch", 3], "q_proj.weight: #--batch * --sequence = 99"),
+            for recipe, flags, named in (("bf16_tc", ["--sequence", 33, "--batch", 3],
+                                          "q_proj.weight: #--batch * --sequence = 99"),
                                          ("mxfp4_tc", ["--vocab-size", 1001], "the output head: #--vocab-size = 1001"),
-                                         ("bf16_tc", ["--hidden-size", 60, "--head-dim", 32], "q_proj.weight: #--hidden-size = 60"),
+                                         ("bf16_tc", ["--hidden-size", 60, "--head-dim", 32],
+                                          "q_proj.weight: #--hidden-size = 60"),
                                          ("bf16_tc", adapters, "'s adapter: #--lora-rank = 7")):
                 self.refuse([*on, recipe, *flags], *named.split("#"), grain)
-            self.refuse([*on, "bf16_tc", "--head-dim", 136], "--head-dim of 128 or attention-fp32-chains-keys-ascending on a CPU would do")
+            self.refuse([*on, "bf16_tc", "--head-dim", 136],
+                        "--head-dim of 128 or attention-fp32-chains-keys-ascending on a CPU would do")
 
     def test_a_contract_without_a_kernel_is_refused_before_the_first_step(self):
         device = self.device()
@@ -197,8 +213,10 @@ class Devices(OnDevice):
         self.refuse(self.train_command("other", "--device", device, "--recipe", "unit.json"), "recipe unit",
                     "ampere-mma-fp16-f32", "has no kernel for fprop under", '"fp32_fma_chain" or a CPU would do')
         tiled = "attention-bf16-tile64x64-exp2deg3@ampere-mma-fp16-f32"
-        (self.folder / "tiled.json").write_text(json.dumps({"name": "tiled", "activations": "bf16", "attention": tiled}))
-        self.refuse(self.train_command("other", "--device", device, "--recipe", "tiled.json"), "recipe tiled: attention: ",
+        (self.folder / "tiled.json").write_text(json.dumps({"name": "tiled", "activations": "bf16",
+                                                            "attention": tiled}))
+        self.refuse(self.train_command("other", "--device", device, "--recipe", "tiled.json"),
+                    "recipe tiled: attention: ",
                     f"has no kernel for {tiled}, heads of ", "; attention-fp32-chains-keys-ascending or a CPU would do")
 
 
@@ -208,7 +226,8 @@ class Profiles(OnDevice):
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
         self.assertEqual((out.returncode, out.stderr), (0, ""))
         head, classes, operations = out.stdout.split("\n\n")
-        self.assertRegex(head, r"step \d+\.\d+ ms, \d+ tokens/s\nwithout graphs \d+\.\d+ ms a step; copy \d+ GB/s.*\nmemory ")
+        self.assertRegex(head,
+                         r"step \d+\.\d+ ms, \d+ tokens/s\nwithout graphs \d+\.\d+ ms a step; copy \d+ GB/s.*\nmemory ")
         self.assertIn("TFLOP/s   of BF16\n", classes)
 
         def rows(table):
@@ -224,24 +243,28 @@ class Profiles(OnDevice):
             self.assertAlmostEqual(sum(share for _, _, share in table.values()), 100, delta=0.1 * len(table))
         times = [sum(us for _, us, _ in table.values()) for table in (by_class, by_operation)]
         self.assertAlmostEqual(*times, delta=0.1 * (len(by_class) + len(by_operation)))
-        self.assertEqual([us for _, us, _ in by_operation.values()], sorted((us for _, us, _ in by_operation.values()), reverse=True))
+        self.assertEqual([us for _, us, _ in by_operation.values()],
+                         sorted((us for _, us, _ in by_operation.values()), reverse=True))
         self.assertRegex(classes, r"gaps +\d+\.\d")
 
     def test_a_profile_says_what_memory_it_takes(self):
         options = ["--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
         on = ["profile", "--device", self.device(), *options]
         out = self.succeed(*on, "--memory-limit", "1GiB")
-        planned, *in_use = map(float, re.search(r"^memory (\d+\.\d) MiB on the device by plan(?:, (\d+\.\d) MiB in use on it)?$", out, re.M)
+        planned, *in_use = map(float,
+                               re.search(r"^memory (\d+\.\d) MiB on the device by plan(?:, (\d+\.\d) MiB in use on it)?$", out, re.M)
                                .groups("inf"))
         table = self.succeed("plan", "--async-checkpoints", "off", "--statistics-every", 0, *on[1:])
         self.assertEqual(planned, float(re.search(r"^device .* (\S+) MiB$", table, re.M)[1]))
         self.assertGreater(in_use[0], planned)
         done = self.run_program(*on, "--memory-limit", "1KiB")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, r"\Amini-llama: --memory-limit: needs \d+ bytes, 1024 are allowed, by category:\nweights ")
+        self.assertRegex(done.stderr,
+                         r"\Amini-llama: --memory-limit: needs \d+ bytes, 1024 are allowed, by category:\nweights ")
 
     def test_a_profile_without_graphs_is_of_one_time(self):
-        on = ["profile", "--device", self.device(), "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        on = ["profile", "--device", self.device(), "--recipe", "bf16",
+              *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
         head = self.succeed(*on, "--no-graphs").split("\n\n")[0]
         self.assertRegex(head, r"tokens/s, without graphs\ncopy \d+ GB/s")
         self.refuse([*on, "--wait-for-each"], "mini-llama: --wait-for-each: a profile waits for")

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bad values of every flag: one line that names the flag (or the file that was given), not the key of a configuration that nobody
-wrote, and says why. Where the value is from a file, its key.
+"""Bad values of every flag: one line that names the flag (or the file that was given), not the key of a configuration
+that nobody wrote, and says why. Where the value is from a file, its key.
 
 usage: mini_llama_flags.py PROGRAM [NAME...]
 """
@@ -16,15 +16,19 @@ from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 # Any text is right, or only what it holds can be wrong.
 ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits"}
 # What is a file's name, or one of several names: messages name the value.
-NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume", "--base", "--keep"}
-NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"], "report": ["run", "--out", "r"],
-          "merge": ["--base", "run", "--adapter", "run", "--out", "m"], "tokenizer train": ["--data", "text.txt", "--out", "t"],
+NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
+         "--base", "--keep"}
+NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"],
+          "report": ["run", "--out", "r"],
+          "merge": ["--base", "run", "--adapter", "run", "--out", "m"],
+          "tokenizer train": ["--data", "text.txt", "--out", "t"],
           "tokenizer encode": ["--data", "text.txt", "--out", "t"]}
 COMMANDS = ["train", "plan", "profile", *NEEDED]
 WHOLE = ("ten", "1.5", "99999999999999999999")
 REAL = ("fast", "nan")
 # Looked at by other tests, or not at all by these commands.
-ELSEWHERE = {("merge", "--base"), *((command, flag) for command in ("plan", "profile") for flag in ("--data", "--text-format", "--tokenizer"))}
+ELSEWHERE = {("merge", "--base"), *((command, flag) for command in ("plan", "profile")
+                                    for flag in ("--data", "--text-format", "--tokenizer"))}
 
 
 class Flags(Scratch):
@@ -45,10 +49,12 @@ class Flags(Scratch):
             given = NEEDED[command]
             at = given.index(flag) if flag in given else len(given)
             return [*words, *given[:at], *given[at + 2:]]
-        shape = {key: value for key, value in {**SHAPE, **TRAIN, "steps": 8}.items() if flag != "--" + key.replace("_", "-")}
+        shape = {key: value for key,
+                 value in {**SHAPE, **TRAIN, "steps": 8}.items() if flag != "--" + key.replace("_", "-")}
         if command == "profile":  # which evaluates nothing
             shape = {key: value for key, value in shape.items() if "eval" not in key}
-        outputs = [] if command != "train" else [x for given in (("--out", "out"), ("--data", "text.txt")) if given[0] != flag for x in given]
+        outputs = [] if command != "train" else [x for given in (("--out", "out"), ("--data", "text.txt"))
+                                                 if given[0] != flag for x in given]
         return [*words, *outputs, *as_flags(shape)]
 
     def check(self, arguments, named, keys):
@@ -61,14 +67,16 @@ class Flags(Scratch):
         self.assertNotIn("Could not", text)
 
     def test_every_flag(self):
-        keys = r"\b(" + "|".join(flag[2:].replace("-", "_") for flag in self.options("train") if "-" in flag[2:]) + r")\b"
+        keys = r"\b(" + "|".join(flag[2:].replace("-", "_") for flag in self.options("train")
+                                 if "-" in flag[2:]) + r")\b"
         checked = 0
         self.train("run", steps=1)
         for command in COMMANDS:
             for flag, kind in self.options(command).items():
                 if kind is None or flag in ANY_TEXT or (command, flag) in ELSEWHERE:
                     continue
-                values = (WHOLE if kind.startswith(("INT", "UINT")) else REAL if kind.startswith("FLOAT") else ("no-such",))
+                values = (WHOLE if kind.startswith(("INT", "UINT")) else REAL if kind.startswith("FLOAT")
+                          else ("no-such",))
                 for value in values if command in ("train", *NEEDED) else values[:1]:
                     with self.subTest(command=command, flag=flag, value=value):
                         named = value if flag in NAMES else flag
@@ -77,29 +85,45 @@ class Flags(Scratch):
         self.assertGreater(checked, 200)
 
     def test_numbers_out_of_range(self):
-        for flag, value in (("hidden-size", "0"), ("vocab-size", "99999999"), ("num-hidden-layers", 5000), ("head-dim", "-2"),
-                            ("rms-norm-eps", "-1"), ("rope-theta", "inf"), ("learning-rate", "-1"), ("final-learning-rate", "2"),
+        for flag, value in (("hidden-size", "0"), ("vocab-size", "99999999"), ("num-hidden-layers", 5000),
+                            ("head-dim", "-2"),
+                            ("rms-norm-eps", "-1"), ("rope-theta", "inf"), ("learning-rate", "-1"),
+                            ("final-learning-rate", "2"),
                             ("weight-decay", "-1"), ("max-epochs", "0"), ("eval-windows", "0"), ("head-chunk", "0"),
-                            ("max-position-embeddings", "0"), ("lora-rank", "0"), ("lora-alpha", "-1"), ("lora-dropout", "1"),
-                            ("lora-targets", "mlp"), ("lora-init", "zeros"), ("on-divergence", "pray"), ("stored-activations", "fp4")):
+                            ("max-position-embeddings", "0"), ("lora-rank", "0"), ("lora-alpha", "-1"),
+                            ("lora-dropout", "1"),
+                            ("lora-targets", "mlp"), ("lora-init", "zeros"), ("on-divergence", "pray"),
+                            ("stored-activations", "fp4")):
             with self.subTest(flag=flag):
-                self.check([*self.command("train", "--" + flag), "--" + flag, value], "--" + flag, "_(size|dim|rate|windows|chunk|layers)")
+                self.check([*self.command("train", "--" + flag), "--" + flag, value], "--" + flag,
+                           "_(size|dim|rate|windows|chunk|layers)")
 
     def test_what_does_not_fit_a_recipe(self):
         """The recipe's flag, and those of the shapes that its blocks do not divide."""
-        for given, *parts in (({"recipe": "mxfp4", "hidden_size": 48}, "mini-llama: --recipe: recipe mxfp4: --hidden-size: 48 is not a multiple of 32"),
-                              ({"schedule": "mxfp4", "intermediate_size": 80}, "mini-llama: --schedule: recipe mxfp4: --intermediate-size: 80"),
+        for given, *parts in (({"recipe": "mxfp4", "hidden_size": 48},
+                               "mini-llama: --recipe: recipe mxfp4: --hidden-size: 48 is not a multiple of 32"),
+                              ({"schedule": "mxfp4", "intermediate_size": 80},
+                               "mini-llama: --schedule: recipe mxfp4: --intermediate-size: 80"),
                               ({"recipe": "mxfp4", "head_dim": 24}, "--num-attention-heads * --head-dim: 48"),
-                              ({"recipe": "mxfp4", "batch": 1, "sequence": 31}, "mini-llama: --recipe: recipe mxfp4: --batch * --sequence: 31"),
-                              ({"recipe": "mxfp4_h16_heal", "batch": 1, "sequence": 31}, "--recipe mxfp4_h16_heal: phases[0].recipe: recipe mxfp4_h16: --batch * --sequence: 31"),
-                              ({"schedule": "mxfp4_h16_heal", "steps": 1}, "mini-llama: --schedule mxfp4_h16_heal: phases[1].at: step 1"),
-                              ({"recipe": "heal_plateau"}, "mini-llama: --recipe heal_plateau: phases[1].trigger.patience: never fires"),
-                              ({"synthetic_warmup": 1, "synthetic_recipe": "mxfp4", "hidden_size": 48}, "mini-llama: --synthetic-recipe: recipe mxfp4: --hidden-size: 48"),
-                              ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48}, "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
-                              ({"sequence": 96}, "mini-llama: --sequence: 96 is longer than the model's 64 positions (--max-position-embeddings)"),
-                              ({"validation": 0.0001}, "text.txt: too short", "--validation"), ({"vocab_size": 96}, "text.txt", "--vocab-size")):
+                              ({"recipe": "mxfp4", "batch": 1, "sequence": 31},
+                               "mini-llama: --recipe: recipe mxfp4: --batch * --sequence: 31"),
+                              ({"recipe": "mxfp4_h16_heal", "batch": 1, "sequence": 31},
+                               "--recipe mxfp4_h16_heal: phases[0].recipe: recipe mxfp4_h16: --batch * --sequence: 31"),
+                              ({"schedule": "mxfp4_h16_heal", "steps": 1},
+                               "mini-llama: --schedule mxfp4_h16_heal: phases[1].at: step 1"),
+                              ({"recipe": "heal_plateau"},
+                               "mini-llama: --recipe heal_plateau: phases[1].trigger.patience: never fires"),
+                              ({"synthetic_warmup": 1, "synthetic_recipe": "mxfp4", "hidden_size": 48},
+                               "mini-llama: --synthetic-recipe: recipe mxfp4: --hidden-size: 48"),
+                              ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48},
+                               "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
+                              ({"sequence": 96},
+                               "mini-llama: --sequence: 96 is longer than the model's 64 positions (--max-position-embeddings)"),
+                              ({"validation": 0.0001}, "text.txt: too short", "--validation"),
+                              ({"vocab_size": 96}, "text.txt", "--vocab-size")):
             with self.subTest(given=given):
-                self.assertNotRegex(self.refuse(self.train_command("out", **given), *parts), r"arguments|[a-z]_(size|dim)")
+                self.assertNotRegex(self.refuse(self.train_command("out", **given), *parts),
+                                    r"arguments|[a-z]_(size|dim)")
 
     def test_what_would_do_nothing(self):
         """Options that contradict each other, wait for a step that never comes, or mean nothing to the command."""
@@ -107,7 +131,8 @@ class Flags(Scratch):
             self.refuse(["train", "--out", "out", flag, ""], f"mini-llama: {flag}: is empty")
         self.refuse(["train", "--out", "", "--data", "text.txt"], "mini-llama: --out: is empty")
         self.refuse(["report", "", "--out", "report"], "mini-llama: logs: is empty")
-        self.refuse(self.train_command("out", "--recipe", "bf16", "--schedule", "mxfp4"), "--recipe: is another name of --schedule")
+        self.refuse(self.train_command("out", "--recipe", "bf16", "--schedule", "mxfp4"),
+                    "--recipe: is another name of --schedule")
         self.refuse(self.train_command("out", "--digest-steps", "8:9"), "--digest-steps: 8:9: the run has 8 steps")
         self.refuse(self.train_command("out", "--stop-at", 9), "--stop-at: 9: the run has 8 steps")
         for flag in ("--data", "--eval-every", "--checkpoint-every", "--on-divergence", "--name"):
@@ -118,12 +143,18 @@ class Flags(Scratch):
         long, loop = 300 * "a", self.folder / "loop"
         loop.symlink_to("loop")
         new = self.train_command("out")[3:]
-        for name, reason in ((long, "File name too long"), (f"run/{long}", "File name too long"), (f"new/{long}/run", "File name too long"),
-                             (20 * f"{250 * 'a'}/", "File name too long"), ("loop/run", "Too many levels of symbolic links")):
-            for command in (["train", *new, "--out"], ["train", *new, "--auto-resume", "--out"], ["train", *new, "--overwrite", "--out"],
-                            ["train", "--resume", "run", "--out"], ["train", "--resume"], ["train", "--resume", "run", "--init"],
-                            ["train", *new, "--out", "out", "--adapter"], ["replay", "run", "--steps", "0:1", "--keep"], ["eval", "--checkpoint"],
-                            ["sample", "--checkpoint"], ["merge", "--adapter", "run", "--out", "m", "--base"], ["report", "run", "--out"]):
+        for name, reason in ((long, "File name too long"), (f"run/{long}", "File name too long"),
+                             (f"new/{long}/run", "File name too long"),
+                             (20 * f"{250 * 'a'}/", "File name too long"),
+                             ("loop/run", "Too many levels of symbolic links")):
+            for command in (["train", *new, "--out"], ["train", *new, "--auto-resume", "--out"],
+                            ["train", *new, "--overwrite", "--out"],
+                            ["train", "--resume", "run", "--out"], ["train", "--resume"],
+                            ["train", "--resume", "run", "--init"],
+                            ["train", *new, "--out", "out", "--adapter"], ["replay", "run", "--steps", "0:1", "--keep"],
+                            ["eval", "--checkpoint"],
+                            ["sample", "--checkpoint"], ["merge", "--adapter", "run", "--out", "m", "--base"],
+                            ["report", "run", "--out"]):
                 with self.subTest(command=command, name=name[:20]):
                     self.assertEqual(self.refuse([*command, name]), f"mini-llama: {command[-1]} {name}: {reason}\n")
 
@@ -132,14 +163,18 @@ class Flags(Scratch):
         self.train("run", steps=2, checkpoint_every=1)
         self.write("hf.json", {**SHAPE, "hidden_size": 64})
         new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
-        for key, value in (("hidden_size", 64), ("vocab_size", 300), ("intermediate_size", 96), ("num_hidden_layers", 2),
-                           ("num_key_value_heads", 2), ("num_attention_heads", 0), ("num_attention_heads", 1), ("head_dim", 64)):
+        for key, value in (("hidden_size", 64), ("vocab_size", 300), ("intermediate_size", 96),
+                           ("num_hidden_layers", 2),
+                           ("num_key_value_heads", 2), ("num_attention_heads", 0), ("num_attention_heads", 1),
+                           ("head_dim", 64)):
             flag = "--" + key.replace("_", "-")
             with self.subTest(flag=flag):
                 for command in (new, ["plan"]):
                     said = self.refuse([*command, "--init", "run", flag, value])
-                    self.assertEqual(said, f"mini-llama: {flag}: {value} contradicts --init run, whose model has {SHAPE[key]}: leave out {flag}\n")
-        for init, flag, value, other in (("run", "--tie-word-embeddings", "true", "false"), ("tied", "--no-tie-word-embeddings", "false", "true"),
+                    self.assertEqual(said,
+                                     f"mini-llama: {flag}: {value} contradicts --init run, whose model has {SHAPE[key]}: leave out {flag}\n")
+        for init, flag, value, other in (("run", "--tie-word-embeddings", "true", "false"),
+                                         ("tied", "--no-tie-word-embeddings", "false", "true"),
                                          ("tied", "--tie-word-embeddings=false", "false", "true")):
             if init == "tied":
                 self.train("tied", "--tie-word-embeddings", "--overwrite", steps=1)
@@ -151,14 +186,17 @@ class Flags(Scratch):
         self.refuse([*new, "--init", "run", "--model-config", "hf.json"],
                     "mini-llama: hidden_size (hf.json): 64 contradicts --init run, whose model has 32: leave out --model-config\n")
         self.write("c.json", {"init": "run"})
-        self.refuse([*new, "--config", "c.json", "--hidden-size", 64], "--hidden-size: 64 contradicts init (c.json) run, ")
-        self.succeed(*new, "--init", "run", *as_flags({**SHAPE, "max_position_embeddings": 128, "rms_norm_eps": 1e-4, "rope_theta": 5e4}))
+        self.refuse([*new, "--config", "c.json", "--hidden-size", 64],
+                    "--hidden-size: 64 contradicts init (c.json) run, ")
+        self.succeed(*new, "--init", "run",
+                     *as_flags({**SHAPE, "max_position_embeddings": 128, "rms_norm_eps": 1e-4, "rope_theta": 5e4}))
 
     def test_a_configuration_whose_model_is_not_that_of_given_weights(self):
         """A file says what it says; the model of a configuration that the program has by name is a default."""
         self.train("run", steps=2)
         new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
-        for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("head_dim", 64), ("tie_word_embeddings", True)):
+        for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("head_dim", 64),
+                           ("tie_word_embeddings", True)):
             said = f"mini-llama: model.{key} (c.json): {json.dumps(value)} contradicts "
             ending = f" run, whose model has {json.dumps(SHAPE.get(key, False))}: leave it out\n"
             for init, more in (("init (c.json)", []), ("--init", ["--init", "run"])):
@@ -182,9 +220,11 @@ class Flags(Scratch):
         self.train("run", steps=2)
         (self.folder / "given").mkdir()
         shutil.copy(self.checkpoint("run", 2) / "model.safetensors", self.folder / "given")
-        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1, "--init", "given"]
+        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1,
+               "--init", "given"]
         instead = "; --model-config takes another in its place\n"
-        self.assertEqual(self.refuse(new), f"mini-llama: given/config.json: cannot open: No such file or directory{instead}")
+        self.assertEqual(self.refuse(new),
+                         f"mini-llama: given/config.json: cannot open: No such file or directory{instead}")
         whole = json.loads((self.checkpoint("run", 2) / "config.json").read_text())
         self.write("given/config.json", {**whole, "hidden_size": 64})
         said = f"'model.embed_tokens.weight': its shape 256 x 32 is not the model's 256 x 64: the model is that of given/config.json{instead}"
@@ -197,7 +237,8 @@ class Flags(Scratch):
         self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
         # One that fits is no less right for another's saying so, and a damaged file has no other shape.
         self.write("given/config.json", whole)
-        self.refuse([*new, "--overwrite", "--model-config", "wrong.json"], "hidden_size (wrong.json): 96 contradicts --init given, ")
+        self.refuse([*new, "--overwrite", "--model-config", "wrong.json"],
+                    "hidden_size (wrong.json): 96 contradicts --init given, ")
         os.truncate(self.folder / "given/model.safetensors", 100)
         self.assertNotIn("--model-config", self.refuse([*new, "--overwrite"], "given/model.safetensors"))
 
@@ -210,22 +251,31 @@ class Flags(Scratch):
     def test_files(self):
         """A value that a file has keeps its key, also beside flags; one that a flag overrides has the flag."""
         shape = {**SHAPE, "hidden_size": 48}
-        self.write("c.json", {"model": shape, "train": {**TRAIN, "steps": 8, "learning_rate": -1}, "schedule": "mxfp4", "data": ["text.txt"]})
+        self.write("c.json", {"model": shape, "train": {**TRAIN, "steps": 8, "learning_rate": -1}, "schedule": "mxfp4",
+                              "data": ["text.txt"]})
         train = ["train", "--out", "out", "--config", "c.json"]
         self.refuse(train, "mini-llama: c.json: train.learning_rate: -1 is not between")
         self.refuse([*train, "--learning-rate", -2], "mini-llama: --learning-rate: -2 is not between")
         rate = ["--learning-rate", 0.1]
-        self.refuse([*train, *rate], "mini-llama: c.json: schedule: recipe mxfp4: model.hidden_size (c.json): 48 is not")
-        self.refuse([*train, *rate, "--hidden-size", 80], "mini-llama: c.json: schedule: recipe mxfp4: --hidden-size: 80 is not")
-        self.refuse([*train, *rate, "--recipe", "mxfp4"], "mini-llama: --recipe: recipe mxfp4: model.hidden_size (c.json): 48 is not")
+        self.refuse([*train, *rate],
+                    "mini-llama: c.json: schedule: recipe mxfp4: model.hidden_size (c.json): 48 is not")
+        self.refuse([*train, *rate, "--hidden-size", 80],
+                    "mini-llama: c.json: schedule: recipe mxfp4: --hidden-size: 80 is not")
+        self.refuse([*train, *rate, "--recipe", "mxfp4"],
+                    "mini-llama: --recipe: recipe mxfp4: model.hidden_size (c.json): 48 is not")
         self.refuse([*train, *rate, "--schedule", "mxfp9"], "mini-llama: --schedule: 'mxfp9' is neither")
         self.refuse([*train, *rate, "--max-epochs", 0], "mini-llama: --max-epochs: 0 is not")
-        self.refuse([*train, *rate, "--hidden-size", 64, "--batch", 1, "--sequence", 31, "--recipe", "mxfp4"], "recipe mxfp4: --batch * --sequence: 31")
-        self.refuse([*train, *rate, "--hidden-size", 64, "--sequence", 31, "--recipe", "mxfp4"], "recipe mxfp4: train.batch (c.json) * --sequence: 62")
+        self.refuse([*train, *rate, "--hidden-size", 64, "--batch", 1, "--sequence", 31, "--recipe", "mxfp4"],
+                    "recipe mxfp4: --batch * --sequence: 31")
+        self.refuse([*train, *rate, "--hidden-size", 64, "--sequence", 31, "--recipe", "mxfp4"],
+                    "recipe mxfp4: train.batch (c.json) * --sequence: 62")
         self.write("hf.json", {**shape, "num_key_value_heads": 3})
-        self.refuse(self.command("train", "")[:5] + ["--model-config", "hf.json"], "mini-llama: hf.json: num_key_value_heads: 3 does not divide num_attention_heads 2")
+        self.refuse(self.command("train", "")[:5] + ["--model-config", "hf.json"],
+                    "mini-llama: hf.json: num_key_value_heads: 3 does not divide num_attention_heads 2")
         self.write("hf.json", shape)
-        self.refuse(self.command("train", "")[:5] + ["--model-config", "hf.json", "--recipe", "mxfp4", "--sequence", 32], "mini-llama: --recipe: recipe mxfp4: hidden_size (hf.json): 48")
+        self.refuse(self.command("train", "")[:5] +
+                    ["--model-config", "hf.json", "--recipe", "mxfp4", "--sequence", 32],
+                    "mini-llama: --recipe: recipe mxfp4: hidden_size (hf.json): 48")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run of mini-llama cannot be lost: killed at system calls, by signals, with the disk full or a checkpoint damaged, it goes
-on and ends with the bytes of an unbroken run, and nothing temporary stays. What a loss of power would leave is checked by the
-order of the system calls.
+"""A run of mini-llama cannot be lost: killed at system calls, by signals, with the disk full or a checkpoint damaged,
+it goes on and ends with the bytes of an unbroken run, and nothing temporary stays. What a loss of power would leave is
+checked by the order of the system calls.
 
 usage: mini_llama_kill.py PROGRAM FAULTS [--slow] [NAME...]
-FAULTS is the library of faults.cpp, which provokes all of it; --slow: every system call of a whole run, and kills at 200 random
-moments.
+FAULTS is the library of faults.cpp, which provokes all of it; --slow: every system call of a whole run, and kills at
+200 random moments.
 """
 import json
 import os
@@ -30,7 +30,8 @@ STORY = {"step": ("step", "loss", "lr", "grad_norm", "tokens", "recipe"), "eval"
 
 
 def story(log):
-    """What a log says happened, without clocks: records of later steps are void once the run goes on from an earlier one."""
+    """What a log says happened, without clocks: records of later steps are void once the run goes on from an earlier
+    one."""
     told = []
     for r in records(log):
         if r["event"] in ("resume", "rollback"):
@@ -56,17 +57,21 @@ class Runs(Scratch):
         def prepare():
             self.expect_signals()
             preexec()
-        done = subprocess.run([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+        done = subprocess.run([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                              capture_output=True,
                               text=True, timeout=120, preexec_fn=prepare,
-                              env={**os.environ, "LD_PRELOAD": str(sys.modules["__main__"].FAULTS), **{key: str(value) for key, value in environment.items()}})
+                              env={**os.environ, "LD_PRELOAD": str(sys.modules["__main__"].FAULTS),
+                                   **{key: str(value) for key, value in environment.items()}})
         return done.returncode, done.stdout, done.stderr
 
     def signalled(self, command, text, *signals, **more):
         """A run that gets signals when it has written a record that holds the text."""
-        return self.with_faults(command, FAULTS_SIGNAL_IN=text, FAULTS_SIGNAL=" ".join(str(int(number)) for number in signals), **more)
+        return self.with_faults(command, FAULTS_SIGNAL_IN=text,
+                                FAULTS_SIGNAL=" ".join(str(int(number)) for number in signals), **more)
 
     def unbroken(self, **options):
-        """Makes `whole`, or a copy of what another test made of the same command: the program's bytes are the same each time."""
+        """Makes `whole`, or a copy of what another test made of the same command: the program's bytes are the same each
+        time."""
         command = self.command("whole", **options)
         made = UNBROKEN.setdefault(str(command), self.folder.parent / f"{self.folder.name}-unbroken")
         if not made.exists():
@@ -119,7 +124,8 @@ class Kill(Runs):
         # The log's lines are alike: of them only those around the checkpoint.
         second = [i for i, (call, path, *_) in enumerate(calls) if path.startswith("run/checkpoints/.step-000000004")]
         # Behind the last one nothing is written that would mend what is missing.
-        last = next(i for i, (call, _, to) in enumerate(calls) if call == "rename" and to == "run/checkpoints/step-000000006")
+        last = next(i for i,
+                    (call, _, to) in enumerate(calls) if call == "rename" and to == "run/checkpoints/step-000000006")
         some = [*range(1, 26), *range(second[0], second[-1] + 6), *range(last, min(last + 12, len(calls) + 1))][::8]
         chosen = range(1, len(calls) + 1) if SLOW else some
         for number in chosen:
@@ -271,20 +277,23 @@ class Full(Runs):
                 self.assert_like_unbroken()
 
     def test_of_a_run_that_has_not_begun_nothing_stays(self):
-        """Neither what it has written, nor directories that it has made; what was there stays. Without --auto-resume it can begin later."""
+        """Neither what it has written, nor directories that it has made; what was there stays. Without --auto-resume it
+        can begin later."""
         self.train("parts", "--stop-at", 3, **self.OPTIONS)
         (self.folder / "empty").mkdir()
         self.train("old", "--stop-at", 1, **{**self.OPTIONS, "seed": 5})
         shutil.copytree(self.folder / "old", self.folder / "kept")
         new = self.train_command("a/b", "--csv", "--tensorboard", **self.OPTIONS)
-        commands = {"a": new, "empty": ["train", "--out", "empty", *new[3:]], "old": ["train", "--out", "old", *new[3:], "--overwrite"],
+        commands = {"a": new, "empty": ["train", "--out", "empty", *new[3:]],
+                    "old": ["train", "--out", "old", *new[3:], "--overwrite"],
                     "far": ["train", "--resume", "parts", "--out", "far/run", "--csv"]}
         before = tree_of(self.folder / "parts")
         for out, command in commands.items():
             code, _, said = self.with_faults(command, FAULTS_TRACE=self.folder / "trace")
             if code != 0 or not (self.folder / "trace").exists():
                 self.skipTest(f"no library can be preloaded here: {said}")
-            written = [int(more) for call, path, more in (line.split("\t") for line in (self.folder / "trace").read_text().splitlines())
+            written = [int(more) for call, path,
+                       more in (line.split("\t") for line in (self.folder / "trace").read_text().splitlines())
                        if call == "write" and path.startswith(out + "/")]
             (self.folder / "trace").unlink()
             refused, said = 0, ""
@@ -295,7 +304,8 @@ class Full(Runs):
                         (self.folder / out).mkdir()
                     if out == "old":
                         shutil.copytree(self.folder / "kept", self.folder / out)
-                    code, said_there, said = self.with_faults(command, FAULTS_FULL_AT=sum(written[:first]) + written[first] // 2)
+                    code, said_there, said = self.with_faults(command, FAULTS_FULL_AT=sum(written[:first]) +
+                                                              written[first] // 2)
                     self.assertEqual((code, said_there), (2, ""), said)
                     self.assertRegex(said, r"\Amini-llama: [^\n]*No space left on device[^\n]*\n\Z")
                     if "--resume" in said:
@@ -310,7 +320,8 @@ class Full(Runs):
 
 class Rollback(Runs):
     """Loss jumps, forced by a rate that is too high."""
-    OPTIONS = {"steps": 40, "checkpoint_every": 3, "eval_every": 20, "learning_rate": 0.2, "warmup": 0.5, "schedule": "bf16",
+    OPTIONS = {"steps": 40, "checkpoint_every": 3, "eval_every": 20, "learning_rate": 0.2, "warmup": 0.5,
+               "schedule": "bf16",
                "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 50, "batch": 1}
 
     def test_skips_the_data_and_is_recorded(self):
@@ -354,7 +365,8 @@ class Rollback(Runs):
                 seen.add("rollback")
                 break
             if "loaded" in said:
-                self.assert_memory_table(said, "the device failed while the model was loaded (make_queue: out of memory); no file")
+                self.assert_memory_table(said,
+                                         "the device failed while the model was loaded (make_queue: out of memory); no file")
                 seen.add("model")
             else:
                 self.assertEqual(said, "mini-llama: --device host: out of memory; --device cpu needs no device\n")
@@ -379,7 +391,8 @@ class Rollback(Runs):
         (self.folder / "even.txt").write_bytes(b"the same words in every window.\n" * 4000)  # of 32 bytes
         done = self.run_program(*self.command(data="even.txt", max_loss_jump=1e-7, max_rollbacks=2))
         self.assertEqual(done.returncode, 3, done.stderr)
-        first, second = ((r["step"], r["from_step"], r["reason"]) for r in records(self.folder / "run/log.jsonl", "rollback"))
+        first, second = ((r["step"], r["from_step"], r["reason"])
+                         for r in records(self.folder / "run/log.jsonl", "rollback"))
         self.assertEqual(first, second)
 
     def test_stops_where_there_is_nothing_to_go_back_to(self):
@@ -388,7 +401,8 @@ class Rollback(Runs):
             done = self.run_program(*self.command(**options))
             self.assertEqual(done.returncode, 3, done.stderr)
             self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "diverged")
-            self.assertEqual(len(records(self.folder / "run/log.jsonl", "rollback")), options.get("max_loss_jump", 0) and 2)
+            self.assertEqual(len(records(self.folder / "run/log.jsonl", "rollback")),
+                             options.get("max_loss_jump", 0) and 2)
         self.refuse(self.command("other", on_divergence="rolback"), "--on-divergence", "stop, rollback")
 
 

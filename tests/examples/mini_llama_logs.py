@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The logs of mini-llama beside log.jsonl: CSV, TensorBoard's event files (by a reader written here, and by TensorBoard where
-it is installed), MLPerf's lines (by MLCommons' compliance checker where it is installed), FLOPs and roofs.
+"""The logs of mini-llama beside log.jsonl: CSV, TensorBoard's event files (by a reader written here, and by TensorBoard
+where it is installed), MLPerf's lines (by MLCommons' compliance checker where it is installed), FLOPs and roofs.
 
 usage: mini_llama_logs.py PROGRAM [NAME...]
 """
@@ -125,7 +125,8 @@ class Logs(Scratch):
             shutil.rmtree(self.checkpoint("parts", step))
         self.succeed("train", "--resume", "parts", *logs)  # from the beginning: no checkpoint is left
         clocks = ("seconds", "tokens_per_s", "flops_per_s", "loader_share")
-        stories = [[{k: v for k, v in row.items() if k not in clocks} for row in self.rows(run)] for run in ("whole", "parts")]
+        stories = [[{k: v for k, v in row.items() if k not in clocks} for row in self.rows(run)]
+                   for run in ("whole", "parts")]
         self.assertEqual(*stories)
         files = sorted((self.folder / "parts/tensorboard").iterdir())
         self.assertEqual(len(files), 2)
@@ -218,13 +219,16 @@ class MLPerf(Scratch):
         self.check_compliance()
         values = {line["key"]: line["value"] for line in lines}
         self.assertIn("not an MLPerf submission", values["submission_org"])
-        self.assertEqual((values["submission_division"], values["global_batch_size"], values["gradient_accumulation_steps"]),
+        self.assertEqual((values["submission_division"], values["global_batch_size"],
+                          values["gradient_accumulation_steps"]),
                          ("open", 4, 2))
-        self.assertEqual((values["opt_adamw_epsilon"], values["opt_adamw_beta_2"], values["eval_samples"]), (1e-5, 0.95, 5))
+        self.assertEqual((values["opt_adamw_epsilon"], values["opt_adamw_beta_2"], values["eval_samples"]),
+                         (1e-5, 0.95, 5))
         keys = [line["key"] for line in lines]
         for earlier, later in (("cache_clear", "init_start"), ("init_start", "init_stop"), ("seed", "init_stop"),
                                ("init_stop", "run_start"), ("run_start", "block_start"), ("block_stop", "eval_start"),
-                               ("eval_start", "eval_accuracy"), ("eval_accuracy", "eval_stop"), ("eval_stop", "run_stop")):
+                               ("eval_start", "eval_accuracy"), ("eval_accuracy", "eval_stop"),
+                               ("eval_stop", "run_stop")):
             self.assertLess(keys.index(earlier), keys.index(later))
         self.assertEqual(keys[-1], "run_stop")
         evaluations = [line for line in lines if line["key"] == "eval_accuracy"]
@@ -240,16 +244,19 @@ class MLPerf(Scratch):
         self.assertGreater(log[-1]["time_to_target"], 0)
 
     def test_the_closed_division_lacks_the_target_alone(self):
-        """The benchmark's values with a tiny model: the checker, told that the division is closed, misses nothing else."""
+        """The benchmark's values with a tiny model: the checker, told that the division is closed, misses nothing
+        else."""
         try:
             from mlperf_logging.compliance_checker import mlp_compliance
         except ImportError:
             self.skipTest("no mlperf_logging")
         (self.folder / "easy.txt").write_bytes(b"ab" * 9_000_000)
-        tiny = {**SHAPE, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "max_position_embeddings": 8192}
+        tiny = {**SHAPE, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1,
+                "head_dim": 2, "max_position_embeddings": 8192}
         path = self.folder / "run/mlperf.log"
         for benchmark, own in (("llama31_8b", {"warmup": 0}), ("llama2_70b_lora", {})):
-            self.succeed("train", "--out", "run", "--overwrite", "--data", "easy.txt", "--mlperf", benchmark, "--stop-at", 1,
+            self.succeed("train", "--out", "run", "--overwrite", "--data", "easy.txt", "--mlperf", benchmark,
+                         "--stop-at", 1,
                          "--validation", 0.5, "--max-epochs", 1000000, "--final-eval-windows", 1,
                          *mini_llama.as_flags({**tiny, "batch": 1, **own}))
             lines = path.read_text()
@@ -288,18 +295,22 @@ class MLPerf(Scratch):
         self.assertEqual((end["status"], end["time_to_target"]), ("ok", None))
 
     def test_evaluated_are_the_sequences_there_are(self):
-        _, lines = self.run_benchmark("llama31_8b", steps=8, target_loss=1e-9, eval_windows=100000, final_eval_windows=100000)
+        _, lines = self.run_benchmark("llama31_8b", steps=8, target_loss=1e-9, eval_windows=100000,
+                                      final_eval_windows=100000)
         start, = records(self.folder / "run/log.jsonl", "start")
         end, = records(self.folder / "run/log.jsonl", "end")
         values = {line["key"]: line["value"] for line in lines}
         self.assertEqual(values["eval_samples"], len(end["window_losses"]))
-        self.assertEqual((values["eval_samples"], values["train_samples"]), (start["val_windows"], start["train_windows"]))
-        self.refuse(["plan", "--mlperf", "llama31_8b", "--on-divergence", "rollback", "--sequence", 32], "--on-divergence", "--mlperf")
+        self.assertEqual((values["eval_samples"], values["train_samples"]),
+                         (start["val_windows"], start["train_windows"]))
+        self.refuse(["plan", "--mlperf", "llama31_8b", "--on-divergence", "rollback", "--sequence", 32],
+                    "--on-divergence", "--mlperf")
 
     def test_defaults_are_the_rules_and_are_overridden(self):
         self.refuse(["plan", "--mlperf", "llama31_8B"], "--mlperf", "llama31_8b")
         self.write("c.json", {"data": ["easy.txt"], "model": SHAPE,
-                              "train": {"mlperf": "llama31_8b", "sequence": 32, "batch": 2, "steps": 4, "eval_windows": 2}})
+                              "train": {"mlperf": "llama31_8b", "sequence": 32, "batch": 2, "steps": 4,
+                                        "eval_windows": 2}})
         (self.folder / "easy.txt").write_bytes(b"ab" * 10000)
         self.succeed("train", "--config", "c.json", "--out", "run", "--eval-windows", 3)
         train = json.loads((self.folder / "run/config.json").read_text())["train"]

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training from given weights, and adapters beside them: what a run leaves, exact resume, the base by its digest, runs that
-begin with given adapters, AMD's configuration, merging, and every bad input with its exit code and its one line.
+"""Training from given weights, and adapters beside them: what a run leaves, exact resume, the base by its digest, runs
+that begin with given adapters, AMD's configuration, merging, and every bad input with its exit code and its one line.
 
 usage: mini_llama_lora.py PROGRAM [NAME...]
 """
@@ -26,7 +26,8 @@ class Lora(Scratch):
         self.base = self.checkpoint("base").relative_to(self.folder)
 
     def lora_command(self, out, *more, **options):
-        return self.train_command(out, "--init", self.base, *more, **{"lora_rank": 4, "lora_alpha": 12, "seed": 7, **options})
+        return self.train_command(out, "--init", self.base, *more,
+                                  **{"lora_rank": 4, "lora_alpha": 12, "seed": 7, **options})
 
     def lora(self, out, *more, **options):
         return self.succeed(*self.lora_command(out, *more, **{"learning_rate": 0.01, **options}))
@@ -47,7 +48,8 @@ class Init(Lora):
                          tree_of(self.checkpoint("from-model.safetensors"))["model.safetensors"])
 
     def test_the_shape_is_the_given_models(self):
-        shape = [part for flag in ("sequence", "batch", "steps") for part in ("--" + flag, {"sequence": 32, "batch": 2, "steps": 2}[flag])]
+        shape = [part for flag in ("sequence", "batch", "steps")
+                 for part in ("--" + flag, {"sequence": 32, "batch": 2, "steps": 2}[flag])]
         self.succeed("train", "--data", "text.txt", "--out", "run", "--init", "base", *shape)
         self.assertEqual(records(self.folder / "run/log.jsonl", "start")[0]["config"]["model"]["hidden_size"], 32)
 
@@ -66,9 +68,12 @@ class Init(Lora):
         self.lora("others", seed=8)
         self.train("whole", "--init", "base", schedule="mxfp4_h16_sr")
         self.train("parts", "--init", "base", "--stop-at", 4, schedule="mxfp4_h16_sr")
-        for init, said in (("wide", "its shape 256 x 64 is not the model's 256 x 32; --init takes what the run began with\n"),
-                           ("other", "other/checkpoints/step-000000008: not the weights that the run began with (--init)\n"),
-                           ("nowhere", "nowhere: no such"), ("adapters", "holds adapters, no model"), ("text.txt", "text.txt: not a directory")):
+        for init, said in (("wide",
+                            "its shape 256 x 64 is not the model's 256 x 32; --init takes what the run began with\n"),
+                           ("other",
+                            "other/checkpoints/step-000000008: not the weights that the run began with (--init)\n"),
+                           ("nowhere", "nowhere: no such"), ("adapters", "holds adapters, no model"),
+                           ("text.txt", "text.txt: not a directory")):
             with self.subTest(init=init):
                 self.refuse(["train", "--resume", "parts", "--init", init], said)
                 self.refuse(["replay", "parts", "--steps", "0:4", "--init", init], said)
@@ -78,7 +83,8 @@ class Init(Lora):
             if name != "trainer_state.json":  # has the new name
                 self.assertEqual(*((self.checkpoint(run) / name).read_bytes() for run in ("whole", "parts")))
         self.train("begun", "--init", "base", "--adapter", "adapters", "--stop-at", 4)
-        for adapter, said in (("others", "not the adapters that the run began with (--adapter)"), ("base", "holds no adapters")):
+        for adapter, said in (("others", "not the adapters that the run began with (--adapter)"),
+                              ("base", "holds no adapters")):
             self.refuse(["train", "--resume", "begun", "--adapter", adapter], said)
             self.refuse(["replay", "begun", "--steps", "0:4", "--adapter", adapter], said)
         self.succeed("train", "--resume", "begun", "--adapter", "adapters")
@@ -99,19 +105,22 @@ class Init(Lora):
             shutil.copytree(self.folder / f"{kind}-begun", self.folder / f"{kind}-left")
             self.succeed("train", "--resume", f"{kind}-begun", "--threads", 1)
             self.assert_same_checkpoint(f"{kind}-whole", f"{kind}-begun")
-            self.refuse(["train", "--resume", f"{kind}-left", "--init", "growing"], "step-000000008: not the weights that the ")
+            self.refuse(["train", "--resume", f"{kind}-left", "--init", "growing"],
+                        "step-000000008: not the weights that the ")
         loss = records(self.folder / "lora-whole/log.jsonl", "end")[0]["final_val_loss"]
         self.assertEqual(self.evaluate("--checkpoint", "lora-whole"), loss)
         # Gone, it is asked for.
         shutil.rmtree(self.checkpoint("growing", 4))
         self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004", "--adapter")
         for kind in kinds:
-            self.refuse(["train", "--resume", f"{kind}-left"], "growing/checkpoints/step-000000004: is gone", "--keep-checkpoints", "--init")
+            self.refuse(["train", "--resume", f"{kind}-left"], "growing/checkpoints/step-000000004: is gone",
+                        "--keep-checkpoints", "--init")
             self.succeed("train", "--resume", f"{kind}-left", "--init", "copy", "--threads", 1)
             name = "adapter_model.safetensors" if kind == "lora" else "model.safetensors"
             self.assertEqual(*(tree_of(self.checkpoint(f"{kind}-{run}"))[name] for run in ("whole", "left")))
         shutil.copytree(self.checkpoint("growing", 8), self.checkpoint("growing", 4))
-        self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004", "not the weights that the adapters")
+        self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004",
+                    "not the weights that the adapters")
 
 
 class Adapters(Lora):
@@ -125,7 +134,8 @@ class Adapters(Lora):
         # Before the first step the model is the base under the same recipe.
         start = records(self.folder / "whole/log.jsonl", "eval")[0]
         if "fixed_signs" not in start["recipe"]:  # whose signs are of the run's own seed
-            self.assertEqual(start["val_loss"], self.evaluate("--checkpoint", "base", "--recipe", start["recipe"], "--windows", 4))
+            self.assertEqual(start["val_loss"],
+                             self.evaluate("--checkpoint", "base", "--recipe", start["recipe"], "--windows", 4))
         self.assertLess(end["final_val_loss"], 1.05 * start["val_loss"])
 
     def test_mxfp4(self):
@@ -145,10 +155,12 @@ class Adapters(Lora):
                 for run in ("whole", "parts"):
                     switch, = records(self.folder / run / "log.jsonl", "switch")
                     memory = switch["memory"]
-                    self.assertEqual((switch["step"], switch["reason"], switch["scales"]), (5, {"kind": "step", "at": 5}, "reset"))
+                    self.assertEqual((switch["step"], switch["reason"], switch["scales"]),
+                                     (5, {"kind": "step", "at": 5}, "reset"))
                     # The stash is all that comes; MXFP4 and FP8 are never resident together.
                     self.assertEqual(memory["quantized_between"], 0)
-                    self.assertEqual(memory["quantized_peak"], max(memory["quantized_before"], memory["quantized_after"]))
+                    self.assertEqual(memory["quantized_peak"],
+                                     max(memory["quantized_before"], memory["quantized_after"]))
                     self.assertTrue(0 < memory["streamed"] < memory["quantized_after"])
                     self.assertLess(memory["quantized_peak"], memory["quantized_before"] + memory["streamed"])
                     start = records(self.folder / run / "log.jsonl", "start")[0]["memory"]
@@ -158,14 +170,17 @@ class Adapters(Lora):
     def test_healing_by_triggers_and_back(self):
         plateau = {"kind": "plateau", "patience": 1, "min_delta": 10}
         noise = {"kind": "gradient_noise", "patience": 1, "ratio": 1e9, "every": 2}
-        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "trigger": plateau, "scales": "seed"},
-                                            {"recipe": "mxfp4_h16", "trigger": noise}, {"recipe": "bf16", "trigger": plateau}]})
+        self.write("heal.json",
+                   {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "trigger": plateau, "scales": "seed"},
+                                            {"recipe": "mxfp4_h16", "trigger": noise},
+                                            {"recipe": "bf16", "trigger": plateau}]})
         for stop in (2, 5):
             with self.subTest(stop=stop):
                 self.check_resume(stop, schedule="heal.json", eval_every=1)
                 switches = records(self.folder / "whole/log.jsonl", "switch")
                 self.assertEqual([(s["step"], s["to"], s["reason"]["kind"]) for s in switches],
-                                 [(2, "fp8_amd", "plateau"), (4, "mxfp4_h16", "gradient_noise"), (6, "bf16", "plateau")])
+                                 [(2, "fp8_amd", "plateau"), (4, "mxfp4_h16", "gradient_noise"),
+                                  (6, "bf16", "plateau")])
                 for run in ("whole", "parts"):
                     shutil.rmtree(self.folder / run)
 
@@ -184,7 +199,8 @@ class Adapters(Lora):
         fused, split = map(load, files)
         self.assertEqual(read_safetensors(files[0])[0]["__metadata__"], {"format": "pt"})
         shapes = {"self_attn.q_proj": (32, 64), "self_attn.k_proj": (32, 32), "self_attn.v_proj": (32, 32),
-                  "self_attn.o_proj": (64, 32), "mlp.gate_proj": (32, 64), "mlp.up_proj": (32, 64), "mlp.down_proj": (64, 32)}
+                  "self_attn.o_proj": (64, 32), "mlp.gate_proj": (32, 64), "mlp.up_proj": (32, 64),
+                  "mlp.down_proj": (64, 32)}
         expected = {}
         for module, (inputs, outputs) in shapes.items():
             name = f"base_model.model.model.layers.0.{module}.lora_"
@@ -195,7 +211,8 @@ class Adapters(Lora):
         a = [fused[f"base_model.model.model.layers.0.self_attn.{m}_proj.lora_A.weight"][2] for m in "qkv"]
         self.assertTrue(a[0] == a[1] == a[2])
         config = json.loads((self.checkpoint("fused") / "adapter_config.json").read_text())
-        self.assertEqual((config["r"], config["lora_alpha"], config["lora_dropout"], config["peft_type"], config["base_model_name_or_path"]),
+        self.assertEqual((config["r"], config["lora_alpha"], config["lora_dropout"], config["peft_type"],
+                          config["base_model_name_or_path"]),
                          (4, 12, 0.1, "LORA", str(self.base)))
         self.assertEqual(config["target_modules"], SPLIT.split(","))
 
@@ -255,11 +272,13 @@ class Adapters(Lora):
         self.assertEqual(start["trained_parameters"], 4 * (32 + 128) + 4 * (64 + 32))
 
     def test_the_plan_of_llama_2_70b(self):
-        """MLPerf's adapters have 44.6 million parameters; MXFP4 takes 4.25 bits a weight and orientation, the head 16."""
+        """MLPerf's adapters have 44.6 million parameters; MXFP4 takes 4.25 bits a weight and orientation, the head
+        16."""
         shape = {"vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                  "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192}
         self.write("70b.json", shape)
-        plan, *_ = self.planned("--model-config", "70b.json", "--init", "base", "--lora-rank", 16, "--recipe", "mxfp4_h16", "--batch", 1,
+        plan, *_ = self.planned("--model-config", "70b.json", "--init", "base", "--lora-rank", 16, "--recipe",
+                                "mxfp4_h16", "--batch", 1,
                                 "--sequence", 8192)
         self.assertEqual(plan["masters"], 4 * 80 * 16 * ((8192 + 10240) + (8192 + 8192)))
         weights = 80 * 8192 * (10240 + 8192 + 2 * 28672 + 28672)
@@ -320,14 +339,16 @@ class GivenAdapters(Lora):
         name = "base_model.model.model.layers.0.self_attn.o_proj.lora_B.weight"
         dtype, shape, data = tensors[name]
         write_safetensors(path, {**tensors, name: (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))})
-        self.refuse(["train", "--resume", "fresh", "--adapter", "elsewhere"], "elsewhere/checkpoints/step-000000008: not the adapters that the run began with")
+        self.refuse(["train", "--resume", "fresh", "--adapter", "elsewhere"],
+                    "elsewhere/checkpoints/step-000000008: not the adapters that the run began with")
         write_safetensors(path, tensors)
         self.succeed("train", "--resume", "fresh", "--adapter", "elsewhere")
         self.assertEqual(self.matrices("fresh"), self.matrices("whole"))
 
     def test_fused_targets(self):
         def a(run):
-            return [self.matrices(run)[f"base_model.model.model.layers.0.self_attn.{m}_proj.lora_A.weight"] for m in "qkv"]
+            return [self.matrices(run)[f"base_model.model.model.layers.0.self_attn.{m}_proj.lora_A.weight"]
+                    for m in "qkv"]
         self.lora("fused", lora_targets=FUSED)
         self.copy_files("fused")
         self.begin("from-run", "fused")
@@ -339,34 +360,41 @@ class GivenAdapters(Lora):
         self.assertEqual(len(set(a("from-files"))), 3)
         self.assertEqual(self.matrices("said"), self.matrices("from-run"))
         # Parts whose A differ cannot become one.
-        self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "from-files", "--lora-targets", FUSED],
+        self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "from-files", "--lora-targets",
+                     FUSED],
                     "k_proj.lora_A.weight", "as a fused adapter's has to be")
 
     def test_what_is_said_of_them_is_checked(self):
         self.lora("first", lora_targets="q_proj,o_proj")
         for flag, value, *parts in (("rank", 8, "8 is not the 4 of", "first"), ("alpha", 24, "24.0 is not the 12.0 of"),
-                                    ("targets", "q_proj", "q_proj are not the q_proj,o_proj of"), ("init", "xavier_normal", "excludes --adapter")):
+                                    ("targets", "q_proj", "q_proj are not the q_proj,o_proj of"),
+                                    ("init", "xavier_normal", "excludes --adapter")):
             with self.subTest(flag):
-                self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "first", f"--lora-{flag}", value],
+                self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "first", f"--lora-{flag}",
+                             value],
                             f"--lora-{flag}: ", *parts)
         self.write("c.json", {"lora": {"rank": 5, "dropout": 0.3}, "init": "base", "adapter": "first"})
         self.refuse([*self.train_command("out"), "--config", "c.json"], "c.json: lora.rank: 5 is not the 4 of")
         self.write("c.json", {"lora": {"dropout": 0.3}, "init": "base", "adapter": "first"})
         self.succeed(*self.train_command("said"), "--config", "c.json")
-        self.begin("flags", "first", "--lora-rank", 4, "--lora-alpha", 12, "--lora-targets", "o_proj,q_proj", "--lora-dropout", 0.3)
+        self.begin("flags", "first", "--lora-rank", 4, "--lora-alpha", 12, "--lora-targets", "o_proj,q_proj",
+                   "--lora-dropout", 0.3)
         for run in ("said", "flags"):
             self.assertEqual((self.config(run)["lora"]["rank"], self.config(run)["lora"]["dropout"]), (4, 0.3))
         self.refuse([*self.train_command("out"), "--adapter", "first"], "init: is missing")
         self.refuse([*self.train_command("out"), "--init", "base", "--adapter", "base"], "holds no adapters")
         self.refuse([*self.train_command("out"), "--init", "base", "--adapter", "nowhere"], "nowhere")
-        self.refuse([*self.train_command("first"), "--init", "base", "--adapter", "first", "--overwrite"], "first", "--overwrite")
+        self.refuse([*self.train_command("first"), "--init", "base", "--adapter", "first", "--overwrite"], "first",
+                    "--overwrite")
 
     def test_a_base_of_another_shape(self):
         self.lora("first")
         for option, value, *parts in (("hidden_size", 64, "q_proj.lora_A.weight", "4 x 32", "4 x 64"),
-                                      ("intermediate_size", 96, ""), ("num_hidden_layers", 2, "layers.1.", "is missing")):
+                                      ("intermediate_size", 96, ""),
+                                      ("num_hidden_layers", 2, "layers.1.", "is missing")):
             self.train("other", "--overwrite", schedule="bf16", **{option: value})
-            command = ["train", "--data", "text.txt", "--init", "other", "--adapter", "first", "--sequence", 32, "--batch", 2, "--steps", 2]
+            command = ["train", "--data", "text.txt", "--init", "other", "--adapter", "first", "--sequence", 32,
+                       "--batch", 2, "--steps", 2]
             if option == "intermediate_size":  # no adapter stands beside it
                 self.succeed(*command, "--out", "fits")
             else:
@@ -376,25 +404,31 @@ class GivenAdapters(Lora):
 
 class Amd(Lora):
     """AMD's MLPerf v6.0 run of Llama 2 70B, by name."""
-    TRAIN = {"steps": 550, "batch": 1, "accumulate": 8, "sequence": 8192, "learning_rate": 6e-4, "final_learning_rate": 0, "warmup": 0,
+    TRAIN = {"steps": 550, "batch": 1, "accumulate": 8, "sequence": 8192, "learning_rate": 6e-4,
+             "final_learning_rate": 0, "warmup": 0,
              "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 1e-4, "clip": 0.3, "eval_every": 48}
     LORA = {"rank": 16, "alpha": 32, "dropout": 0.1, "targets": ["qkv_proj", "o_proj"], "init": "xavier_normal"}
     # What a model of one layer with 64 positions and a short text can take.
     TINY = {"sequence": 32, "batch": 2, "accumulate": 1, "eval_windows": 2, "final_eval_windows": 2, "max_epochs": 99}
 
     def run_config(self, out, *more, **options):
-        self.succeed("train", "--config", "amd_llama2_70b_lora", "--init", self.base, "--data", "text.txt", "--out", out,
+        self.succeed("train", "--config", "amd_llama2_70b_lora", "--init", self.base, "--data", "text.txt", "--out",
+                     out,
                      *as_flags({**self.TINY, **options}), *more)
         return records(self.folder / out / "log.jsonl", "start")[0]
 
     def test_every_value_is_in_the_log(self):
         start = self.run_config("run", "--stop-at", 2)
         config = start["config"]
-        self.assertEqual((start["name"], config["schedule"], config["lora"]), ("amd_llama2_70b_lora", "amd_lora", self.LORA))
-        self.assertEqual({key: config["train"][key] for key in self.TRAIN}, {**self.TRAIN, **{k: v for k, v in self.TINY.items() if k in self.TRAIN}})
+        self.assertEqual((start["name"], config["schedule"], config["lora"]),
+                         ("amd_llama2_70b_lora", "amd_lora", self.LORA))
+        self.assertEqual({key: config["train"][key] for key in self.TRAIN},
+                         {**self.TRAIN, **{k: v for k, v in self.TINY.items() if k in self.TRAIN}})
         mxfp4, fp8 = start["schedule"]
-        self.assertEqual((mxfp4["recipe"]["name"], fp8["recipe"]["name"], fp8["from_step"], fp8["cap"]), ("mxfp4_h16", "fp8_amd", 339, 211))
-        self.assertEqual((fp8["scales"], fp8["recipe"]["fp8"]["history_length"], fp8["recipe"]["fp8"]["algorithm"]), ("reset", 4, "most_recent"))
+        self.assertEqual((mxfp4["recipe"]["name"], fp8["recipe"]["name"], fp8["from_step"], fp8["cap"]),
+                         ("mxfp4_h16", "fp8_amd", 339, 211))
+        self.assertEqual((fp8["scales"], fp8["recipe"]["fp8"]["history_length"], fp8["recipe"]["fp8"]["algorithm"]),
+                         ("reset", 4, "most_recent"))
         self.assertEqual((start["warmup_steps"], start["decay_steps"]), (0, 550))
         self.assertEqual(records(self.folder / "run/log.jsonl", "step")[0]["lr"], 6e-4)
         # Those that this model cannot take are in the file as well.
@@ -411,12 +445,16 @@ class Amd(Lora):
         self.assertTrue(0 < rates[-1] < 0.05 * 6e-4)  # the cosine ends with the run
 
     def test_every_value_is_overridden_by_its_flag(self):
-        others = {"steps": 3, "batch": 4, "accumulate": 2, "sequence": 16, "learning_rate": 4e-4, "final_learning_rate": 0.5, "warmup": 1,
-                  "decay_steps": 1024, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "clip": 1.0, "eval_every": 2,
+        others = {"steps": 3, "batch": 4, "accumulate": 2, "sequence": 16, "learning_rate": 4e-4,
+                  "final_learning_rate": 0.5, "warmup": 1,
+                  "decay_steps": 1024, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "clip": 1.0,
+                  "eval_every": 2,
                   "eval_windows": 1, "final_eval_windows": 1, "lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.25,
-                  "lora_targets": "q_proj,down_proj", "lora_init": "kaiming_uniform", "schedule": "heal_bf16", "name": "mine"}
+                  "lora_targets": "q_proj,down_proj", "lora_init": "kaiming_uniform", "schedule": "heal_bf16",
+                  "name": "mine"}
         file = json.loads((ROOT / "examples/llama/configs/amd_llama2_70b_lora.json").read_text())
-        self.assertEqual(set(others), set(file["train"]) | {"lora_" + key for key in file["lora"]} | {"schedule", "name"})
+        self.assertEqual(set(others),
+                         set(file["train"]) | {"lora_" + key for key in file["lora"]} | {"schedule", "name"})
         config = self.run_config("run", **others)["config"]
         self.assertEqual((config["name"], config["schedule"]), ("mine", "heal_bf16"))
         for key, value in others.items():
@@ -432,24 +470,29 @@ class Amd(Lora):
         self.assert_same_checkpoint("plain", "warm")
         # In the run's own MXFP4: the base is kept for no recipe more than without.
         self.assertEqual(records(self.folder / "warm/log.jsonl", "warm_up")[0]["recipe"], "mxfp4_h16")
-        peaks = [{name: entry["peak"] for name, entry in records(self.folder / run / "log.jsonl", "start")[0]["memory"].items()}
+        peaks = [{name: entry["peak"] for name,
+                  entry in records(self.folder / run / "log.jsonl", "start")[0]["memory"].items()}
                  for run in ("plain", "warm")]
         self.assertEqual(*peaks)
         self.run_config("fp8", "--synthetic-warmup", 2, "--synthetic-recipe", "fp8_delayed", steps=8)
         self.assert_same_checkpoint("plain", "fp8")
         for out, warm in (("a", ()), ("b", ("--synthetic-warmup", 2))):
-            self.succeed(*self.train_command(out, "--init", self.base, "--adapter", "plain", *warm, schedule="mxfp4_h16"))
+            self.succeed(*self.train_command(out, "--init", self.base, "--adapter", "plain", *warm,
+                                             schedule="mxfp4_h16"))
         self.assert_same_checkpoint("a", "b")
 
     def test_names(self):
-        self.refuse(["train", "--config", "amd_llama2_70b_lra", "--out", "out"], "amd_llama2_70b_lra", "did you mean 'amd_llama2_70b_lora'?")
+        self.refuse(["train", "--config", "amd_llama2_70b_lra", "--out", "out"], "amd_llama2_70b_lra",
+                    "did you mean 'amd_llama2_70b_lora'?")
         self.refuse([*self.train_command("out"), "--config", "amd_llama2_70b_lora"], "init: is missing")
 
 
 class BadInput(Lora):
     def test_fields(self):
         for flag, value, *parts in (("rank", "0", "--lora-rank: 0"), ("alpha", "nan", "--lora-alpha: nan"),
-                                    ("targets", "x_proj", "--lora-targets", "'x_proj'", "did you mean"), ("targets", "qkv_proj,q_proj", "--lora-targets", "'q_proj' is a part of 'qkv_proj'"),
+                                    ("targets", "x_proj", "--lora-targets", "'x_proj'", "did you mean"),
+                                    ("targets", "qkv_proj,q_proj", "--lora-targets",
+                                     "'q_proj' is a part of 'qkv_proj'"),
                                     ("init", "zero", "lora-init")):
             with self.subTest(flag=flag, value=value):
                 self.refuse([*self.train_command("out"), "--init", self.base, f"--lora-{flag}={value}"], *parts)
@@ -458,21 +501,26 @@ class BadInput(Lora):
         self.refuse(["train", "--config", "c.json", "--out", "out"], "c.json: lora.targets: names no linear layer")
         self.write("c.json", {"lora": {"rnk": 4}})
         self.refuse(["train", "--config", "c.json", "--out", "out"], "lora.rnk", "did you mean 'rank'?")
-        self.refuse([*self.lora_command("out", schedule="mxfp4_h16_step_signs")], "mxfp4_h16_step_signs", "fprop.w.rotation.signs: step", "frozen")
+        self.refuse([*self.lora_command("out", schedule="mxfp4_h16_step_signs")], "mxfp4_h16_step_signs",
+                    "fprop.w.rotation.signs: step", "frozen")
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "mxfp4_h16_step_signs", "at": 4}]})
-        self.refuse([*self.lora_command("out", schedule="heal.json")], "heal.json: phases[1].recipe: recipe mxfp4_h16_step_signs: fprop.w")
+        self.refuse([*self.lora_command("out", schedule="heal.json")],
+                    "heal.json: phases[1].recipe: recipe mxfp4_h16_step_signs: fprop.w")
         self.refuse([*self.lora_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4_h16_step_signs")],
                     "--synthetic-recipe: recipe mxfp4_h16_step_signs", "frozen")
 
     def test_a_base_that_is_none(self):
         self.refuse([*self.train_command("out"), "--init", "nowhere"], "nowhere")
         self.refuse([*self.train_command("out"), "--init", "text.txt"], "text.txt")
-        self.refuse(self.train_command("out", "--init", self.base, intermediate_size=96), "--intermediate-size: 96 contradicts --init ")
+        self.refuse(self.train_command("out", "--init", self.base, intermediate_size=96),
+                    "--intermediate-size: 96 contradicts --init ")
         # Another's model, whose config.json is not its tensors'.
         (self.folder / "other").mkdir()
         shutil.copy(self.folder / self.base / "model.safetensors", self.folder / "other")
-        self.write("other/config.json", {**json.loads((self.folder / self.base / "config.json").read_text()), "intermediate_size": 96})
-        self.refuse(self.train_command("out", "--init", "other", intermediate_size=96), "gate_proj", "64 x 32", "96 x 32")
+        self.write("other/config.json",
+                   {**json.loads((self.folder / self.base / "config.json").read_text()), "intermediate_size": 96})
+        self.refuse(self.train_command("out", "--init", "other", intermediate_size=96), "gate_proj", "64 x 32",
+                    "96 x 32")
         self.lora("run")
         self.refuse([*self.train_command("out"), "--init", "run"], "holds adapters, no model")
 
@@ -498,13 +546,20 @@ class BadInput(Lora):
         self.lora("run", lora_targets="q_proj,v_proj")
         self.adapter({"r": 8})
         self.check_adapter("its shape 4 x 32 is not the model's 8 x 32")
-        for key, value, *parts in (("r", 0, "adapter_config.json: r: 0"), ("r", "delete", "r is missing"), ("lora_dropout", 1.5, "lora_dropout"),
-                                   ("lora_alpha", "much", "lora_alpha: expected a number"), ("peft_type", "IA3", "peft_type"),
-                                   ("use_dora", True, "use_dora"), ("bias", "all", "bias"), ("rank_pattern", {"q_proj": 2}, "rank_pattern"),
-                                   ("modules_to_save", ["lm_head"], "modules_to_save"), ("init_lora_weights", "pissa", "init_lora_weights"),
-                                   ("layers_to_transform", [0], "layers_to_transform"), ("fan_in_fan_out", True, "fan_in_fan_out"),
-                                   ("use_someday", 3, "use_someday"), ("target_modules", ["q_proj", 3], "target_modules", "a string"),
-                                   ("target_modules", ["q_proj", "v_proj", "o_proj"], "target_modules", "no tensor of 'o_proj'"),
+        for key, value, *parts in (("r", 0, "adapter_config.json: r: 0"), ("r", "delete", "r is missing"),
+                                   ("lora_dropout", 1.5, "lora_dropout"),
+                                   ("lora_alpha", "much", "lora_alpha: expected a number"),
+                                   ("peft_type", "IA3", "peft_type"),
+                                   ("use_dora", True, "use_dora"), ("bias", "all", "bias"),
+                                   ("rank_pattern", {"q_proj": 2}, "rank_pattern"),
+                                   ("modules_to_save", ["lm_head"], "modules_to_save"),
+                                   ("init_lora_weights", "pissa", "init_lora_weights"),
+                                   ("layers_to_transform", [0], "layers_to_transform"),
+                                   ("fan_in_fan_out", True, "fan_in_fan_out"),
+                                   ("use_someday", 3, "use_someday"),
+                                   ("target_modules", ["q_proj", 3], "target_modules", "a string"),
+                                   ("target_modules", ["q_proj", "v_proj", "o_proj"], "target_modules",
+                                    "no tensor of 'o_proj'"),
                                    ("target_modules", ["v_proj"], "target_modules", "does not name 'q_proj'")):
             with self.subTest(key=key, value=value):
                 self.adapter({key: value})
@@ -545,12 +600,15 @@ class BadInput(Lora):
         base = f"base_model.model.{name}"
         for dtype, value, fitting in (("F16", 7e4, "F32 or BF16"), ("BF16", 3.4e38, "F32")):
             def change(tensors, value=value):
-                for part, number, count in (("A", value, 4 * 32), ("B", 1.0, tensors[f"{base}.lora_B.weight"][1][0] * 4)):
+                for part, number, count in (("A", value, 4 * 32),
+                                            ("B", 1.0, tensors[f"{base}.lora_B.weight"][1][0] * 4)):
                     kind, shape, _ = tensors[f"{base}.lora_{part}.weight"]
-                    tensors[f"{base}.lora_{part}.weight"] = kind, shape, struct.pack("<f", number) + bytes(4 * count - 4)
+                    tensors[f"{base}.lora_{part}.weight"] = kind, shape, struct.pack("<f",
+                                                                                     number) + bytes(4 * count - 4)
             self.adapter({"lora_alpha": 4}, change)
             command = ["merge", "--base", "base", "--adapter", "adapter", "--dtype", dtype, "--out", "merged"]
-            self.refuse(command, f"merged: tensor '{name}.weight': element [0, 0]: {value:g}", f"(--dtype {fitting} would do)")
+            self.refuse(command, f"merged: tensor '{name}.weight': element [0, 0]: {value:g}",
+                        f"(--dtype {fitting} would do)")
             self.assertEqual([path for path in self.folder.iterdir() if "merged" in path.name], [])
 
     def test_commands_without_their_parts(self):
@@ -567,7 +625,8 @@ class BadInput(Lora):
 
     def test_a_base_is_not_overwritten(self):
         for base in ("base", self.base):
-            self.refuse([*self.train_command("base"), "--overwrite", "--init", base, "--lora-rank", 4], str(base), "--overwrite")
+            self.refuse([*self.train_command("base"), "--overwrite", "--init", base, "--lora-rank", 4], str(base),
+                        "--overwrite")
 
     def test_a_fused_checkpoint_whose_parts_disagree(self):
         self.lora("run", "--stop-at", 4, lora_targets=FUSED)

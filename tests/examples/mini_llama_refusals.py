@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mini-llama refuses, each in one line and with its files left alone: arguments, configurations, damaged checkpoints, models
-beyond a memory limit or the largest sizes. Here one case of each kind; the functions' own tests have the others.
+"""What mini-llama refuses, each in one line and with its files left alone: arguments, configurations, damaged
+checkpoints, models beyond a memory limit or the largest sizes. Here one case of each kind; the functions' own tests
+have the others.
 
 usage: mini_llama_refusals.py PROGRAM [NAME...]
 """
@@ -34,7 +35,8 @@ class BadArguments(Scratch):
 
     def test_flags_where_flags_were_given(self):
         """And keys where a file was."""
-        said = self.refuse(self.train_command("out", num_key_value_heads=3), "--num-key-value-heads: 3 does not divide --num-attention-heads")
+        said = self.refuse(self.train_command("out", num_key_value_heads=3),
+                           "--num-key-value-heads: 3 does not divide --num-attention-heads")
         self.assertNotIn("_", said)
         self.refuse(self.train_command("out", learning_rate=-1), "--learning-rate: -1 is not between 0 and 1e+30\n")
         self.write("c.json", {"model": {"num_key_value_heads": 3}})
@@ -49,7 +51,8 @@ class BadArguments(Scratch):
     def test_eval_and_sample_arguments(self):
         self.train("run")
         for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
-                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"], ["sample", "--temperature", "nan"],
+                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"],
+                        ["sample", "--temperature", "nan"],
                         ["sample", "--top-k", "33554432"], ["sample", "--seed", "x"]):
             self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
         self.refuse(["eval"], "--checkpoint")
@@ -61,8 +64,10 @@ class BadFiles(Scratch):
     def test_configuration(self):
         """Wrong keys and types in the file are named with their place. Each kind: json_test, config_json_test."""
         base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
-        for part, key, value, said in (("train", "learning_rat", 1, "did you mean 'learning_rate'?"), ("train", "steps", "8", "expected an integer"),
-                                       ("train", "batch", 5000000000, "out of range"), ("model", "hiden_size", 32, "did you mean 'hidden_size'?"),
+        for part, key, value, said in (("train", "learning_rat", 1, "did you mean 'learning_rate'?"),
+                                       ("train", "steps", "8", "expected an integer"),
+                                       ("train", "batch", 5000000000, "out of range"),
+                                       ("model", "hiden_size", 32, "did you mean 'hidden_size'?"),
                                        ("model", "rope_scaling", {"rope_type": "yarn"}, "yarn")):
             self.write("bad.json", {**base, part: {**base[part], key: value}})
             self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", f"{part}.{key}", said)
@@ -73,7 +78,8 @@ class BadFiles(Scratch):
     def test_model_configuration_of_another_architecture(self):
         """Every field: config_json_test."""
         self.write("hf.json", {**SHAPE, "model_type": "mistral"})
-        self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json", "model_type")
+        self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json",
+                    "model_type")
 
     def test_steps_beyond_any_text(self):
         self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
@@ -84,7 +90,8 @@ class BadFiles(Scratch):
         (self.folder / "short.txt").write_bytes(b"x" * 40)
         (self.folder / "little.txt").write_bytes(generated_text(400))
         (self.folder / "hollow").mkdir()
-        for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"), ("hollow", "no text"),
+        for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"),
+                           ("hollow", "no text"),
                            ("text.txt/below", "text.txt/below")):
             self.refuse(self.train_command("out", data=name), name, part)
         self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
@@ -92,30 +99,37 @@ class BadFiles(Scratch):
         self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
 
     def test_recipe_and_schedule_files(self):
-        """The file and the field are named. Every fault of a recipe: recipe_test; of a schedule: schedule_test, trigger_test."""
+        """The file and the field are named. Every fault of a recipe: recipe_test; of a schedule: schedule_test,
+        trigger_test."""
         h16 = {"format": "mxfp4", "rotation": {"points": 16}}
         for content, *parts in (({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
                                 ({"fprop": {"x": {"format": "mxfp5"}}}, "fprop.x.format", "did you mean 'mxfp4'?"),
-                                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate", "does not take wgrad.dy (bf16)")):
+                                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate",
+                                 "does not take wgrad.dy (bf16)")):
             self.write("recipe.json", content)
             self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
             for schedule in ("arm.json", "recipe.json"):
                 self.refuse(self.train_command("out", schedule=schedule), "recipe.json", *parts)
-        for content, *parts in (({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at", "before the end"),
+        for content, *parts in (({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at",
+                                 "before the end"),
                                 ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 2}}]},
                                  "arm.json: phases[1].trigger.patience", "never fires"),
-                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'", "did you mean 'nvfp4'?")):
+                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'",
+                                 "did you mean 'nvfp4'?")):
             self.write("arm.json", content)
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)
         # A later phase is looked at before the first step.
         self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 4}]})
-        self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48), "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48",
+        self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48),
+                    "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48",
                     "fprop.x")
-        self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger", "never fires")
+        self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger",
+                    "never fires")
 
     def test_triggers_by_the_evaluations_that_there_are(self):
         """By sequences, as MLPerf's rules have them: eval_every says nothing then."""
-        self.write("heal.json", {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
+        self.write("heal.json",
+                   {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
         self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two a step: behind 3 and 6
         self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
         self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
@@ -123,7 +137,8 @@ class BadFiles(Scratch):
         lora = {"mlperf": "llama2_70b_lora", "eval_every_samples": 2, "eval_windows": 4, "final_eval_windows": 4}
         self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
         self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
-        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}), "the first 2 times left out")
+        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}),
+                    "the first 2 times left out")
 
     def test_names_are_refused_by_their_flag_or_field(self):
         self.refuse(self.train_command("out", schedule="nop"), "mini-llama: --schedule: 'nop' is neither")
@@ -158,7 +173,8 @@ class BadCheckpoints(Scratch):
             self.damaged(name, None)
             self.refuse(["train", "--resume", "copy"], name)
         self.refuse(["train", "--resume", "nowhere"], "nowhere")
-        for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"], ["eval", "--checkpoint", "text.txt"]):
+        for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"],
+                        ["eval", "--checkpoint", "text.txt"]):
             self.refuse(command, "text.txt: not a directory, as checkpoints and runs are")
         self.write("hollow/keep", "")
         self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
@@ -221,7 +237,8 @@ class BadCheckpoints(Scratch):
         (self.folder / "other.txt").write_bytes(generated_text(seed=2))
         self.refuse(["train", "--resume", "run", "--data", "other.txt"], "other.txt", "not the text")
         self.write("x.json", SHAPE)
-        for flag, value in (("--steps", 16), ("--recipe", "mxfp4"), ("--hidden-size", 64), ("--model-config", "x.json")):
+        for flag, value in (("--steps", 16), ("--recipe", "mxfp4"), ("--hidden-size", 64),
+                            ("--model-config", "x.json")):
             self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
         self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")
         self.refuse(["train", "--resume", "run", "--tie-word-embeddings"], "--tie-word-embeddings", "cannot be changed")
@@ -238,13 +255,15 @@ class BadCheckpoints(Scratch):
 class Memory(Scratch):
     def plan(self, *more, **options):
         plan, checkpoints, _ = self.planned(*as_flags({**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}), *more)
-        self.assertEqual(checkpoints.split()[:2], ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
+        self.assertEqual(checkpoints.split()[:2],
+                         ["checkpoints", "asynchronous:" if plan["snapshot"] else "synchronous:"])
         return plan
 
     def test_the_plan_is_what_a_run_takes(self):
         for schedule in ("fp32", "bf16", "mxfp4_h16_heal"):
             plan = self.plan(schedule=schedule)
-            self.assertEqual(list(plan), ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
+            self.assertEqual(list(plan),
+                             ["weights", "masters", "gradients", "moments", "quantized", "adapters", "stash",
                                           "activations", "workspace", "snapshot", "transfers", "device", "total"])
             self.assertEqual(plan["total"], sum(plan.values()) - plan["device"] - plan["total"])
             self.assertEqual(plan["device"], plan["total"] - plan["stash"] - plan["snapshot"] - plan["transfers"])
@@ -258,7 +277,8 @@ class Memory(Scratch):
     def test_llama_shapes_by_name(self):
         """Their parameters, as published where a model is. A plan allocates nothing (session_memory_test)."""
         own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as the training benchmark has them
-        for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824), ("llama_8b", 8030261248)):
+        for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824),
+                            ("llama_8b", 8030261248)):
             file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
             self.assertEqual(file["name"], name)
             for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
@@ -283,8 +303,10 @@ class Memory(Scratch):
             self.train(recipe, *flags, schedule="mxfp4_h16")
             memory = records(self.folder / recipe / "log.jsonl", "start")[0]["memory"]
             self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, plan)
-        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-recipe", "bf16"], "--synthetic-recipe", "--synthetic-warmup")
-        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-warmup", 1, "--synthetic-recipe", "nothing"], "--synthetic-recipe", "nothing")
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-recipe", "bf16"], "--synthetic-recipe",
+                    "--synthetic-warmup")
+        self.refuse(["plan", *as_flags({**SHAPE, **TRAIN}), "--synthetic-warmup", 1, "--synthetic-recipe", "nothing"],
+                    "--synthetic-recipe", "nothing")
 
     def test_over_budget_is_refused_with_the_table(self):
         total = self.plan(schedule="bf16")["total"]
@@ -300,14 +322,16 @@ class Memory(Scratch):
     def test_a_plan_that_does_not_fit_says_so(self):
         total = self.plan(schedule="bf16")["total"]
         command = ["plan", *as_flags({**SHAPE, **TRAIN}), "--recipe", "bf16", "--memory-limit"]
-        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"), re.M)[1])
+        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"),
+                               re.M)[1])
         done = self.run_program(*command, "1KiB")
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stdout, rf"(?m)^total +{needed} bytes")
         self.assertEqual(done.stderr, f"mini-llama: --memory-limit: needs {needed} bytes, 1024 are allowed\n")
 
     def test_a_plan_of_adapters_needs_no_weights(self):
-        *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device", "cpu")
+        *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device",
+                                      "cpu")
         self.assertEqual(parameters, "parameters   8039698432, 9437184 of them train")
         self.refuse(self.train_command("out", "--lora-rank", 4), "--init: is missing")
 
@@ -324,7 +348,8 @@ class Memory(Scratch):
         self.train("run", "--memory-limit", plan["total"] - 1, **some)
         memory = records(self.folder / "run/log.jsonl", "start")[0]["memory"]
         self.assertEqual({name: entry["peak"] for name, entry in memory.items()}, without)
-        done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints", "on", **some))
+        done = self.run_program(*self.train_command("out", "--memory-limit", plan["total"] - 1, "--async-checkpoints",
+                                                    "on", **some))
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
         self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
 
@@ -382,8 +407,10 @@ class Limits(Scratch):
         self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
 
     def test_a_deep_model_trains(self):
-        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=400, hidden_size=2, num_attention_heads=1, head_dim=2,
-                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1, checkpoint_every=0,
+        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=400, hidden_size=2, num_attention_heads=1,
+                   head_dim=2,
+                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1,
+                   checkpoint_every=0,
                    statistics_every=0)
 
     def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
@@ -393,7 +420,8 @@ class Limits(Scratch):
         # More than any machine has, were it believed.
         path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
         commands = (["eval", "--checkpoint", "run", "--data", "text.txt"], ["sample", "--checkpoint", "run"],
-                    ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2, "--steps", 2])
+                    ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2,
+                     "--steps", 2])
         for command in (*commands, ["train", "--resume", "run"]):
             self.refuse(command, "config.json: hidden_size is not that of trainer_state.json")
         (path.parent / "trainer_state.json").unlink()  # as another's model
@@ -407,7 +435,8 @@ class Limits(Scratch):
         # Not by refuse(), which reads every file.
         done = self.run_program(*self.train_command("out", data="holes"))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's memory\n\Z")
+        self.assertRegex(done.stderr,
+                         rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's memory\n\Z")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
 
 

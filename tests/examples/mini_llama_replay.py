@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""mini-llama's replay of runs: with faults planted in their checkpoints and in their digests, of runs that rolled back or went on,
-and whose files have moved.
+"""mini-llama's replay of runs: with faults planted in their checkpoints and in their digests, of runs that rolled back
+or went on, and whose files have moved.
 
 usage: mini_llama_replay.py PROGRAM [NAME...]
 """
@@ -47,19 +47,24 @@ class Replays(Scratch):
         # A quantizer's own, of codes and scales.
         for line in lines:
             self.assertEqual(line["version"], 4)
-        name, at = next((o, i) for i, (o, _) in enumerate(lines[0]["operations"]) if o.startswith("quantize dy by columns mxfp4 "))
+        name, at = next((o, i) for i,
+                        (o, _) in enumerate(lines[0]["operations"]) if o.startswith("quantize dy by columns mxfp4 "))
         lines[0]["operations"][at][1] = "0123456789abcdef"
         digests.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        self.assertIn(f"step 3, operation {at + 1} ({name}): digest ", self.replay("--steps", "2:4", "--device", "cpu", code=1))
+        self.assertIn(f"step 3, operation {at + 1} ({name}): digest ",
+                      self.replay("--steps", "2:4", "--device", "cpu", code=1))
         # The first version has no such field.
-        for version, of in ({"version": 5}, "version 5 is of a later mini-llama"), ({"version": 3}, "version 3 is of an earlier"), ({}, "version 1 is of an"):
+        for version, of in ({"version": 5}, "version 5 is of a later mini-llama"), ({"version": 3},
+                                                                                    "version 3 is of an earlier"), ({},
+                                                                                                                    "version 1 is of an"):
             line = {key: value for key, value in recorded[0].items() if key != "version"}
             digests.write_text(json.dumps({**line, **version}) + "\n")
             self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], f"digests.jsonl: {of}")
         # One more than the replay has.
         more = [{**recorded[0], "operations": [*recorded[0]["operations"], ["gemm 1x1", 16 * "0"]]}, recorded[1]]
         digests.write_text("".join(json.dumps(line) + "\n" for line in more))
-        self.assertIn("(gemm 1x1): the run had it, the replay has not", self.replay("--steps", "2:4", "--device", "cpu", code=1))
+        self.assertIn("(gemm 1x1): the run had it, the replay has not",
+                      self.replay("--steps", "2:4", "--device", "cpu", code=1))
         digests.write_text("".join(json.dumps(line) + "\n" for line in recorded))
         # Other weights at the start: every later tensor differs, and the first operation says so.
         first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
@@ -74,14 +79,16 @@ class Replays(Scratch):
         text = digests.read_text()
         choice, *lines = text.splitlines(keepends=True)
         self.assertRegex(self.replay("--steps", "2:4"), r" are equal, and [1-9]\d* digests of 2 of 2 steps\n")
-        for some, said in ((choice + lines[1], r"[1-9]\d* digests of 1 of 2 steps"), (choice, "0 digests of 0 of 2 steps"),
+        for some, said in ((choice + lines[1], r"[1-9]\d* digests of 1 of 2 steps"),
+                           (choice, "0 digests of 0 of 2 steps"),
                            ("", "0 digests of 0 of 2 steps")):
             digests.write_text(some)
             self.assertRegex(self.replay("--steps", "2:4"), f" are equal, and {said}\n")
         digests.write_text(text[:len(choice) + 500])
         self.refuse(command, "run/digests.jsonl: line 2: ends in the middle of a record")
         step = json.loads(lines[0])
-        for bad in ({"step": 4.5}, {"step": "3"}, {"step": -3}, {"skipped_steps": 0.5}, {"operations": [["gemm 1x1", "12"]]},
+        for bad in ({"step": 4.5}, {"step": "3"}, {"step": -3}, {"skipped_steps": 0.5},
+                    {"operations": [["gemm 1x1", "12"]]},
                     {"operations": [["gemm 1x1", 16 * "g"]]}, {"operations": [["gemm 1x1"]]}, {"operations": 3}):
             with self.subTest(bad):
                 digests.write_text(choice + lines[1] + json.dumps({**step, **bad}) + "\n")
@@ -92,7 +99,8 @@ class Replays(Scratch):
     def test_a_run_that_rolled_back_is_replayed(self):
         """Every attempt of a step is compared with its own digests, wherever the replay begins."""
         done = self.run_program(*self.train_command(
-            "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20, learning_rate=0.1,
+            "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20,
+            learning_rate=0.1,
             max_loss_jump=0.2, on_divergence="rollback", max_rollbacks=9))
         self.assertEqual(done.returncode, 0, done.stderr)
         rollbacks = records(self.folder / "run/log.jsonl", "rollback")
@@ -138,7 +146,8 @@ class Replays(Scratch):
         self.train("plain", steps=4, checkpoint_every=2)
         command = ["replay", "run", "--steps", "0:4"]
         moved = []
-        for name, flag, said in (("text.txt", "--data", "; --data says where it is now"), ("t.model", "--tokenizer", "; --tokenizer says where it is now"),
+        for name, flag, said in (("text.txt", "--data", "; --data says where it is now"),
+                                 ("t.model", "--tokenizer", "; --tokenizer says where it is now"),
                                  ("base", "--init", "by --init"), ("given", "--adapter", "by --adapter")):
             with self.subTest(flag):
                 self.assertIn(" are equal", self.succeed(*command, *moved))
@@ -149,16 +158,20 @@ class Replays(Scratch):
             self.assertIn(" are equal", self.succeed("replay", "run", "--steps", steps, *moved))
         (self.folder / "other.txt").write_bytes(mini_llama.generated_text(seed=2))
         for steps in ("0:4", "2:4"):
-            self.refuse(["replay", "run", "--steps", steps, *moved[2:], "--data", "other.txt"], "other.txt: not the text that")
+            self.refuse(["replay", "run", "--steps", steps, *moved[2:], "--data", "other.txt"],
+                        "other.txt: not the text that")
         self.refuse([*command, *moved[:4], "--init", "plain", *moved[6:]], "plain")
-        self.refuse(["train", "--resume", "run", *moved[2:]], "text.txt: cannot open: No such file or directory; --data says")
+        self.refuse(["train", "--resume", "run", *moved[2:]],
+                    "text.txt: cannot open: No such file or directory; --data says")
         for flag in ("--tokenizer", "--init", "--adapter"):
             for command in (["replay", "plain", "--steps", "0:4"], ["train", "--resume", "plain"]):
-                self.refuse([*command, "--data", moved[1], flag, "x"], f"{flag} x: the run has none that could have moved")
+                self.refuse([*command, "--data", moved[1], flag, "x"],
+                            f"{flag} x: the run has none that could have moved")
 
     def replay_with(self, temporary, *arguments, **more):
         """A replay of the run whose directory is made in `temporary`."""
-        return subprocess.run([mini_llama.PROGRAM, "replay", "run", *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+        return subprocess.run([mini_llama.PROGRAM, "replay", "run", *arguments], cwd=self.folder,
+                              stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
 
     def test_a_replay_removes_its_own_directory_and_no_other(self):
@@ -166,33 +179,42 @@ class Replays(Scratch):
         temporary = self.folder / "temporary"
         temporary.mkdir()
         # The name that it had once.
-        done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4', mini_llama.PROGRAM],
-                              cwd=self.folder, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)})
+        done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4',
+                               mini_llama.PROGRAM],
+                              cwd=self.folder, capture_output=True, text=True,
+                              env={**os.environ, "TMPDIR": str(temporary)})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(len(list(temporary.iterdir())), 1)
         shutil.rmtree(temporary)
         done = self.replay_with(temporary, "--steps", "2:4")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertEqual(done.stderr, f"mini-llama: TMPDIR: cannot create a directory in {temporary}: No such file or directory; "
+        self.assertEqual(done.stderr,
+                         f"mini-llama: TMPDIR: cannot create a directory in {temporary}: No such file or directory; "
                          "--keep names one for the replay's own run\n")
         # No room for a checkpoint.
         temporary.mkdir()
-        done = self.replay_with(temporary, "--steps", "2:4", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
+        done = self.replay_with(temporary, "--steps", "2:4",
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or --keep [^\n]+\n\Z")
+        self.assertRegex(done.stderr,
+                         rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or --keep [^\n]+\n\Z")
         self.assertNotIn("--resume", done.stderr)
         self.assertEqual(list(temporary.iterdir()), [])
 
     def interrupted(self, steps, text, signal):
-        """The line of a replay that gets a signal when it has written the text, or made a directory whose name holds it."""
+        """The line of a replay that gets a signal when it has written the text, or made a directory whose name holds
+        it."""
         faults = os.environ.get("ROTOSCALE_FAULTS")
         if not faults:
             self.skipTest("no library of faults")
         temporary = self.folder / "temporary"
         temporary.mkdir(exist_ok=True)
-        done = subprocess.run([mini_llama.PROGRAM, "replay", "run", "--steps", steps], cwd=self.folder, capture_output=True, text=True,
-                              preexec_fn=self.expect_signals, env={**os.environ, "TMPDIR": str(temporary), "LD_PRELOAD": faults,
-                                                                   "FAULTS_SIGNAL_IN": text, "FAULTS_SIGNAL": str(int(signal))})
+        done = subprocess.run([mini_llama.PROGRAM, "replay", "run", "--steps", steps], cwd=self.folder,
+                              capture_output=True, text=True,
+                              preexec_fn=self.expect_signals,
+                              env={**os.environ, "TMPDIR": str(temporary), "LD_PRELOAD": faults,
+                                                                   "FAULTS_SIGNAL_IN": text,
+                                                                   "FAULTS_SIGNAL": str(int(signal))})
         self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)
         self.assertEqual(list(temporary.iterdir()), [])
         return done.stderr
@@ -213,7 +235,8 @@ class Replays(Scratch):
         done = self.replay_with(temporary, "--steps", "2:4")
         self.assertEqual(done.returncode, 3)
         self.assertRegex(done.stdout, r"\Areplay: step 3, operation \d+ \([^\n]+\n\Z")
-        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was compared\n\Z")
+        self.assertRegex(done.stderr,
+                         r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was compared\n\Z")
         self.assertEqual(list(temporary.iterdir()), [])
 
     def test_files_of_a_checkpoint_that_differ_are_named(self):
@@ -226,7 +249,8 @@ class Replays(Scratch):
             with self.subTest(name):
                 kept = (whole / name).read_bytes()
                 (whole / name).unlink()
-                self.assertIn(f"step 4: {name}: the run's checkpoint has no such file\n", self.replay("--steps", "2:4", code=1))
+                self.assertIn(f"step 4: {name}: the run's checkpoint has no such file\n",
+                              self.replay("--steps", "2:4", code=1))
                 (whole / name).mkdir()
                 self.refuse(command, f"step-000000004/{name}: cannot read: a directory, not a regular file")
                 (whole / name).rmdir()
@@ -237,9 +261,12 @@ class Replays(Scratch):
         size = int.from_bytes(kept[:8], "little")
         header = json.loads(kept[8:8 + size])
         name = next(n for n in header if n != "__metadata__")
-        for change, said in ((lambda h: {**h, "more": {**h[name], "shape": [0], "data_offsets": [0, 0]}}, "more: no such tensor in the replay's"),
-                             (lambda h: {n if n != name else "renamed": v for n, v in h.items()}, "no such tensor in the replay's"),
-                             (lambda h: {**h, name: {**h[name], "shape": [1, *h[name]["shape"]]}}, f"{name} has another shape")):
+        for change, said in ((lambda h: {**h, "more": {**h[name], "shape": [0], "data_offsets": [0, 0]}},
+                              "more: no such tensor in the replay's"),
+                             (lambda h: {n if n != name else "renamed": v for n, v in h.items()},
+                              "no such tensor in the replay's"),
+                             (lambda h: {**h, name: {**h[name], "shape": [1, *h[name]["shape"]]}},
+                              f"{name} has another shape")):
             text = json.dumps(change(header)).encode()
             path.write_bytes(len(text).to_bytes(8, "little") + text + kept[8 + size:])
             self.assertIn(said, self.replay("--steps", "2:4", code=1))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run of mini-llama goes on after signals, lost messages, failed devices, failed checkpoint writers and damaged checkpoints, and
-ends with the bytes of an unbroken run.
+"""A run of mini-llama goes on after signals, lost messages, failed devices, failed checkpoint writers and damaged
+checkpoints, and ends with the bytes of an unbroken run.
 
 usage: mini_llama_resume.py PROGRAM FAULTS [NAME...]   FAULTS: the library of faults.cpp
 """
@@ -23,7 +23,8 @@ FAULTS = ""
 
 
 class Asynchronous(Runs):
-    OPTIONS = {"steps": 12, "checkpoint_every": 4, "keep_checkpoints": 9, "eval_every": 50, "schedule": "fp8_amd", "batch": 1,
+    OPTIONS = {"steps": 12, "checkpoint_every": 4, "keep_checkpoints": 9, "eval_every": 50, "schedule": "fp8_amd",
+               "batch": 1,
                "eval_windows": 1, "final_eval_windows": 1}
 
     def test_steps_go_on_while_a_checkpoint_is_written(self):
@@ -31,7 +32,8 @@ class Asynchronous(Runs):
         self.unbroken()
         has_host = self.run_program("plan", "--device", "host").returncode == 0
         for out, *more in (("on", "on"), ("off", "off"), *([("device", "on", "--device", "host")] if has_host else [])):
-            code, _, said = self.with_faults(self.command(out, "--async-checkpoints", *more), **({} if out == "off" else {"FAULTS_HOLD": 12}))
+            code, _, said = self.with_faults(self.command(out, "--async-checkpoints", *more),
+                                             **({} if out == "off" else {"FAULTS_HOLD": 12}))
             self.assertEqual((code, said), (0, ""))
             self.assert_like_unbroken(out)
             log = [r for r in records(self.folder / out / "log.jsonl") if r["event"] in ("step", "checkpoint")]
@@ -99,7 +101,8 @@ class Device(Runs):
         self.unbroken()
         code, out, said = self.with_faults(self.command("run", "--device", "cpu"), FAULTS_HEAP_AT=12)
         self.assertEqual((code, out), (5, ""), said)
-        self.assert_memory_table(said, "mini-llama: fp8_amd: out of memory behind step ", "--resume run; its memory, by category:")
+        self.assert_memory_table(said, "mini-llama: fp8_amd: out of memory behind step ",
+                                 "--resume run; its memory, by category:")
         end = records(self.folder / "run/log.jsonl")[-1]
         self.assertEqual((end["event"], end["status"]), ("end", "failed"))
         self.succeed("train", "--resume", "run")
@@ -125,13 +128,15 @@ class Device(Runs):
         self.assert_like_unbroken()
         # Of the CPU's own two, and of two more that measure the roof.
         for started, more in ((1, ()), (3, ("--roof", "measure"))):
-            code, out, said = self.with_faults(self.command("other", "--device", "cpu", "--threads", 3, *more), FAULTS_THREADS=started)
+            code, out, said = self.with_faults(self.command("other", "--device", "cpu", "--threads", 3, *more),
+                                               FAULTS_THREADS=started)
             self.assertEqual((code, out), (2, ""))
             self.assertRegex(said, r"\Amini-llama: --threads: one cannot be started \([^\n]+\); fewer may do\n\Z")
             self.assertFalse((self.folder / "other").exists())
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
-        """At allocations and copies while weights are loaded, at copies of the first steps, of an evaluation and of checkpoints."""
+        """At allocations and copies while weights are loaded, at copies of the first steps, of an evaluation and of
+        checkpoints."""
         self.unbroken()
         if self.run_program("plan", "--device", "host").returncode != 0:
             self.skipTest("no host mode")
@@ -231,7 +236,8 @@ class Streams(Runs):
                 self.interrupt(self.command(), preexec=lambda: [os.close(stream) for stream in streams])
                 self.succeed("train", "--resume", "run", "--threads", 1)
                 self.assert_like_unbroken()
-        done = subprocess.run([mini_llama.PROGRAM, "eval", "--checkpoint", "run", "--threads", "1"], cwd=self.folder, stderr=subprocess.PIPE,
+        done = subprocess.run([mini_llama.PROGRAM, "eval", "--checkpoint", "run", "--threads", "1"], cwd=self.folder,
+                              stderr=subprocess.PIPE,
                               text=True, timeout=60, preexec_fn=lambda: os.close(1))
         self.assertEqual((done.returncode, done.stderr), (2, "mini-llama: standard output: cannot write\n"))
 
@@ -255,7 +261,8 @@ class Streams(Runs):
         # The last evaluation's line on standard output is lost, its record is not.
         self.assertEqual(self.without_a_reader(self.command("dead")).wait(timeout=60), 2)
         self.assert_like_unbroken("dead")
-        self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens", 1 << 24]).wait(timeout=60), 2)
+        self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens",
+                                                1 << 24]).wait(timeout=60), 2)
 
     def test_a_rollback_that_nobody_hears_of(self):
         command = self.train_command("run", **mini_llama_kill.Rollback.OPTIONS)
@@ -266,10 +273,12 @@ class Streams(Runs):
     def test_a_limit_of_files(self):
         self.unbroken()
         limit = (self.checkpoint("whole", self.OPTIONS["steps"]) / "model.safetensors").stat().st_size - 1
-        done = subprocess.run([mini_llama.PROGRAM, *map(str, self.command())], cwd=self.folder, capture_output=True, text=True,
+        done = subprocess.run([mini_llama.PROGRAM, *map(str, self.command())], cwd=self.folder, capture_output=True,
+                              text=True,
                               timeout=60, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, r"\Amini-llama: [^\n]*File too large; when that is mended: mini-llama train --resume run\n\Z")
+        self.assertRegex(done.stderr,
+                         r"\Amini-llama: [^\n]*File too large; when that is mended: mini-llama train --resume run\n\Z")
         self.succeed("train", "--resume", "run", "--threads", 1)
         self.assert_like_unbroken()
 
@@ -335,20 +344,24 @@ class Resume(Runs):
         shutil.rmtree(newest)
         self.assertTrue(self.refuse(["train", "--resume", "run"], "model.safetensors").endswith(begins))
         (self.folder / "run/trainer_state.json").unlink()
-        self.assertTrue(self.refuse(["train", "--resume", older], "model.safetensors").endswith("there is no older checkpoint\n"))
+        self.assertTrue(self.refuse(["train", "--resume", older],
+                                    "model.safetensors").endswith("there is no older checkpoint\n"))
         shutil.move(older, older.with_name("step-copy"))
         self.refuse(["train", "--resume", older.with_name("step-copy")], "step-copy", "--out")
 
     def test_whoever_reads_a_damaged_checkpoint_points_to_the_one_before_it(self):
         self.train("made", "--stop-at", 4, **self.OPTIONS)
         newest, older = self.checkpoint("run", 4), "run/checkpoints/step-000000002"
-        commands = {"--checkpoint": [["eval", "--checkpoint", "run"], ["sample", "--checkpoint", newest.relative_to(self.folder)]],
+        commands = {"--checkpoint": [["eval", "--checkpoint", "run"],
+                                     ["sample", "--checkpoint", newest.relative_to(self.folder)]],
                     "--init": [self.train_command("new", "--init", "run"),
                                self.train_command("new", "--init", "run", "--lora-rank", 4)],
                     "": [["replay", "run", "--steps", "2:4"]]}
-        damages = {"model.safetensors": lambda p: os.truncate(p, p.stat().st_size - 1), "config.json": lambda p: os.truncate(p, 20),
+        damages = {"model.safetensors": lambda p: os.truncate(p, p.stat().st_size - 1),
+                   "config.json": lambda p: os.truncate(p, 20),
                    "trainer_state.json": lambda p: os.truncate(p, 20)}
-        damages["config.json rope_theta"] = lambda p: p.write_text(json.dumps({**json.loads(p.read_text()), "rope_theta": 1e6}))
+        damages["config.json rope_theta"] = lambda p: p.write_text(json.dumps({**json.loads(p.read_text()),
+                                                                               "rope_theta": 1e6}))
         for what, damage in damages.items():
             shutil.rmtree(self.folder / "run", ignore_errors=True)
             shutil.copytree(self.folder / "made", self.folder / "run")
@@ -371,7 +384,8 @@ class Resume(Runs):
                 for name in missing:
                     (newest / name).unlink()
                 for start in ("run", f"{newest}/"):
-                    said = self.refuse(["train", "--resume", start], "step-000000004/", "; the one before it: --resume ")
+                    said = self.refuse(["train", "--resume", start], "step-000000004/",
+                                       "; the one before it: --resume ")
                     self.assertTrue(said.strip().endswith(str(older.relative_to(self.folder))), said)
 
     def test_a_checkpoint_outside_of_a_run(self):
@@ -381,7 +395,8 @@ class Resume(Runs):
         self.refuse(["train", "--resume", "far/away/step-000000004", "--out", "far/away/step-000000004"], "exists")
         self.succeed("train", "--resume", "far/away/step-000000004", "--out", "run", "--threads", 1)
         self.assertEqual(tree_of(self.checkpoint("run", 6)), tree_of(self.checkpoint("whole", 6)))
-        self.assertEqual(sorted(p.name for p in (self.folder / "far").rglob("*") if p.is_dir()), ["away", "step-000000004"])
+        self.assertEqual(sorted(p.name for p in (self.folder / "far").rglob("*") if p.is_dir()),
+                         ["away", "step-000000004"])
         state = self.folder / "far/trainer_state.json"
         shutil.copy(self.checkpoint("whole", 4) / "trainer_state.json", state)
         self.refuse(["train", "--resume", "far"], "far/trainer_state.json", "step 4", "no tensors")

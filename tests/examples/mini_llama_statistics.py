@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/logs.md, and continues on resume.
-What the backward pass keeps (--recompute, --stored-activations): tensors, memory, refusals. Seeds of an arm in a report.
+"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/logs.md, and continues on
+resume. What the backward pass keeps (--recompute, --stored-activations): tensors, memory, refusals. Seeds of an arm in
+a report.
 
 usage: mini_llama_statistics.py PROGRAM ROOT [NAME...]
 """
@@ -28,7 +29,8 @@ class Statistics(Scratch):
         for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
             with self.subTest(schedule):
                 for run, every in (("none", 0), ("all", 1), ("some", 3)):
-                    self.train(run, "--statistics-every", every, "--overwrite", schedule=schedule, accumulate=2, steps=8)
+                    self.train(run, "--statistics-every", every, "--overwrite", schedule=schedule, accumulate=2,
+                               steps=8)
                     self.assert_same_checkpoint("none", run)
                 self.assertFalse((self.folder / "none/statistics.jsonl").exists())
                 self.assertEqual([r["step"] for r in self.observed("some", "step")], [1, 4, 7])
@@ -96,10 +98,11 @@ class Statistics(Scratch):
         self.assertNotIn("observed steps below it", page)
 
     def test_noise_of_the_whole_pass(self):
-        """A backward pass in BF16 beside each observed one: no bit moves, whatever is drawn at random, whatever trains, through
-        every switch; the whole pass has more noise than each gradient's own GEMM."""
+        """A backward pass in BF16 beside each observed one: no bit moves, whatever is drawn at random, whatever trains,
+        through every switch; the whole pass has more noise than each gradient's own GEMM."""
         self.train("base", schedule="bf16")
-        for schedule in ("mxfp4_h16_sr", "mxfp4_h16_step_signs", "nvfp4", "fp8_delayed", "heal_repeated", "amd_lora", "heal_forward"):
+        for schedule in ("mxfp4_h16_sr", "mxfp4_h16_step_signs", "nvfp4", "fp8_delayed", "heal_repeated", "amd_lora",
+                         "heal_forward"):
             for lora in ({}, {"init": "base", "lora_rank": 4, "lora_targets": "q_proj,down_proj"}):
                 if lora and schedule == "mxfp4_h16_step_signs":
                     continue
@@ -114,16 +117,19 @@ class Statistics(Scratch):
                         whole, = [r for r in self.observed("run", "noise_step") if r["step"] == step]
                         self.assertEqual(list(whole), ["event", "step", "recipe"] + GRADIENT + ["stall"])
                         names = {(r["layer"], r["linear"], r.get("tensor")) for r in each}
-                        self.assertEqual(names, {(0, linear, f"{name}.lora_{m}") for name, linear in (("q_proj", "qkv"), ("down_proj", "down"))
+                        self.assertEqual(names, {(0, linear, f"{name}.lora_{m}") for name,
+                                                 linear in (("q_proj", "qkv"), ("down_proj", "down"))
                                                  for m in "AB"} if lora else
-                                         {(0, linear, None) for linear in ("qkv", "o", "gate_up", "down")} | {(None, "head", None)})
+                                         {(0, linear, None) for linear in ("qkv", "o", "gate_up", "down")} |
+                                         {(None, "head", None)})
                         for r in each:
                             if step > 1 or r.get("tensor", "B")[-1] == "B":  # while B is 0 the gradient of A is
                                 self.assertTrue(0.005 < r["relative_error"] < 1.5 and r["cosine"] > 0.2, r)
                         if lora:  # norms of vectors and the embedding train otherwise
                             self.assertAlmostEqual(whole["noise"] / math.hypot(*(r["noise"] for r in each)), 1)
                         own, = [r for r in self.observed("run", "step") if r["step"] == step]
-                        self.assertLess(whole["norm_to_noise"], 500 if own["norm_to_noise"] is None else own["norm_to_noise"])
+                        self.assertLess(whole["norm_to_noise"],
+                                        500 if own["norm_to_noise"] is None else own["norm_to_noise"])
 
     def test_noise_is_the_triggers(self):
         """One measurement, two readers."""
@@ -147,7 +153,8 @@ class Statistics(Scratch):
         self.train("bf16", "--statistics-noise", schedule="bf16")
         self.assertEqual(self.observed("bf16", "noise"), [])
         for command in (self.train_command("out"), ["plan"]):
-            self.refuse([*command, "--statistics-noise", "--statistics-every", 0], "--statistics-noise: needs observed steps")
+            self.refuse([*command, "--statistics-noise", "--statistics-every", 0],
+                        "--statistics-noise: needs observed steps")
         plans = [self.planned("--recipe", "mxfp4_h16", *more)[0] for more in ((), ("--statistics-noise",))]
         self.assertLess(plans[0]["quantized"], plans[1]["quantized"])
 
@@ -201,7 +208,8 @@ class Kept(Scratch):
     def test_refusals(self):
         for flags, parts in (
                 (("--recompute", "most"), ("--recompute: 'most' is none of none, elementwise, attention, mlp, layer",)),
-                (("--stored-activations", "int8"), ("--stored-activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
+                (("--stored-activations", "int8"),
+                 ("--stored-activations: 'int8' is none of as_computed, mxfp8_e4m3",)),
                 (("--recompute", "mlp", "--stored-activations", "mxfp8_e4m3"), ("--recompute: mlp", "choose one"))):
             self.refuse(self.train_command("run", *flags), *parts)
         self.refuse(self.train_command("run", "--stored-activations", "mxfp8_e4m3", schedule="bf16", hidden_size=40),

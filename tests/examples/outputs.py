@@ -5,8 +5,8 @@
 
 usage: outputs.py [--write] ROOT BUILD
   BUILD is a build directory of ROOT with the examples built in it. examples/NAME.out must be what the program
-  examples/NAME prints, byte for byte, for every NAME.cpp that begins with a digit. In README.md and docs/*.md, the text between
-  the line `<!-- WHAT -->` and the line `<!-- end -->` must be
+  examples/NAME prints, byte for byte, for every NAME.cpp that begins with a digit. In README.md and docs/*.md, the text
+  between the line `<!-- WHAT -->` and the line `<!-- end -->` must be
     examples/NAME.cpp         that file from its first line of code on
     examples/NAME.out         that recorded output
     recipes                   two tables of the presets
@@ -23,7 +23,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|recipe |schedule )\S+|recipes)( -->\n)(.*?)(?=^<!-- end -->$)",
+                       re.M | re.S)
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "
@@ -39,7 +40,8 @@ def fenced_json(text):
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        parts = textwrap.wrap(line.replace(": ", ":\0"), 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        parts = textwrap.wrap(line.replace(": ", ":\0"), 100, subsequent_indent=indent, break_long_words=False,
+                              break_on_hyphens=False)
         lines += [part.replace("\0", " ") for part in parts]
     return fenced("json", "\n".join(lines))
 
@@ -73,7 +75,8 @@ class Llama:
 
     def phases(self, name):
         out = self.folder / name
-        command = [str(self.program), "train", "--schedule", name, "--data", str(self.folder / "text"), "--out", str(out), *TINY]
+        command = [str(self.program), "train", "--schedule", name, "--data", str(self.folder / "text"), "--out",
+                   str(out), *TINY]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode != 0:
             sys.exit(f"{name}: {run.stderr}")
@@ -92,7 +95,8 @@ class Llama:
 def operand(o):
     """An operand's format, blocks, rotation and rounding in short."""
     words = [o["format"]]
-    own = {"length": 16, "rows": 1, "scale": "ue4m3"} if o["format"] == "nvfp4" else {"length": 32, "rows": 1, "scale": "e8m0"}
+    own = {"length": 16, "rows": 1, "scale": "ue4m3"} if o["format"] == "nvfp4" else {"length": 32, "rows": 1,
+                                                                                      "scale": "e8m0"}
     if o["block"] not in (None, own):
         words.append(f"{o['block']['rows']} × {o['block']['length']}")
     if o["rotation"]:
@@ -106,8 +110,10 @@ def recipes(llama, names):
     rows, same = [], {}
     for name in names:
         r = llama.phases(name)[0]["recipe"]
-        pairs = [(r[gemm][left], r[gemm][right]) for gemm, left, right in (("fprop", "x", "w"), ("dgrad", "dy", "w"), ("wgrad", "dy", "x"))]
-        rows.append(" | ".join([f"| `{name}`", *(" / ".join(dict.fromkeys(map(operand, pair))) for pair in pairs)]) + " |")
+        pairs = [(r[gemm][left], r[gemm][right]) for gemm, left,
+                 right in (("fprop", "x", "w"), ("dgrad", "dy", "w"), ("wgrad", "dy", "x"))]
+        rows.append(" | ".join([f"| `{name}`", *(" / ".join(dict.fromkeys(map(operand, pair))) for pair in pairs)]) +
+                    " |")
         scales = sorted({f"{o['scale_rule']}, {o['policy']}" if o["block"]["scale"] == "e8m0" else o["policy"]
                          for pair in pairs for o in pair if o["block"]})
         sums = sorted({r[gemm]["accumulate"] for gemm in ("fprop", "dgrad", "wgrad")})
@@ -154,7 +160,8 @@ def main(root, build, write):
             path.write_text(new, encoding="utf-8")
         else:
             failures.append(f"{path} is out of date (see --write)")
-            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"{path}", "program"))
+            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"{path}",
+                                                       "program"))
 
     examples = sorted(p.stem for p in (root / "examples").glob("[0-9]*.cpp"))
     for name in examples:
@@ -173,7 +180,8 @@ def main(root, build, write):
             seen.update(match.group(1) for match in GENERATED.finditer(old))
             new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)
             settle(path, old, new)
-    for what in [f"schedule {name}" for name in presets(root)[1]] + ["recipes", "examples/03_block.cpp", "examples/03_block.out", "examples/01_formats.out",
+    for what in [f"schedule {name}" for name in presets(root)[1]] + ["recipes", "examples/03_block.cpp",
+                                                                     "examples/03_block.out", "examples/01_formats.out",
                                   "examples/07_layouts.cpp", "examples/07_layouts.out",
                                   "examples/10_files.out"]:
         if what not in seen:

@@ -29,7 +29,8 @@ class Program(unittest.TestCase):
     def call(self, *arguments, program=VALIDATE):
         """One thread, unless a test is about threads: cases are small, and other tests run as well."""
         threads = ["--threads", "1"] if program == VALIDATE and "--threads" not in arguments else []
-        return subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, text=True, cwd=self.folder,
+        return subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, text=True,
+                              cwd=self.folder,
                               timeout=120)
 
     def make(self, name, *arguments):
@@ -103,7 +104,8 @@ class Cases(Program):
         self.assertIn("[0, 2, 3]", done.stdout)
 
     def test_differences_are_counted_and_the_worst_are_listed(self):
-        """Distances of many rows, made here: d is FP32 of one sign where it is moved, so that codes count units in the last place."""
+        """Distances of many rows, made here: d is FP32 of one sign where it is moved, so that codes count units in the
+        last place."""
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
         tensors = load(path)
         dtype, shape, data = tensors["d"]
@@ -116,7 +118,8 @@ class Cases(Program):
         del moved[7]
         tensors["d"] = (dtype, shape, struct.pack("<64I", *codes))
         write_safetensors(path, tensors)
-        self.assertEqual(self.call("--model", "hopper-mma-fp16-f32", "--input", path, "--report", "report.json").returncode, 1)
+        self.assertEqual(self.call("--model", "hopper-mma-fp16-f32", "--input", path, "--report",
+                                   "report.json").returncode, 1)
         report = json.loads((self.folder / "report.json").read_text())
         self.assertEqual(report["different"], len(moved) + 1)
         bins = {}
@@ -133,7 +136,8 @@ class Cases(Program):
     def test_models_that_agree_are_named_together(self):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
         done = self.call("--identify", "--input", path)
-        self.assertRegex(done.stdout, r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells more "
+        self.assertRegex(done.stdout,
+                         r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells more "
                                       r"apart\n\Z")
 
     def test_models_that_explain_nothing_are_not_listed(self):
@@ -189,14 +193,17 @@ class Cases(Program):
         self.assertEqual(self.call(*arguments, "--a-format", "e2m1", "--b-format", "e2m1").returncode, 0)
         self.refused("tensor 'b': is U8: --b-format", *arguments, "--a-format", "e2m1")
         known = [*arguments, "--a-format", "e2m1", "--b-format", "e2m1"]
-        bytes_of = {name: ("I8", *tensors[name][1:]) for name in ("a", "b", "scale_a", "scale_b")}  # as torch.int8 is stored
+        bytes_of = {name: ("I8", *tensors[name][1:])
+                    for name in ("a", "b", "scale_a", "scale_b")}  # as torch.int8 is stored
         write_safetensors(self.folder / "u8.safetensors", tensors | bytes_of)
         self.assertEqual(self.call(*known).returncode, 0)
         self.refused("tensor 'b': is I8: --b-format", *arguments, "--a-format", "e2m1")
         for name, allowed in (("a", "F16, BF16, F8_E4M3, .*, F64, U8, I8"), ("scale_a", "F8_E8M0, F8_E4M3, U8, I8")):
             *outer, columns = tensors[name][1]
-            write_safetensors(self.folder / "u8.safetensors", tensors | {name: ("I16", [*outer, columns // 2], tensors[name][2])})
-            self.refused(f"tensor '{name}': type I16 is none of {allowed}$", *(arguments + known[-2:] if name == "a" else known))
+            write_safetensors(self.folder / "u8.safetensors",
+                              tensors | {name: ("I16", [*outer, columns // 2], tensors[name][2])})
+            self.refused(f"tensor '{name}': type I16 is none of {allowed}$",
+                         *(arguments + known[-2:] if name == "a" else known))
 
     def test_sparse_a_whole_and_as_kept_elements(self):
         path = self.make("case.safetensors", "--model", "hopper-sparse-mma-fp8-f32", "--kind", "normal")
@@ -407,7 +414,8 @@ class Epilogues(Program):
                                      (0.75, 0.3, "--epilogue-c --alpha 0.75 --beta 0.3")):
             with self.subTest(options):
                 added = [fp32(fp32(beta) * c) for c in self.c]
-                self.expect(options, self.plant(floats([fp32(alpha * s + a) for s, a in zip(self.sums, added)]), c=self.c))
+                self.expect(options,
+                            self.plant(floats([fp32(alpha * s + a) for s, a in zip(self.sums, added)]), c=self.c))
 
     def test_c_that_was_not_read(self):
         self.expect("--ignore c", self.plant(floats(self.sums), c=self.c))
@@ -462,13 +470,15 @@ class Epilogues(Program):
         done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         tied = "cannot be told apart" in done.stdout
-        self.assertEqual("nothing ties with the first; --tell-apart wrote nothing\n" in done.stdout, not tied, done.stdout)
+        self.assertEqual("nothing ties with the first; --tell-apart wrote nothing\n" in done.stdout, not tied,
+                         done.stdout)
         tensors = load(path)
         d = [1e30 * (-1) ** i + i for i in range(len(tensors["d"][2]) // 4)]
         write_safetensors(path, {**tensors, "d": (*tensors["d"][:2], struct.pack(f"<{len(d)}f", *d))})
         done = self.call("--identify", "--input", path, "--tell-apart", "none.safetensors")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
-        self.assertRegex(done.stdout, r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote nothing\n\Z")
+        self.assertRegex(done.stdout,
+                         r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote nothing\n\Z")
         self.assertFalse((self.folder / "none.safetensors").exists())
 
     def test_what_is_found_is_reported(self):
@@ -481,10 +491,12 @@ class Epilogues(Program):
 
         path = self.plant(floats([fp32(fp32(0.37) * s) for s in self.sums]))
         found, out = report(0, "--identify", "--input", path)
-        self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"], found["different"]),
+        self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"],
+                          found["different"]),
                          (str(path), True, 384, 384, 0))
         self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 384))
-        self.assertEqual(self.call("--model", self.MODEL, "--input", path, *found["best"]["options"].split()).returncode, 0)
+        self.assertEqual(self.call("--model", self.MODEL, "--input", path,
+                                   *found["best"]["options"].split()).returncode, 0)
         listed = [(int(count), model) for count, model in re.findall(r"^  (\d+)  (\S+)  \(", out, re.M)]
         self.assertEqual([(c["explained"], c["model"]) for c in found["candidates"]], listed)
         self.assertEqual(found["conclusion"], out.splitlines()[1 + len(listed):])
@@ -494,21 +506,26 @@ class Epilogues(Program):
         wrong = next(e for e in range(384) if planted[e] != 0)
         for sample in (1, 400):
             planted[wrong] = -planted[wrong]
-            found, out = report(0 if sample == 400 else 1, "--identify", "--input", self.plant(floats(planted)), "--sample", sample)
+            found, out = report(0 if sample == 400 else 1, "--identify", "--input", self.plant(floats(planted)),
+                                "--sample", sample)
             self.assertEqual((found["looked_at"], found["identical"]), (min(sample, 384), sample == 400))
             if found["best"] is not None and found["best"]["explained"] == 1:
-                self.assertEqual((found["different"], found["conclusion"][-1]), (1, "but not all of the result: 1 of 384 elements differ"))
+                self.assertEqual((found["different"], found["conclusion"][-1]),
+                                 (1, "but not all of the result: 1 of 384 elements differ"))
         # Nothing is the best where nothing made it.
         found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(384)])))
         self.assertEqual((found["identical"], found["best"]), (False, None))
-        self.assertRegex(found["conclusion"][0], "nothing explains any of it|nothing that was tried explains half of this result")
+        self.assertRegex(found["conclusion"][0],
+                         "nothing explains any of it|nothing that was tried explains half of this result")
         path = self.make("fit.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
         found, _ = report(0, "--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
-        self.assertEqual((found["model"], found["identical"], found["best"]["explained"]), ("cdna4-mfma-fp16-f32", True, 150))
+        self.assertEqual((found["model"], found["identical"], found["best"]["explained"]),
+                         ("cdna4-mfma-fp16-f32", True, 150))
         self.assertRegex(found["best"]["model"], "late_c group 8 fraction_bits 24 late_bits 31 ")
         path = self.folder / "planted.safetensors"
         self.refused("nowhere", "--identify", "--input", path, "--report", "nowhere/report.json")
-        self.refused("--tell-apart: './new' is the report", "--identify", "--input", path, "--report", "new", "--tell-apart", "./new")
+        self.refused("--tell-apart: './new' is the report", "--identify", "--input", path, "--report", "new",
+                     "--tell-apart", "./new")
 
     def test_the_case_that_tells_apart(self):
         # Small integers, whose sums are exact under every model, and a c of zeros.
@@ -526,7 +543,8 @@ class Epilogues(Program):
                              re.M).group(1))
         self.assertIn("with --epilogue-c\n", plain.stdout)
         self.assertIn("with --ignore c\n", plain.stdout)
-        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors", "--with-d", "--report", "report.json")
+        done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors", "--with-d", "--report",
+                         "report.json")
         told = json.loads((self.folder / "report.json").read_text())["told_apart"]
         self.assertGreater(len(told), 1)
         for group in told:
@@ -549,7 +567,8 @@ class Epilogues(Program):
             known = ["--fit", "--model", model, "--sample", 100, "--input"]
             plain = self.call(*known, path)
             tied = int(re.search(r"^the first (\d+) cannot be told apart .*; --tell-apart FILE", plain.stdout, re.M)[1])
-            done = self.call(*known, path, "--tell-apart", "apart.safetensors", "--with-d", "--seed", 3, "--report", "report.json")
+            done = self.call(*known, path, "--tell-apart", "apart.safetensors", "--with-d", "--seed", 3, "--report",
+                             "report.json")
             self.assertEqual((done.returncode, done.stderr), (0, ""), model)
             groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
             self.assertGreater(len(groups), 1)
@@ -613,24 +632,29 @@ class NotANumber(Program):
         scaled = self.make("scaled.safetensors", "--model", "blackwell-mxf8f6f4-f32")
         known = ["--model", "hopper-mma-fp16-f32", "--input"]
         for option, value, file, pattern in (("--beta", 3, path, "is for a c that is added at the end: --epilogue-c"),
-                                             ("--beta", 3, plain, "there is no c"), ("--epilogue-c", None, plain, "there is no c"),
+                                             ("--beta", 3, plain, "there is no c"),
+                                             ("--epilogue-c", None, plain, "there is no c"),
                                              ("--split-grain", 32, path, "is for --split-k"),
                                              ("--split-order", "pairwise", path, "is for --split-k"),
                                              ("--split-sum", "fp16", path, "is for --split-k"),
                                              ("--split-run", 16, path, "is for --split-k"),
                                              ("--scale-format", "e8m0", path, "there are no scales"),
                                              ("--scale-layout", "aiter", path, "there are no scales"),
-                                             ("--a-format", "e4m3", path, "tensor 'a' is F16, which says what it holds"),
-                                             ("--b-format", "bf16", path, "tensor 'b' is F16, which says what it holds")):
+                                             ("--a-format", "e4m3", path,
+                                              "tensor 'a' is F16, which says what it holds"),
+                                             ("--b-format", "bf16", path,
+                                              "tensor 'b' is F16, which says what it holds")):
             self.refused(f"{option}: {pattern}", *known, file, option, *([] if value is None else [value]))
         self.assertEqual(self.call(*known, path, "--a-format", "fp16").returncode, 0)  # which is so
-        self.refused("--scale-format: tensor 'scale_a' is F8_E8M0, which says", "--model", "blackwell-mxf8f6f4-f32", "--input",
+        self.refused("--scale-format: tensor 'scale_a' is F8_E8M0, which says", "--model", "blackwell-mxf8f6f4-f32",
+                     "--input",
                      scaled, "--scale-format", "ue4m3")
         array = self.npy_of(path)
         self.refused("--tensor: 'd' is in .*case.safetensors as well", *known, path, "--tensor", f"d={array}")
         for option in ("--report", "--tell-apart"):
             verb = ["--identify"] if option == "--tell-apart" else []
-            self.refused(f"{option}: '.*d.npy' is the input of --tensor d=", *known, path, "--tensor", f"d={array}", *verb,
+            self.refused(f"{option}: '.*d.npy' is the input of --tensor d=", *known, path, "--tensor", f"d={array}",
+                         *verb,
                          option, array)
 
     def npy_of(self, path):
@@ -638,7 +662,8 @@ class NotANumber(Program):
         dtype, shape, data = load(path)["d"]
         header = repr({"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
         header += " " * (-(len(header) + 11) % 64) + "\n"
-        (self.folder / "d.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data)
+        (self.folder / "d.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                                            data)
         return self.folder / "d.npy"
 
     def test_a_sign_of_ue4m3(self):
@@ -660,7 +685,8 @@ class NotANumber(Program):
             self.assertEqual(len(report["notes"]), 1)
             self.assertRegex(report["notes"][0], note)
         for search in (["--identify", *arguments[2:]], ["--fit", *arguments]):
-            self.assertRegex(self.call(*search, "--sample", 20).stdout, rf"\Anote: {note}.*\n(models|parameters) by elements")
+            self.assertRegex(self.call(*search, "--sample", 20).stdout,
+                             rf"\Anote: {note}.*\n(models|parameters) by elements")
         plain = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
         done = self.call(*arguments[:-1], plain, "--report", self.folder / "report.json")
         self.assertNotIn("note", done.stdout)
@@ -687,13 +713,15 @@ class BadInput(Program):
         known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
         self.refused("--report: '.*case.safetensors' is the input", *known, "--report", path)
         self.assertEqual(path.read_bytes(), before)
-        for option in ("--report", "--kernel", "--a-format", "--scale-layout", "--kind", "--tensor", "--quantizer", "--make-case"):
+        for option in ("--report", "--kernel", "--a-format", "--scale-layout", "--kind", "--tensor", "--quantizer",
+                       "--make-case"):
             self.refused(f"^rotoscale-validate: {option}: is empty$", *known, option, "")
         self.refused("^rotoscale-validate: --input: is empty$", "--model", "hopper-wgmma-fp8-f32", "--input", "")
         self.refused("--make-case: excludes --input", *known, "--make-case", "y")
         self.refused("--fit: excludes --identify", *known, "--fit", "--identify")
         self.refused("--promotion: Value -1", *known, "--promotion", -1)
-        self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run", 32)
+        self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run",
+                     32)
         self.refused("--split-order: ", *known, "--split-order", "odd")
         self.refused("--split-sum: ", *known, "--split-sum", "e4m3")
         self.refused("--output-rounding: ", *known, "--output-rounding", "stochastic")

@@ -22,13 +22,16 @@ SLOW = "--slow" in sys.argv
 class Presets(Program):
     #: Presets that are the same bytes by definition: floor's rule under OCP's policy is OCP's procedure.
     EQUAL = [{"torchao_floor", "ocp"}]
-    #: Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of policies,
-    #: largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3 (docs/reference/numerics.md).
+    # : Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of
+    # policies,
+    # : largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3
+    # (docs/reference/numerics.md).
     EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
                       {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
 
     def told_apart(self, preset, equal, *arguments, runs="512", asked=()):
-        """The preset explains all, and of all other explanations without a change only those that are equal to it do."""
+        """The preset explains all, and of all other explanations without a change only those that are equal to it
+        do."""
         path = self.make("--quantizer", preset, *arguments)
         found, done = self.ranking("--input", path, *asked)
         self.assertEqual((done.returncode, found[0][0]), (0, runs), done.stdout)
@@ -38,7 +41,8 @@ class Presets(Program):
 
     def test_every_preset_is_told_from_the_others(self):
         some = ("te_rocm", "primus", "aiter_round_up", "torchao_even", "torchao_ceil", "ocp")
-        for blocks, presets in (("mxfp4", PRESETS if SLOW else some), ("mxfp8_e4m3", PRESETS if SLOW else ("torchao_rceil",))):
+        for blocks, presets in (("mxfp4", PRESETS if SLOW else some),
+                                ("mxfp8_e4m3", PRESETS if SLOW else ("torchao_rceil",))):
             for preset in presets:
                 with self.subTest(blocks=blocks, preset=preset):
                     found = self.told_apart(preset, self.EQUAL, "--format", blocks)
@@ -54,7 +58,8 @@ class Presets(Program):
                      "--make-case", "new.safetensors")
 
     def test_fp6_and_int8(self):
-        """Of F32: no BF16 number lies between INT8's largest, where rceil steps, and the middle to 2, where even does."""
+        """Of F32: no BF16 number lies between INT8's largest, where rceil steps, and the middle to 2, where even
+        does."""
         some = (("mxfp6_e2m3", ("torchao_rceil",)), ("mxint8", ("primus", "aiter_even")))
         six = ("te_rocm", "primus", "aiter_even", "torchao_rceil", "nvidia", "ocp")
         for blocks, presets in ((blocks, six) for blocks in ("mxfp6_e2m3", "mxfp6_e3m2", "mxint8")) if SLOW else some:
@@ -81,7 +86,8 @@ class Searches(Program):
 
     def test_squares(self):
         square = ["--block-rows", 32]
-        for preset, more, text in (("te_rocm", [], "te_rocm"), ("primus", ["--scale-rule", "ceil"], "primus, but scale rule ceil")):
+        for preset, more, text in (("te_rocm", [], "te_rocm"),
+                                   ("primus", ["--scale-rule", "ceil"], "primus, but scale rule ceil")):
             path = self.make("--quantizer", preset, *square, "--m", 256, "--axis", "both", *more)
             found, done = self.ranking("--quantizer", preset, *square, "--input", path)
             self.assertEqual((done.returncode, found[0]), (0, ("128", text)), done.stdout)
@@ -92,7 +98,8 @@ class Searches(Program):
                                 (["--rounding", "toward_zero"], "fp8, but rounding toward_zero"),
                                 (["--source", "bf16"], "fp8, but source rounded to BF16"),
                                 (["--source", "fp16"], "fp8, but source rounded to FP16")):
-            made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25, "--x-format", "F32", "--axis", "both"]
+            made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25, "--x-format", "F32", "--axis",
+                    "both"]
             path = self.make(*made, "--m", 256, *arguments)
             found, done = self.ranking("--quantizer", "fp8", "--input", path)
             with self.subTest(text=text):
@@ -105,7 +112,8 @@ class Searches(Program):
             self.assertEqual((done.returncode, found[0]), (0, ("512", f"fp8, but factor {used:g}")), done.stdout)
 
     def test_made_cases_have_the_borders_of_their_elements(self):
-        """The largest number, where rceil steps, and what rounds up to 2, where even does: an amax there, just below and just above."""
+        """The largest number, where rceil steps, and what rounds up to 2, where even does: an amax there, just below
+        and just above."""
         for blocks, largest, carry in (("mxfp4", 1.5, 1.75), ("mxfp8_e4m3", 1.75, 1.9375), ("mxfp8_e5m2", 1.75, 1.875),
                                        ("mxfp6_e2m3", 1.875, 1.9375), ("mxint8", 1.984375, 1.9921875)):
             x = floats_of_bf16(load(self.make("--quantizer", "ocp", "--format", blocks, result=False))["x"][2])
@@ -114,7 +122,8 @@ class Searches(Program):
             for border in (largest, carry, 1.0):
                 with self.subTest(blocks=blocks, border=border):
                     below = border - 2**-7 if border > 1 else 2 - 2**-7
-                    self.assertLessEqual({below, border, (border + 2**-7) % 1 + 1 if border + 2**-7 >= 2 else border + 2**-7}, mantissas)
+                    self.assertLessEqual({below, border, (border + 2**-7) % 1 + 1 if border + 2**-7 >= 2 else border +
+                                          2**-7}, mantissas)
 
     def test_a_single_wrong_code_is_no_random_rounding(self):
         """Either neighbour of a value is what unknown words may give, but not always the nearer one."""
@@ -137,7 +146,8 @@ class Searches(Program):
                 path = self.folder / "flipped.safetensors"
                 write_safetensors(path, {**good, "codes": (*good["codes"][:2], bytes(data))})
                 done = self.ranking("--input", path)[1]
-                self.assertFalse(done.returncode == 0 and "stochastic" in done.stdout.split("\n")[1], (extents, at, done.stdout))
+                self.assertFalse(done.returncode == 0 and "stochastic" in done.stdout.split("\n")[1],
+                                 (extents, at, done.stdout))
 
     def test_an_orientation_of_its_own_rounding(self):
         """Gradients of which one orientation alone is rounded at random."""
@@ -155,7 +165,8 @@ class Searches(Program):
         for rounding in ("down", "to_odd"):
             path = self.make("--quantizer", "te_rocm", "--rounding", rounding)
             found, done = self.ranking("--quantizer", "te_rocm", "--input", path)
-            self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rounding {rounding}")), done.stdout)
+            self.assertEqual((done.returncode, found[0]), (0, ("512", f"te_rocm, but rounding {rounding}")),
+                             done.stdout)
             self.assertNotIn("stochastic", done.stdout)
 
     def test_long_rotations(self):
@@ -163,11 +174,13 @@ class Searches(Program):
             path = self.make("--quantizer", "te_rocm", "--rotation", points, *more)
             found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 64)
             with self.subTest(points=points, more=more):
-                self.assertEqual((done.returncode, found[0]), (0, ("64", f"te_rocm, but rotation of {points} points")), done.stdout)
+                self.assertEqual((done.returncode, found[0]), (0, ("64", f"te_rocm, but rotation of {points} points")),
+                                 done.stdout)
         # A wrong code is one region's, however long the run.
         path = self.make("--quantizer", "te_rocm", "--rotation", 128)
         self.change(path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
-        self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0], ("511", "te_rocm, but rotation of 128 points"))
+        self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0],
+                         ("511", "te_rocm, but rotation of 128 points"))
 
     def test_a_sample_is_said_and_the_whole_is_checked(self):
         path = self.make("--quantizer", "te_rocm")
@@ -176,7 +189,8 @@ class Searches(Program):
             found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", sample)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn(f"runs of elements explained, of {min(sample, 512)}{total}:\n", done.stdout)
-            self.assertEqual("but not all of the dump:\n  codes: 1 of 512 blocks differ\n    code: " in done.stdout, sample == 16)
+            self.assertEqual("but not all of the dump:\n  codes: 1 of 512 blocks differ\n    code: " in done.stdout,
+                             sample == 16)
             self.assertEqual(found[0], (str(16 if sample == 16 else 511), "te_rocm"))
 
     def test_orientations_that_differ(self):
@@ -231,10 +245,13 @@ class Factors(Program):
             self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
 
     def test_a_factor_that_the_dump_does_not_have(self):
-        """NVFP4's is of the amax after the rotation, as the definition has it, or of the source's, and the answer says of which."""
+        """NVFP4's is of the amax after the rotation, as the definition has it, or of the source's, and the answer says
+        of which."""
         source, rows, columns = "the source's amax", "the amax of rotated rows", "the amax of rotated columns"
-        for points, axis, of in ((0, "row", source), (64, "row", rows), (16, "column", columns), (16, "both", rows), (16, "both", source)):
-            made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 2, "--m", 64, "--rotation", points, "--axis", axis]
+        for points, axis, of in ((0, "row", source), (64, "row", rows), (16, "column", columns), (16, "both", rows),
+                                 (16, "both", source)):
+            made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 2, "--m", 64, "--rotation", points,
+                    "--axis", axis]
             path = self.make(*made)
             if of == source:
                 x = floats_of_bf16(load(path)["x"][2])
@@ -245,14 +262,16 @@ class Factors(Program):
             changes = f", but rotation of {points} points" if points else ""
             with self.subTest(points=points, axis=axis, of=of):
                 found, done = self.ranking("--input", path, "--quantizer", "nvidia")
-                self.assertEqual((done.returncode, found[0][1]), (0, f"nvidia{changes} (factor {used:.9g} assumed, of {of})"), done.stdout)
+                self.assertEqual((done.returncode, found[0][1]),
+                                 (0, f"nvidia{changes} (factor {used:.9g} assumed, of {of})"), done.stdout)
             # The factor is what decides: another one explains less.
             self.assertEqual({text.split("(")[1] for count, text in found if count == found[0][0] and "(" in text},
                              {f"factor {used:.9g} assumed, of {of})"}, done.stdout)
 
     def test_each_orientation_has_a_factor_that_the_dump_does_not_have(self):
         """As Transformer Engine's has: no one factor explains both, and each by itself has its own."""
-        made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 8, "--m", 128, "--rotation", 16, "--axis", "both"]
+        made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 8, "--m", 128, "--rotation", 16, "--axis",
+                "both"]
         asked = ["--quantizer", "nvidia", "--input"]
         rows = load(self.make(*made))
         alone = self.folder / "alone.safetensors"
@@ -276,7 +295,8 @@ class Factors(Program):
     def test_what_is_advised_can_be_done(self):
         """The case of the dump's format that is advised where quantizers tie, by a name of its own for the file."""
         for preset, *blocks in (("ocp",), ("nvidia", "--format", "nvfp4"), ("fp8", "--format", "fp8_e4m3fnuz"),
-                                ("primus", "--format", "e5m2fnuz"), ("primus", "--format", "mxfp8_e4m3", "--block-rows", 32)):
+                                ("primus", "--format", "e5m2fnuz"),
+                                ("primus", "--format", "mxfp8_e4m3", "--block-rows", 32)):
             path = self.make("--quantizer", preset, *blocks, "--m", 32, "--k", 64)
             tensors = load(path)
             for name in tensors.keys() - {"factor"}:  # zeros, which tell nothing apart but policies
@@ -304,20 +324,24 @@ class Reports(Program):
         return found
 
     def test_the_best_explanation(self):
-        path = self.make("--quantizer", "te_rocm", "--rotation", 32, "--scale-placement", "nvidia_scale_128x4", "--nibbles", "high")
+        path = self.make("--quantizer", "te_rocm", "--rotation", 32, "--scale-placement", "nvidia_scale_128x4",
+                         "--nibbles", "high")
         found = self.report(0, "--input", path)
         best = found["best"]
         self.assertEqual((found["input"], found["quantizer"], found["identical"], found["runs"], found["looked_at"]),
                          (str(path), "", True, 512, 512))
-        self.assertEqual({key: best[key] for key in ("rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule")},
-                         {"rotation": 32, "scale_placement": "nvidia_scale_128x4", "code_placement": "row_major", "nibbles": "high",
+        self.assertEqual({key: best[key] for key in ("rotation", "scale_placement", "code_placement", "nibbles",
+                                                     "policy", "scale_rule")},
+                         {"rotation": 32, "scale_placement": "nvidia_scale_128x4", "code_placement": "row_major",
+                          "nibbles": "high",
                           "policy": "te_rocm", "scale_rule": "even"})
         self.same("--quantizer", "te_rocm", "--input", path, *(f"--{key.replace('_', '-')}={best[key]}" for key in (
             "rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule", "rounding", "source")))
         path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25)
         found = self.report(0, "--quantizer", "fp8", "--input", path)
         self.assertEqual(self.call("--identify", "--quantizer", "fp8", "--input", path).stdout, self.said)
-        self.assertEqual((found["quantizer"], found["best"]["factor"], "rotation" in found["best"]), ("fp8", 0.25, False))
+        self.assertEqual((found["quantizer"], found["best"]["factor"], "rotation" in found["best"]),
+                         ("fp8", 0.25, False))
         path = self.make("--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7)
         self.assertTrue(self.report(0, "--quantizer", "primus", "--input", path)["accepted"])
 
@@ -325,13 +349,15 @@ class Reports(Program):
         path = self.make("--quantizer", "te_rocm")
         self.change(path, "codes", lambda b: b[:5000] + bytes([b[5000] ^ 1]) + b[5001:])
         found = self.report(1, "--quantizer", "te_rocm", "--input", path, "--sample", 16)
-        self.assertEqual((found["identical"], found["looked_at"], found["runs"], found["best"]["text"]), (False, 16, 512, "te_rocm"))
+        self.assertEqual((found["identical"], found["looked_at"], found["runs"], found["best"]["text"]),
+                         (False, 16, 512, "te_rocm"))
         self.assertEqual((found["codes"]["blocks_different"], sum(found["codes"]["kinds"].values())), (1, 1))
         path = self.make("--quantizer", "te_rocm", "--axis", "both")
         self.change(path, "codes_t", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
         found = self.report(1, "--quantizer", "te_rocm", "--input", path, "--sample", 1024)
         self.assertEqual({side: (e["text"], e["nibbles"]) for side, e in found["alone"].items()},
-                         {"codes": ("te_rocm", "low"), "codes_t": ("te_rocm, but even element in the high nibble", "high")})
+                         {"codes": ("te_rocm", "low"),
+                          "codes_t": ("te_rocm, but even element in the high nibble", "high")})
         path = self.make("--quantizer", "te_rocm")
         self.change(path, "codes", lambda b: bytes((byte + i * 7) & 255 for i, byte in enumerate(b)))
         found = self.report(1, "--quantizer", "te_rocm", "--input", path)
@@ -352,7 +378,8 @@ class Reports(Program):
     def test_an_orientation_that_nothing_explains(self):
         path = self.make("--quantizer", "te_rocm", "--axis", "both")
         for tensor, factor in (("codes_t", 37), ("scales_t", 0)):
-            self.change(path, tensor, lambda b: bytes((byte * factor + i * i * 11 * (factor != 0) + 3) & 255 for i, byte in enumerate(b)))
+            self.change(path, tensor, lambda b: bytes((byte * factor + i * i * 11 * (factor != 0) + 3) & 255 for i,
+                                                      byte in enumerate(b)))
         found = self.report(1, "--quantizer", "te_rocm", "--input", path)
         self.assertEqual((found["alone"]["codes"]["text"], found["alone"]["codes_t"]), ("te_rocm", None))
         self.assertIn("te_rocm\ncodes_t alone: nothing explains any of it\n", self.said)
@@ -370,7 +397,8 @@ class Reports(Program):
         self.change(path, "codes", lambda b: bytes((byte * 37 + i * i * 11) & 255 for i, byte in enumerate(b)))
         self.change(path, "scales", lambda b: bytes(3 for _ in b))
         found = self.report(1, "--quantizer", "te_rocm", "--input", path)
-        self.assertEqual((found["tied"], found["tied_or_more"], found["candidates"], found["best"]), (0, False, [], None))
+        self.assertEqual((found["tied"], found["tied_or_more"], found["candidates"], found["best"]),
+                         (0, False, [], None))
 
     def test_an_input_whose_name_is_not_utf_8(self):
         path = self.make("--quantizer", "te_rocm")
@@ -378,17 +406,20 @@ class Reports(Program):
         for verb in (["--identify"], ["--quantizer", "te_rocm"]):
             done = self.call(*verb, "--input", os.fsdecode(b"g\xff.safetensors"), "--report", "report.json")
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"], "g\ufffd.safetensors")
+            self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"],
+                             "g\ufffd.safetensors")
 
     def test_a_report_that_cannot_be_written(self):
         """Refused before anything else, so that the missing input is not what is said; no file is made for it."""
         (self.folder / "folder").mkdir()
         (self.folder / "file").write_bytes(b"")
         before = sorted(self.folder.rglob("*"))
-        for place, why in (("nowhere/report.json", "No such file"), ("folder", "is a directory"), ("folder/", "is a directory"),
+        for place, why in (("nowhere/report.json", "No such file"), ("folder", "is a directory"),
+                           ("folder/", "is a directory"),
                            ("new/", "is a directory"), (".", "not a name"), ("file/report.json", "Not a directory"),
                            ("/dev/stdout", "not a regular file")):
-            for verb in (["--identify", "--input", "absent", "--report"], ["--identify", "--input", "absent", "--tell-apart"],
+            for verb in (["--identify", "--input", "absent", "--report"],
+                         ["--identify", "--input", "absent", "--tell-apart"],
                          ["--quantizer", "te_rocm", "--make-case"]):
                 self.refused(f"^rotoscale-validate: {place}: (cannot write: )?{why}", *verb, place)
         for option in ("--report", "--tell-apart", "--make-case"):
@@ -403,7 +434,8 @@ class Reports(Program):
             for option, *value in (("--report", "report.json"), ("--input", "x"), ("--identify",), ("--k", 32)):
                 self.refused(f"^rotoscale-validate: {option}: excludes {name}$", name, option, *value)
             self.assertEqual(self.same(name, "--threads", 2), self.same(name))
-        self.assertEqual(self.same("--list-models", "--list-quantizers"), self.same("--list-models") + self.same("--list-quantizers"))
+        self.assertEqual(self.same("--list-models", "--list-quantizers"),
+                         self.same("--list-models") + self.same("--list-quantizers"))
         self.assertEqual(list(self.folder.iterdir()), [])
 
 

@@ -58,7 +58,8 @@ class Program(unittest.TestCase):
     def call(self, *arguments, stdin=b""):
         """One thread, unless a test is about threads: cases are small, and other tests run as well."""
         threads = [] if "--threads" in arguments else ["--threads", "1"]
-        done = subprocess.run([str(VALIDATE), *map(str, arguments), *threads], capture_output=True, cwd=self.folder, input=stdin,
+        done = subprocess.run([str(VALIDATE), *map(str, arguments), *threads], capture_output=True, cwd=self.folder,
+                              input=stdin,
                               timeout=120)
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done
@@ -116,7 +117,8 @@ class RightDumps(Program):
                                  r"\Acodes: 0 of 128 blocks differ \(0 scales, 0 of 4096 codes\)\n\Z")
 
     def test_placements(self):
-        for codes, scales in (("row_major", "aiter_scale"), ("aiter_data_16x16", "hipblaslt_scale_32x8"), ("column_major", "column_major"),
+        for codes, scales in (("row_major", "aiter_scale"), ("aiter_data_16x16", "hipblaslt_scale_32x8"),
+                              ("column_major", "column_major"),
                               ("row_major", "nvidia_scale_128x4")):
             placed = ["--code-placement", codes, "--scale-placement", scales]
             path = self.make("--quantizer", "te_rocm", *placed)
@@ -160,12 +162,14 @@ class RightDumps(Program):
                 said = self.same("--quantizer", "fp8", "--input", path)
                 self.assertTrue(said.startswith("note: there is no factor: %.9g is assumed" % factor), said)
             found, done = self.ranking("--input", path)
-            self.assertEqual((done.returncode, found[0][1]), (0, f"fp8 (factor {factor:.9g} assumed, of {of})"), done.stdout)
+            self.assertEqual((done.returncode, found[0][1]), (0, f"fp8 (factor {factor:.9g} assumed, of {of})"),
+                             done.stdout)
             self.assertTrue(all(" assumed, of " in text for _, text in found), done.stdout)
 
     def test_fnuz(self):
         """What gfx942's kernels write: codes of another bias, whose 0x80 is NaN."""
-        for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"), ("e4m3fnuz", "F8_E4M3FNUZ")):
+        for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"),
+                              ("e4m3fnuz", "F8_E4M3FNUZ")):
             preset = "fp8" if blocks.startswith("fp8") else "te_rocm"
             made = ["--quantizer", preset, "--format", blocks, *(["--factor", 0.25] if preset == "fp8" else [])]
             path = self.make(*made)
@@ -185,8 +189,10 @@ class RightDumps(Program):
             write_safetensors(path, tensors)
             self.same(*known, "--format", blocks)
             self.differs("differ", *known, "--format", blocks.replace("fnuz", ""))
-        self.refused("--format: 'fp8_e4m3fnu' is no format; did you mean 'fp8_e4m3fnuz'", *known, "--format", "fp8_e4m3fnu")
-        self.refused(r"--format: 'e4m3b11fnuz' is no format; did you mean 'e4m3fnuz'", *known, "--format", "e4m3b11fnuz")
+        self.refused("--format: 'fp8_e4m3fnu' is no format; did you mean 'fp8_e4m3fnuz'", *known, "--format",
+                     "fp8_e4m3fnu")
+        self.refused(r"--format: 'e4m3b11fnuz' is no format; did you mean 'e4m3fnuz'", *known, "--format",
+                     "e4m3b11fnuz")
 
     def test_square_blocks_and_both_orientations(self):
         square = ["--quantizer", "primus", "--block-rows", 32]
@@ -215,9 +221,11 @@ class RightDumps(Program):
         path = self.make(*seeded)
         found, done = self.ranking("--input", path)
         self.assertEqual((done.returncode, found[0]), (0, ("512", "primus, but rounding stochastic by unknown words")))
-        found, done = self.ranking("--input", path, "--random-seed", 7, "--rounding", "stochastic", "--quantizer", "primus")
+        found, done = self.ranking("--input", path, "--random-seed", 7, "--rounding", "stochastic", "--quantizer",
+                                   "primus")
         self.assertEqual((done.returncode, found[0]), (0, ("512", "primus")))
-        found, done = self.ranking("--input", path, "--random-seed", 8, "--rounding", "stochastic", "--quantizer", "primus")
+        found, done = self.ranking("--input", path, "--random-seed", 8, "--rounding", "stochastic", "--quantizer",
+                                   "primus")
         self.assertEqual(done.returncode, 1)
         self.assertLess(int(found[0][0]), 400)
         tensors = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero"))
@@ -236,7 +244,8 @@ class RightDumps(Program):
             self.assertRegex(self.same(*known), r"\Acodes_t: 0 of \d+ blocks differ")
             self.assertIn(preset, self.ranking(*known)[0][0][1])
             self.change(path, "codes_t", lambda b: b[:700] + bytes([b[700] ^ 1]) + b[701:])
-            self.differs(r"codes_t: 1 of \d+ blocks differ[^$]*code 0x\w\w \(\S+\) expected, .* written at byte 700: ", *known)
+            self.differs(r"codes_t: 1 of \d+ blocks differ[^$]*code 0x\w\w \(\S+\) expected, .* written at byte 700: ",
+                         *known)
 
     def test_repeated_scales_and_padding_of_square_blocks(self):
         square = ["--quantizer", "primus", "--block-rows", 32, "--scale-placement", "nvidia_scale_128x4"]
@@ -276,7 +285,8 @@ class RightDumps(Program):
         (self.folder / "random.npy").write_bytes(npy("<u4", [rows, cols], b"".join(words)))
         self.differs("code: rounding", *seeded, "--input", path, "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u4", [cols, rows], b"".join(words)))
-        self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], as x lies"), *seeded, "--input", path,
+        self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], as x lies"), *seeded,
+                     "--input", path,
                      "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u2", [rows, cols], bytes(2 * rows * cols)))
         self.refused("tensor 'random': is not U32", *seeded, "--input", path, "--tensor", "random=random.npy")
@@ -285,8 +295,10 @@ class RightDumps(Program):
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)
         # Nor does a search read them that looks for no stochastic rounding.
         fixed = ["--identify", "--input", path, "--rounding"]
-        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic$", "--quantizer", "primus", "--input", path)
-        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic, or no --rounding$", *fixed, "nearest_even")
+        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic$", "--quantizer", "primus",
+                     "--input", path)
+        self.refused("dump.safetensors: tensor 'random': give --rounding stochastic, or no --rounding$", *fixed,
+                     "nearest_even")
         for arguments in (fixed[:-1], (*fixed, "stochastic"), (*fixed, "nearest_even", "--quantizer", "primus")):
             self.assertIn(self.call(*arguments).returncode, (0, 1), arguments)
 
@@ -304,7 +316,8 @@ class RightDumps(Program):
             codes[777] |= above
             write_safetensors(path, {**tensors, "codes": ("U8", [rows, columns], bytes(codes))})
             for verb in (["--quantizer", "ocp"], ["--identify"]):
-                self.refused(f"tensor 'codes': byte 777 is {codes[777]}, which is no code of {bits} bits", *verb, *known)
+                self.refused(f"tensor 'codes': byte 777 is {codes[777]}, which is no code of {bits} bits", *verb,
+                             *known)
 
     def test_a_code_a_byte_of_a_transpose(self):
         """Elements change places, not pairs of them: of extents that differ, and of a square, which no shape tells."""
@@ -318,7 +331,8 @@ class RightDumps(Program):
                 write_safetensors(path, {**tensors, "codes": ("U8", held, data)})
                 self.same(*known)
                 found, done = self.ranking("--format", "mxfp4", "--input", path)
-                self.assertEqual((done.returncode, found[0][1]), (0, "torchao_floor, but codes in column_major"), done.stdout)
+                self.assertEqual((done.returncode, found[0][1]), (0, "torchao_floor, but codes in column_major"),
+                                 done.stdout)
             data = data[:5 * rows + 3] + bytes([data[5 * rows + 3] ^ 1]) + data[5 * rows + 4:]
             write_safetensors(path, {**tensors, "codes": ("U8", shape, data)})
             self.differs(rf"\[3, 5\] .* written at byte {5 * rows + 3}: code", *known)
@@ -351,17 +365,19 @@ class RightDumps(Program):
         write_safetensors(path, tensors)
         for name in ("fp8_e4m3", "e4m3", "F8_E4M3"):
             self.same("--quantizer", "fp8", "--format", name, "--input", path)
-        self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3", "--input",
+        self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3",
+                     "--input",
                      path)
 
 
 class UnknownWords(Program):
-    """Stochastic rounding by its distribution: two codes are right where a value lies between numbers, and all else is compared
-    as under any rounding."""
+    """Stochastic rounding by its distribution: two codes are right where a value lies between numbers, and all else is
+    compared as under any rounding."""
 
     def setUp(self):
         super().setUp()
-        self.path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--axis", "both")
+        self.path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7, "--axis",
+                              "both")
         self.good = load(self.path)
         self.check = ["--quantizer", "te_rocm", "--rounding", "stochastic", "--input", self.path]
 
@@ -378,7 +394,8 @@ class UnknownWords(Program):
         report = json.loads((self.folder / "report.json").read_text())
         self.assertNotIn("identical", report)
         for side in ("codes", "codes_t"):
-            self.assertEqual((report["accepted"], report[side]["codes_different"], len(report[side]["deviations"])), (True, 0, 9))
+            self.assertEqual((report["accepted"], report[side]["codes_different"], len(report[side]["deviations"])),
+                             (True, 0, 9))
             self.assertGreater(report[side]["rounded"], 5000)
         up = self.make("--quantizer", "te_rocm", "--rounding", "up", name="up.safetensors")
         self.assertIn("codes: 0 of 512 blocks differ", self.differs("limit 5", *self.check[:-1], up))
@@ -397,7 +414,8 @@ class UnknownWords(Program):
                 out = self.differs(rf"\b{tensor}: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
                 self.assertEqual(self.kinds(out), [(kind, "1")])
                 row, k = at // width, 2 * (at % width)
-                self.assertRegex(out, rf"\n  {tensor}, rows {row}\.\.{row}, elements {k // 32 * 32}\.\.{k // 32 * 32 + 31} along the "
+                self.assertRegex(out,
+                                 rf"\n  {tensor}, rows {row}\.\.{row}, elements {k // 32 * 32}\.\.{k // 32 * 32 + 31} along the "
                                  rf"block\n  source of row {row}: ( \S+){{32}}\n  after the rotation: ( \S+){{32}}\n"
                                  r"  amax \S+ \(0x[0-9a-f]{8}\) of \[\d+, \d+\], rule even, policy te_rocm\n"
                                  r"  scale byte 0x(\w\w) \(\S+\) expected, 0x\3 \(\S+\) written at byte \d+\n"
@@ -407,12 +425,14 @@ class UnknownWords(Program):
     def test_words_of_fewer_bits(self):
         """They round up as often as the fraction's first bits say, in which a word of 32 bits has more."""
         bits = ["--random-bits", 2]
-        path = self.make("--quantizer", "primus", "--m", 512, "--x-format", "F32", "--rounding", "stochastic", "--random-seed", 3, *bits)
+        path = self.make("--quantizer", "primus", "--m", 512, "--x-format", "F32", "--rounding", "stochastic",
+                         "--random-seed", 3, *bits)
         known = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
         self.assertIn("rounding by unknown words", self.same(*known, *bits))
         self.assertIn("(limit 5)", self.differs(r"\Acodes: 0 of 4096 blocks differ", *known))
         found, done = self.ranking("--quantizer", "primus", "--input", path, *bits)
-        self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"), done.stdout)
+        self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"),
+                         done.stdout)
         self.assertRegex(self.differs(".", "--identify", "--quantizer", "primus", "--input", path),
                          "\nall elements are neighbours under primus, .*; their frequencies are not those of 32-bit words")
 
@@ -431,7 +451,8 @@ class UnknownWords(Program):
         self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
 
     def test_words_of_columns_lie_as_the_source_does(self):
-        """Words of zeros and of ones, by what a seed's words did to each element, make a dump's rows, and its transpose's columns."""
+        """Words of zeros and of ones, by what a seed's words did to each element, make a dump's rows, and its
+        transpose's columns."""
         toward_zero = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero", name="zero.safetensors"))
         path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7)
         tensors = load(path)
@@ -510,12 +531,15 @@ class BothOrientations(Program):
     LAUNCHES = (("te_rocm", [], []),
                 ("te_rocm", [], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
                 ("te_rocm", ["--format", "mxfp8_e4m3"], ["--scale-placement", "nvidia_scale_128x4"]),
-                ("aiter_even", ["--rotation", 16], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
-                ("aiter_round_up", ["--rotation", 32, "--x-format", "F32"], ["--scale-placement", "nvidia_scale_128x4"]))
+                ("aiter_even", ["--rotation", 16],
+                 ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
+                ("aiter_round_up", ["--rotation", 32, "--x-format", "F32"],
+                 ["--scale-placement", "nvidia_scale_128x4"]))
 
     def make_both(self, preset, changes, placed, **name):
         path = self.make("--quantizer", preset, *changes, *placed, "--axis", "both", "--m", 256, **name)
-        return path, ["--quantizer", preset, "--input", path, *(c for c in changes if c not in ("--x-format", "F32")), *placed]
+        return path, ["--quantizer", preset, "--input", path, *(c for c in changes if c not in ("--x-format", "F32")),
+                      *placed]
 
     def test_right_dumps(self):
         for preset, changes, placed in self.LAUNCHES:
@@ -546,7 +570,8 @@ class BothOrientations(Program):
                 ("codes_t", replaced(good["codes_t"][2], 700, good["codes_t"][2][700] ^ 1),
                  (r"codes_t: 1 of 2048 blocks differ \(0 scales, 1 of 65536 codes\)", "written at byte 700: code: ")),
                 ("scales_t", replaced(scales, at, scales[at] + 1),
-                 (r"codes_t: 1 of 2048 blocks differ \(1 scales,", "scale: off by one: 1\n", f"written at byte {at}\n")),
+                 (r"codes_t: 1 of 2048 blocks differ \(1 scales,", "scale: off by one: 1\n",
+                  f"written at byte {at}\n")),
                 ("codes_t", swapped, (r"nibble order \(blocks\): \d{3}",)),
                 ("codes_t", plain["codes_t"][2], (r"layout: codes in row_major \(bytes\): \d{4}",)),
                 ("scales_t", plain["scales_t"][2], (r"layout: scales in row_major \(bytes\): \d{3}",))):
@@ -559,15 +584,20 @@ class BothOrientations(Program):
                     self.assertRegex(out, pattern)
 
     def test_arguments(self):
-        self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--m", 96)
-        self.refused("--m: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "column", "--m", 48)
-        self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both", "--k", 48)
+        self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
+                     "--m", 96)
+        self.refused("--m: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "column",
+                     "--m", 48)
+        self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
+                     "--k", 48)
         self.refused("--rotation: 24 is no power of two", "--quantizer", "ocp", "--make-case", "new", "--rotation", 24)
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
         for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes a tile
-            self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new", "--with-d", "--m", 8,
+            self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
+                         "--with-d", "--m", 8,
                          option, "aiter_data_16x16")
-        self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp", "--make-case",
+        self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp",
+                     "--make-case",
                      "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
         path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # of no whole blocks along rows
@@ -595,23 +625,27 @@ class PlantedFaults(Program):
     def test_an_element(self):
         self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
         out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
-        self.assertRegex(out, r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
+        self.assertRegex(out,
+                         r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
         # All of the block, so that the element is among what is shown.
         x = floats_of_bf16(load(self.path)["x"][2])[7 * 256 + 192:7 * 256 + 224]
         self.assertIn("\n  source of row 7:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after the rotation:  ", out)
         rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
-        self.assertEqual((len(rotated), rotated[16]), (32, f"{float(re.search(r'208. (.*?): code', out).group(1)):.6g}"))
+        self.assertEqual((len(rotated), rotated[16]),
+                         (32, f"{float(re.search(r'208. (.*?): code', out).group(1)):.6g}"))
 
     def test_the_row_of_a_square_block_and_a_column_are_shown(self):
         path = self.make("--quantizer", "te_rocm", "--block-rows", 32, "--axis", "both", "--m", 128)
         good = load(path)
         x = floats_of_bf16(good["x"][2])
-        for tensor, width, element in (("codes", 256, lambda r, k: x[r * 256 + k]), ("codes_t", 128, lambda r, k: x[k * 256 + r])):
+        for tensor, width, element in (("codes", 256, lambda r, k: x[r * 256 + k]),
+                                       ("codes_t", 128, lambda r, k: x[k * 256 + r])):
             row, k = 45, 70
             at = (row * width + k) // 2
             write_safetensors(path, good)
             self.change(path, tensor, lambda b: b[:at] + bytes([b[at] ^ 1]) + b[at + 1:])
-            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "te_rocm", "--block-rows", 32, "--input", path)
+            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "te_rocm", "--block-rows", 32,
+                               "--input", path)
             values = " ".join(f"{element(row, i):.6g}" for i in range(64, 96))
             self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  {values}\n  after the rotation:  ", out)
             rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
@@ -649,8 +683,10 @@ class PlantedFaults(Program):
         """Without --quantizer no field is one to start from: those that are given are those that were used."""
         path = self.make("--quantizer", "te_rocm")
         self.assertEqual(self.ranking("--input", path)[0][0], ("512", "te_rocm"))
-        for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"), ("--rotation", 16, 0, "no rotation"),
-                                           ("--policy", "te_rocm", "ocp", None), ("--source", "bf16", "fp16", "source rounded to FP16"),
+        for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"),
+                                           ("--rotation", 16, 0, "no rotation"),
+                                           ("--policy", "te_rocm", "ocp", None),
+                                           ("--source", "bf16", "fp16", "source rounded to FP16"),
                                            ("--rounding", "nearest_even", "toward_zero", "rounding toward_zero")):
             with self.subTest(option=option):
                 found, done = self.ranking("--input", path, option, right)
@@ -728,7 +764,8 @@ class PlantedFaults(Program):
         path = self.make(*wide)
         self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
         out = self.differs("1 scales", *wide, "--input", path)
-        self.assertRegex(out, r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], rule even")
+        self.assertRegex(out,
+                         r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], rule even")
         x = floats_of_bf16(load(path)["x"][2])[256 + 224:512]
         self.assertIn("\n  source of row 1:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after", out)
 
@@ -754,18 +791,22 @@ class PlantedFaults(Program):
 
 class Threads(Program):
     def test_their_number_changes_nothing(self):
-        """All that is said of a dump, the first block among that, and the report: of rows, of columns, of unknown words, of FP8."""
+        """All that is said of a dump, the first block among that, and the report: of rows, of columns, of unknown
+        words, of FP8."""
         for made, known in ((["te_rocm", "--axis", "both", "--m", 128], ["te_rocm", "--scale-rule", "floor"]),
                             (["te_rocm", "--m", 128, "--scale-placement", "nvidia_scale_128x4"], ["te_rocm"]),
-                            (["primus", "--rounding", "stochastic", "--random-seed", 5, "--m", 128], ["te_rocm", "--rounding", "stochastic"]),
+                            (["primus", "--rounding", "stochastic", "--random-seed", 5, "--m", 128],
+                             ["te_rocm", "--rounding", "stochastic"]),
                             (["fp8", "--format", "fp8_e4m3", "--factor", 0.5], ["fp8", "--rounding", "up"])):
             path = self.make("--quantizer", *made)
             # In the middle and at the end too, so that later chunks of tiles alone have some kinds.
             for at in (0.3, 0.999):
-                self.change(path, "codes", lambda b: b[:int(at * len(b))] + bytes([b[int(at * len(b))] ^ 4]) + b[int(at * len(b)) + 1:])
+                self.change(path, "codes", lambda b: b[:int(at * len(b))] + bytes([b[int(at * len(b))] ^ 4]) +
+                            b[int(at * len(b)) + 1:])
             said = set()
             for threads in (1, 2, 5):
-                out = self.differs("differ", "--quantizer", *known, "--input", path, "--threads", threads, "--report", "report.json")
+                out = self.differs("differ", "--quantizer", *known, "--input", path, "--threads", threads, "--report",
+                                   "report.json")
                 said.add((out, (self.folder / "report.json").read_text()))
             self.assertEqual(len(said), 1, made)
 
@@ -773,7 +814,8 @@ class Threads(Program):
     def test_out_of_memory_is_one_line(self):
         """Any allocation: validate_memory_test.cpp. Here the first one that is as large as the source."""
         path = self.make("--quantizer", "te_rocm", "--m", 512)
-        faults = {"LD_PRELOAD": os.environ["ROTOSCALE_FAULTS"], "FAULTS_HEAP_AT": "0", "FAULTS_HEAP_BYTES": str(4 * 512 * 256)}
+        faults = {"LD_PRELOAD": os.environ["ROTOSCALE_FAULTS"], "FAULTS_HEAP_AT": "0",
+                  "FAULTS_HEAP_BYTES": str(4 * 512 * 256)}
         done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", path], capture_output=True, text=True,
                               env={**os.environ, **faults})
         self.assertEqual((done.returncode, done.stdout, done.stderr),

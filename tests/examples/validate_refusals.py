@@ -27,7 +27,8 @@ class BadInput(Program):
         self.refused("--rotation: '1x' is no number", *known, "--rotation", "1x")
         self.refused("--rotation: 24 is no power of two", *known, "--rotation", 24)
         narrow = self.make("--quantizer", "ocp", "--k", 96, name="96.safetensors")
-        self.refused("--rotation: K = 96 is no multiple of 64", "--quantizer", "ocp", "--input", narrow, "--rotation", 64)
+        self.refused("--rotation: K = 96 is no multiple of 64", "--quantizer", "ocp", "--input", narrow, "--rotation",
+                     64)
         self.refused("--signs: 'zz' is no number of hexadecimal", *known, "--signs", "zz")
         self.refused("--scale-padding: '256' is neither", *known, "--scale-padding", 256)
         self.refused("--format: 'mxfp5' .* 'mxfp", *known, "--format", "mxfp5")
@@ -46,7 +47,8 @@ class BadInput(Program):
         for verb in (["--quantizer", "primus"], ["--identify"]):
             self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: --block-rows 32",
                          *verb, "--input", path)
-        self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path, "--format",
+        self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path,
+                     "--format",
                      "mxfp6_e2m3")
         tensors = load(self.make("--quantizer", "te_rocm", "--axis", "both"))
         for tensor in ("codes", "codes_t", "scales", "scales_t"):
@@ -56,11 +58,14 @@ class BadInput(Program):
                          "--format", "mxfp4")
 
     def test_shapes_that_contradict_the_source(self):
-        """A matrix of the right size whose rows are not the source's; flat ones, and x's own leading extents, say nothing wrong."""
+        """A matrix of the right size whose rows are not the source's; flat ones, and x's own leading extents, say
+        nothing wrong."""
         path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 128)
         known, good = ["--quantizer", "te_rocm", "--input", path], load(path)
-        for tensor, shape, wrong, also in (("codes", [128, 128], [64, 256], [8, 16, 128]), ("codes_t", [256, 64], [64, 256], [16, 16, 64]),
-                                           ("scales", [128, 8], [8, 128], [2, 64, 8]), ("scales_t", [256, 4], [4, 256], [256, 2, 2])):
+        for tensor, shape, wrong, also in (("codes", [128, 128], [64, 256], [8, 16, 128]),
+                                           ("codes_t", [256, 64], [64, 256], [16, 16, 64]),
+                                           ("scales", [128, 8], [8, 128], [2, 64, 8]),
+                                           ("scales_t", [256, 4], [4, 256], [256, 2, 2])):
             dtype, _, data = good[tensor]
             self.assertEqual(good[tensor][1], shape)
             for right in (also, [len(data)], [1, *shape]):
@@ -87,7 +92,8 @@ class BadInput(Program):
                 path = self.make("--quantizer", "te_rocm", "--m", 128, "--k", 512, option, placement)
                 dtype, shape, data = load(path)[tensor]
                 known = ["--quantizer", "te_rocm", option, placement, "--input", path]
-                shapes = [shape, shape[::-1], [len(data)]] + ([] if placement == "column_major" else [[shape[0] // 16, shape[1] * 16]])
+                shapes = [shape, shape[::-1],
+                          [len(data)]] + ([] if placement == "column_major" else [[shape[0] // 16, shape[1] * 16]])
                 for held in shapes:
                     write_safetensors(path, {**load(path), tensor: (dtype, held, data)})
                     self.same(*known)
@@ -105,13 +111,15 @@ class BadInput(Program):
         before = (self.folder / "codes.npy").read_bytes()
         os.link(self.folder / "codes.npy", self.folder / "other.npy")
         for path in ("codes.npy", "./codes.npy", "other.npy"):
-            self.refused(f"--report: '{path}' is the input of --tensor codes=codes.npy", "--quantizer", "te_rocm", *arguments,
+            self.refused(f"--report: '{path}' is the input of --tensor codes=codes.npy", "--quantizer", "te_rocm",
+                         *arguments,
                          "--report", path)
         self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
         dump = self.folder / "dump.safetensors"
         for path in (dump, "/dev/stdin", "/proc/self/fd/0"):
             with dump.open("rb") as file:
-                done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", path], stdin=file, cwd=self.folder,
+                done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", path],
+                                      stdin=file, cwd=self.folder,
                                       capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("is the input", done.stderr)
@@ -139,10 +147,12 @@ class BadInput(Program):
         self.refused("tensor 'amax': scales of powers of two have none", "--quantizer", "ocp", "--input", path)
 
     def test_what_a_refusal_names(self):
-        for option in ("--quantizer", "--format", "--rotation", "--signs", "--scale-rule", "--policy", "--rounding", "--scale-padding",
+        for option in ("--quantizer", "--format", "--rotation", "--signs", "--scale-rule", "--policy", "--rounding",
+                       "--scale-padding",
                        "--input", "--make-case"):  # as a script's unset variable leaves it: absent is something else
             self.refused(f"^rotoscale-validate: {option}: is empty$", "--identify", option, "")
-        self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm", "--format",
+        self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm",
+                     "--format",
                      "nvfp4", "--make-case", "new.safetensors")
         path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
         self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size of "
@@ -159,12 +169,15 @@ class BadInput(Program):
             for lost in (">/dev/full", ">&-"):
                 done = subprocess.run(["sh", "-c", f'exec "$@" {lost}', "sh", str(VALIDATE), *map(str, arguments)],
                                       capture_output=True, text=True, timeout=120)
-                self.assertEqual((done.returncode, done.stderr), (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
+                self.assertEqual((done.returncode, done.stderr),
+                                 (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
 
     def test_fp8_needs_its_format(self):
-        self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer", "fp8", "--make-case",
+        self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer",
+                     "fp8", "--make-case",
                      "new.safetensors")
-        self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input", self.make("--quantizer", "te_rocm"))
+        self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input",
+                     self.make("--quantizer", "te_rocm"))
 
     def test_a_dump_needs_a_quantizer(self):
         self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
@@ -181,10 +194,12 @@ class BadInput(Program):
                          "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
                          "add-after-rounding ignore"}
         everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
-        elsewhere = {"factor", "random-seed", "random-stream", "random-bits"}  # test_options_that_the_format_leaves_idle
+        elsewhere = {"factor", "random-seed", "random-stream",
+                     "random-bits"}  # test_options_that_the_format_leaves_idle
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
-                  "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major", "scale-placement": "column_major",
+                  "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major",
+                  "scale-placement": "column_major",
                   "nibbles": "high", "make-case": "made.safetensors"}
         options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
         self.assertGreater(len(options), 55)
@@ -210,8 +225,10 @@ class BadInput(Program):
                                    ((*bases["compare"], "--fit"), "--fit: is for GEMMs"),
                                    ((*bases["gemm"], "--sample", 5), "--sample: is for --identify and --fit"),
                                    ((*bases["compare"], "--nan", "any"), "--nan: is for GEMMs"),
-                                   (("--input", gemm, "--identify", "--seed", 5), "--seed: is for --make-case and --tell-"),
-                                   ((*bases["gemm"], "--identify"), "--model: is for comparisons, --fit and --make-case"),
+                                   (("--input", gemm, "--identify", "--seed", 5),
+                                    "--seed: is for --make-case and --tell-"),
+                                   ((*bases["gemm"], "--identify"),
+                                    "--model: is for comparisons, --fit and --make-case"),
                                    ((*bases["gemm"], "--scale-rule", "even"), "--scale-rule: is for quantizers' dumps"),
                                    (("--quantizer", "te_rocm", "--input", gemm), "tensor 'a': not part of a quantizer"),
                                    ((*bases["gemm"], "--quantizer", "te_rocm"), "--model: is for GEMMs")):
@@ -220,7 +237,8 @@ class BadInput(Program):
 
     def test_options_that_the_format_leaves_idle(self):
         paths = {blocks: self.make("--quantizer", preset, "--format", blocks, name=blocks)
-                 for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4"), ("te_rocm", "mxfp4"), ("ocp", "mxfp8_e4m3"))}
+                 for preset,
+                 blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4"), ("te_rocm", "mxfp4"), ("ocp", "mxfp8_e4m3"))}
         no_blocks, words = "is for blocks", "is for --rounding stochastic"
         for blocks, quantizer, arguments, pattern in (
                 ("fp8_e4m3", "fp8", ("--rotation", 16), no_blocks),
@@ -241,26 +259,31 @@ class BadInput(Program):
                 ("mxfp4", "te_rocm", ("--random-stream", 1), words),
                 ("mxfp4", "te_rocm", ("--random-stream", 1, "--rounding", "stochastic"), "is for --random-seed")):
             with self.subTest(blocks=blocks, arguments=arguments):
-                self.refused(f"{arguments[0]}: {pattern}", "--quantizer", quantizer, "--input", paths[blocks], *arguments)
+                self.refused(f"{arguments[0]}: {pattern}", "--quantizer", quantizer, "--input", paths[blocks],
+                             *arguments)
                 made = arguments[0] == "--scale-padding"
                 self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
                              "--format", blocks, "--make-case", "new.safetensors", *arguments)
-        # --identify tries other rotations and roundings, but not in the place of what is given without a preset to start from.
+        # --identify tries other rotations and roundings, but not in the place of what is given without a preset to
+        # start from.
         known = ["--identify", "--input", paths["mxfp4"]]
         for idle, fixed, pattern in ((("--signs", "ffff"), ("--rotation", 0), "is for a rotation"),
                                      (("--random-seed", 1), ("--rounding", "nearest_even"), words),
                                      (("--random-bits", 8), ("--rounding", "nearest_even"), words)):
             self.refused(f"{idle[0]}: {pattern}", *known, *idle, *fixed)
             self.assertEqual(self.ranking(*known[1:], *idle, *fixed, "--quantizer", "te_rocm")[1].returncode, 0)
-        self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors", "--rounding",
+        self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors",
+                     "--rounding",
                      "stochastic", "--random-bits", 8)
         tensors = load(paths["mxfp4"])
         write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
-        self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
+        self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input",
+                     paths["mxfp4"])
         rows, cols = tensors["x"][1]
         write_safetensors(paths["mxfp4"], {**tensors, "random": ("U32", [rows, cols], bytes(4 * rows * cols))})
         self.refused("tensor 'random': give --rounding stochastic", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
-        self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding", "stochastic",
+        self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding",
+                     "stochastic",
                      "--random-seed", 1, "--input", paths["mxfp4"])
         self.assertFalse((self.folder / "new.safetensors").exists())
 
