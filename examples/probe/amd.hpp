@@ -1,8 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// AMD's matrix instructions with 16 × 16 results: lane l holds the l / 16-th quarter of k of row l % 16 of A and of B,
-// and rows 4 * (l / 16) .. + 3 of column l % 16 of C and D. gfx942 multiplies FNUZ FP8, gfx950 OCP FP8 and, with a
-// scale byte for every 32 elements of k, FP8, FP6 and FP4. Compiled for both; nobody has run it on either yet.
+// AMD's matrix instructions with 16 × 16 results.
+//
+//  A, B  lane l holds quarter l / 16 of k of row l % 16
+//  C, D  lane l holds rows 4 * (l / 16) .. + 3 of column l % 16
+//
+// gfx942 multiplies FNUZ FP8. gfx950 multiplies OCP FP8, and FP8, FP6 and FP4 with a scale byte for every 32 elements
+// of k. Both are compiled, and untested on hardware.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +71,7 @@ struct mfma_bf8_k32 {
   }
 };
 
-// gfx950 alone has these; elsewhere the kernels exist, so that the host can list them, and do nothing.
+// The host lists these kernels for every architecture. Only gfx950 has the instructions: elsewhere they do nothing.
 #if defined(__gfx950__)
 #define ROTOSCALE_ON_GFX950(...) __VA_ARGS__
 #else
@@ -87,11 +91,14 @@ struct mfma_bf16_k32 {
                                                                         lane_operand<amd_bf16_8>(t.b), t.acc, 0, 0, 0));
   }
 };
-/// Scaled FP8, FP6 and FP4, `Kind` as the instruction encodes them. Lane l has, in the lowest byte, the scale of row
-/// l % 16 for the l / 16-th block of 32 along k. FP4: it has that block's elements. FP8: of its row k = 16 * (l / 16)
-/// and the next 15, and those 64 later. Both follow
-/// https://rocm.blogs.amd.com/software-tools-optimization/matrix-cores-cdna, which shows the 32 × 32 form; FP6 is taken
-/// to lie like FP4.
+/// Scaled FP8, FP6 and FP4; `Kind` is the instruction's code of the format. The lowest byte of lane l's scale register
+/// is the scale of row l % 16 for block l / 16 of 32 elements along k. Elements of lane l:
+///
+///  FP4  that block
+///  FP8  16 elements from k = 16 * (l / 16), and 16 elements from k = 64 + 16 * (l / 16)
+///  FP6  as FP4 (assumed)
+///
+/// https://rocm.blogs.amd.com/software-tools-optimization/matrix-cores-cdna shows the 32 × 32 forms of FP4 and FP8.
 template <int Kind, format F>
 struct mfma_scaled_k128 {
   static constexpr int k = 128, bytes = 32;
@@ -108,8 +115,7 @@ using mfma_scaled_e2m3 = mfma_scaled_k128<2, formats::e2m3>;
 using mfma_scaled_e3m2 = mfma_scaled_k128<3, formats::e3m2>;
 using mfma_scaled_e2m1 = mfma_scaled_k128<4, formats::e2m1>;
 
-/// Bytes of one lane's operand from its row in memory, where every element has bytes of its own; elements of an
-/// instruction with narrow ones are packed.
+/// One lane's operand from its row in memory, which has whole bytes per element. Narrow elements are packed.
 template <class Instruction>
 __device__ void load_lane(const std::uint8_t* row, int quarter, std::uint8_t* to) {
   for (int i = 0; i < Instruction::bytes; ++i) {
@@ -128,7 +134,7 @@ __device__ inline int lane_scale(const std::uint8_t* scales, std::int64_t at) {
   return scales == nullptr ? 127 : scales[at];
 }
 
-/// One wave a tile of 16 × 16 results.
+/// One wave per tile of 16 × 16 results.
 template <class Instruction>
 __global__ void mfma_kernel(tile_pointers p) {
   const int lane = static_cast<int>(thread_index().x);
@@ -174,7 +180,7 @@ struct device_entry {
 template <class Instruction>
 device_entry entry(const char* unit, const char* name, format f, const char* architecture, instruction_form form = {}) {
   return {{unit, name, f, f, formats::fp32, 16, 16, Instruction::k, form},
-          // clang-format takes a launch for templates and tears >>> apart.
+          // clang-format reads the launch as template arguments and splits >>>.
           // clang-format off
           [](tile_pointers p) { mfma_kernel<Instruction><<<static_cast<unsigned>(p.tiles), 64>>>(p); },
           // clang-format on
@@ -183,7 +189,7 @@ device_entry entry(const char* unit, const char* name, format f, const char* arc
 
 inline constexpr instruction_form scaled{.scaled = true};
 
-/// On gfx950 each entry shows how far the defaults of CDNA4, and CDNA3's models, hold there.
+/// On gfx950 each entry shows where the defaults of CDNA4 and the models of CDNA3 hold.
 const device_entry entries[] = {
     entry<mfma_f16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_f16", formats::fp16, "gfx942"),
     entry<mfma_bf16_k16>("cdna3-mfma-fp16-f32", "v_mfma_f32_16x16x16_bf16", formats::bf16, "gfx942"),

@@ -10,7 +10,7 @@
 
 namespace rotoscale::probe {
 
-/// What a TF32 unit reads: FP32 words.
+/// Format in memory: FP32 words for TF32.
 inline format stored_format(const format& f) { return f == formats::tf32 ? formats::fp32 : f; }
 
 inline void store_little_endian(std::vector<std::uint8_t>& to, std::size_t at, std::uint64_t code, int bytes) {
@@ -48,8 +48,8 @@ inline void fill_operand(std::vector<std::uint8_t>& codes, std::size_t tile, con
   }
 }
 
-/// Which elements of A are kept: any two of four (one of two FP32 words). Where sums are to cancel, the second half of
-/// a row keeps what the first does.
+/// Chooses the kept elements of A: two of four, or one of two FP32 words. In a case of cancelling sums, both halves of
+/// a row keep the same positions.
 inline void fill_metadata(std::vector<std::uint8_t>& metadata, std::size_t tile, const probed_instruction& instruction,
                           case_source& source) {
   constexpr std::uint8_t pairs[] = {0x4, 0x8, 0xC, 0x9, 0xD, 0xE};

@@ -9,8 +9,8 @@
 
 namespace rotoscale::probe {
 
-/// The codes that the unit multiplies, rows × k: with a sparse A's pruned elements, and with the signs that the
-/// instruction gives them.
+/// Codes that the instruction multiplies, rows × k: without the pruned elements of a sparse A, with its negations
+/// applied.
 inline std::vector<std::uint64_t> multiplied_codes(const probed_instruction& instruction, const probe_cases& cases,
                                                    std::size_t tile, bool is_b) {
   const format f = stored_format(is_b ? instruction.b : instruction.a);
@@ -38,13 +38,13 @@ inline std::vector<std::uint64_t> multiplied_codes(const probed_instruction& ins
   return codes;
 }
 
-/// Code of an accumulator; NaN as the model has it.
+/// Code of an accumulator, with the model's NaN.
 inline std::uint64_t accumulator_code(const mma_model& m, const format& acc, const unpacked& r) {
   if (r.kind == value_class::nan) return m.nan_bits >> (32 - acc.bits());
   return round_to(acc, r, rounding::nearest_even, overflow::to_inf);
 }
 
-/// Bits of d that `m` gives for one tile, into `d` (rows × cols codes of the accumulator).
+/// Result bits of `m` for one tile, into `d` (rows × cols codes of the accumulator format).
 inline void model_tile(const mma_model& m, const probed_instruction& instruction, const probe_cases& cases,
                        std::size_t tile, std::vector<std::uint64_t>& d) {
   const format acc = instruction.accumulator;

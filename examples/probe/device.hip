@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The probe's device side. With clang and no SDK only the kernels are compiled.
+// Device side of the probe. With clang and no SDK, only the kernels are compiled.
 #include <cstring>
 
 #include "gpu/dialect/hip.hpp"
@@ -18,7 +18,7 @@ namespace rotoscale::probe {
 
 namespace {
 
-/// Device memory for the length of a call.
+/// Device memory, freed with the object.
 class device_bytes {
  public:
   explicit device_bytes(std::size_t size) { status = hipMalloc(&data, size == 0 ? 1 : size); }
@@ -37,7 +37,7 @@ class device_bytes {
   hipError_t status;
 };
 
-/// Waits for the kernel and copies its results. Empty if all of it worked.
+/// Waits for the kernel and copies its results. Returns an error message, empty on success.
 std::string fetched(const device_bytes& from, std::vector<std::uint8_t>& to) {
   hipError_t status = hipGetLastError();
   if (status == hipSuccess) status = hipDeviceSynchronize();

@@ -19,7 +19,7 @@ std::size_t row_bytes(const probed_gemm& p) {
   return static_cast<std::size_t>(p.k * element_bytes(stored_format(p.a)));
 }
 
-/// d by gemm(), a code each.
+/// Results of gemm(), one code per element.
 std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& o, const std::vector<std::uint8_t>& a,
                                       const std::vector<std::uint8_t>& b, thread_pool& pool) {
   std::vector<float> c(static_cast<std::size_t>(p.m * p.n));
@@ -29,7 +29,7 @@ std::vector<std::uint64_t> results_of(const probed_gemm& p, const gemm_options& 
   return codes;
 }
 
-/// The same for FP64, which gemm() does not compute.
+/// The same for FP64, which gemm() does not support.
 std::vector<std::uint64_t> fp64_results(const probed_gemm& p, const gemm_options& o, thread_pool& pool) {
   const gemm_operand a = make_operand(p.a, p.codes_a, p.m, p.k), b = make_operand(p.b, p.codes_b, p.n, p.k);
   std::vector<std::uint64_t> codes(static_cast<std::size_t>(p.m * p.n));
@@ -48,7 +48,7 @@ std::vector<std::uint8_t> rounded_to_tf32(std::vector<std::uint8_t> codes, round
   return codes;
 }
 
-/// Row-major codes of rows × k numbers: normal ones, now and then a large one.
+/// Row-major codes of rows × k normal numbers, with an occasional large one.
 std::vector<std::uint8_t> make_matrix(const format& element, std::int64_t rows, std::int64_t k, std::uint64_t seed,
                                       std::uint64_t stream, thread_pool& pool) {
   const format f = stored_format(element);
@@ -77,7 +77,7 @@ std::string extents(const probed_gemm& p) {
   return std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k);
 }
 
-/// `chain` on every number of equal parts up to 64, of whole grains.
+/// Adds `chain` on 2 to 64 equal parts, each a multiple of `grain`.
 void add_parts(std::int64_t k, std::int64_t grain, const k_order& chain, std::vector<k_order>& orders) {
   std::int64_t last = k;
   const bool fp16 = chain.options.model.result == mma_result::fp16_nearest;
@@ -99,7 +99,7 @@ void add_parts(std::int64_t k, std::int64_t grain, const k_order& chain, std::ve
   }
 }
 
-/// `chain` on parts that take runs of k's in turn.
+/// Adds `chain` on interleaved slices of K.
 void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orders) {
   for (const index_t slices : {2, 4, 8}) {
     for (const index_t run : {16, 32, 64, 128}) {
@@ -116,7 +116,7 @@ void add_slices(std::int64_t k, const k_order& chain, std::vector<k_order>& orde
   }
 }
 
-/// A chain with a promotion, on parts of that length.
+/// A chain with promotion, on parts of the schedule's length.
 k_order order_of(const mma_unit& unit, const probed_gemm& p, const gemm_schedule& schedule) {
   k_order o;
   o.unit = &unit;
@@ -130,7 +130,7 @@ k_order order_of(const mma_unit& unit, const probed_gemm& p, const gemm_schedule
   return o;
 }
 
-/// Kernels made of one instruction: with no schedule, with promotion, in parts, with both.
+/// Compares the probe's kernels: without a schedule, with promotion, in parts, and with both.
 bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
   bool all = true;
   for (const probed_instruction& instruction : device_instructions()) {
@@ -160,8 +160,8 @@ bool compare_own(const gemm_run& run, thread_pool& pool, std::ostream& out) {
   return all;
 }
 
-/// The first of these orders that gives all of d, `few` results of which are looked at first; `best` says what comes
-/// nearest on those.
+/// First order that gives all of d; candidates are filtered by the results `few`. `best` describes the candidate that
+/// gives most of them.
 std::optional<k_order> find_order(const probed_gemm& few, const probed_gemm& all, const std::vector<k_order>& orders,
                                   std::string& best, thread_pool& pool) {
   std::int64_t most = -1;
@@ -196,7 +196,7 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
     const std::int64_t largest = *std::max_element(run.sizes.begin(), run.sizes.end());
     shapes.push_back({64, 64, largest});
     shapes.push_back({128, 256, largest});
-    shapes.push_back({208, 272, 336});  // no multiples of a tile
+    shapes.push_back({208, 272, 336});  // not multiples of a tile
     for (const extent& e : shapes) {
       probed_gemm p = make_problem(e.m, e.n, e.k, what.a, what.b, what.d, run.seed, pool);
       const gemm_sample sample = make_sample(p, sample_rows, run.seed), few = make_sample(p, search_rows, run.seed + 1);
@@ -205,7 +205,8 @@ void compare_library(const gemm_run& run, thread_pool& pool, std::ostream& out) 
       const std::string problem = run_library(what, p, run.algorithms, [&](const std::string& algorithm) {
         const probed_gemm little = gathered(p, few), small = gathered(p, sample);
         std::string best;
-        std::optional<k_order> order = find_order(little, small, known, best, pool);  // of the other algorithms
+        // the order of an earlier algorithm
+        std::optional<k_order> order = find_order(little, small, known, best, pool);
         if (!order) {
           order = find_order(little, small, candidates, best, pool);
           if (order) known.push_back(*order);
@@ -304,7 +305,7 @@ std::vector<k_order> candidate_orders(const probed_gemm& p, bool fp16_accumulato
     const bool seen = std::any_of(units.begin(), units.end(), [&](const mma_unit* v) { return v->model == u.model; });
     if (hopper && accumulates && !seen && takes(u, p.a) && takes(u, p.b)) units.push_back(&u);
   }
-  // The native FP8 instruction before the expanded one, the larger K before the smaller.
+  // Native FP8 instructions before expanded ones, larger K before smaller.
   std::stable_sort(units.begin(), units.end(),
                    [](const mma_unit* x, const mma_unit* y) { return x->model.group > y->model.group; });
   std::vector<std::int64_t> promotions{0};

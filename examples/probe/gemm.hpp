@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Whole GEMMs of a device against gemm(): kernels with a known order along K, and the vendor's library, whose order is
-// found by trying candidates.
+// Compares whole GEMMs of a device with gemm(). The order along K is known for the probe's kernels. For the vendor's
+// library it is found by trying candidates.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace rotoscale::probe {
 
-/// rows × k codes, contiguous along k, as gemm() takes them.
+/// Operand of gemm(): rows × k codes, contiguous along k.
 inline gemm_operand make_operand(const format& element, const std::vector<std::uint8_t>& codes, std::int64_t rows,
                                  std::int64_t k) {
   gemm_operand o;
@@ -27,42 +27,43 @@ inline gemm_operand make_operand(const format& element, const std::vector<std::u
   return o;
 }
 
-/// One way to go along K.
+/// One order of sums along K.
 struct k_order {
   const mma_unit* unit = nullptr;
-  gemm_options options;                       ///< for FP64 only how K is split is looked at
-  rounding operands = rounding::toward_zero;  ///< FP32 to TF32, before the unit cuts what is left
+  gemm_options options;                       ///< FP64: only the split of K is used
+  rounding operands = rounding::toward_zero;  ///< rounding of FP32 to TF32, before the instruction truncates
 };
 
 std::string to_text(const k_order& order, std::int64_t k);
 
-/// Rows of A and of B that a comparison looks at, every result of which is computed by the model.
+/// Rows of A and of B whose products a comparison computes with the model.
 struct gemm_sample {
   std::vector<std::int64_t> rows, columns;
 };
 
-/// `count` rows and columns at random, or all of them where there are no more.
+/// `count` random rows and columns, or all if there are fewer.
 gemm_sample make_sample(const probed_gemm& p, std::int64_t count, std::uint64_t seed);
 
-/// These rows and columns as a problem of their own, codes_d among them.
+/// The sampled rows and columns as a problem, with their codes_d.
 probed_gemm gathered(const probed_gemm& p, const gemm_sample& sample);
 
-/// How many results of a (gathered) problem the order gives, bit for bit.
+/// Number of results of a (gathered) problem that the order gives, bit for bit.
 std::int64_t explained(const probed_gemm& p, const k_order& order, thread_pool& pool);
 
-/// Orders to try for a library's kernel, the likely ones first.
+/// Candidate orders of a library's kernel, likely ones first.
 std::vector<k_order> candidate_orders(const probed_gemm& p, bool fp16_accumulator);
 
 struct gemm_run {
   std::vector<std::int64_t> sizes{64, 128, 256, 512, 1024, 2048, 4096};  ///< m = n = k
-  std::string filter;                                                    ///< of instructions and of the library's types
-  int algorithms = 8;                                                    ///< of the library, for each problem
+  /// substring of instruction names and library types
+  std::string filter;
+  int algorithms = 8;                                                    ///< algorithms of the library for each problem
   std::uint64_t seed = 1;
-  /// Called with a sample of what no order explains.
+  /// Receives a sample of each GEMM that no order explains.
   std::function<void(const std::string& name, const probed_gemm& sample)> unexplained;
 };
 
-/// Runs and compares all; prints a line each. True if all kernels of a known order were reproduced.
+/// Runs and compares all GEMMs and prints one line each. True if every kernel of known order was reproduced.
 bool compare_gemms(const gemm_run& run, thread_pool& pool, std::ostream& out);
 
 }  // namespace rotoscale::probe

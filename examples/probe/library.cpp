@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of cuBLASLt, where it was found (ROTOSCALE_BLASLT). Its matrices are column-major: D's transpose is asked
-// for, B · Aᵀ.
+// GEMMs of cuBLASLt, where it was found (ROTOSCALE_BLASLT). Its matrices are column-major, so the call computes Dᵀ = B
+// · Aᵀ.
 #include "examples/probe/device.hpp"
 
 #if defined(ROTOSCALE_BLASLT)
@@ -17,7 +17,7 @@ namespace rotoscale::probe {
 
 namespace {
 
-/// Memory on the device, copied to on demand.
+/// Device memory, filled on request.
 struct buffer {
   explicit buffer(std::size_t size) {
     if (cudaMalloc(&data, size) != cudaSuccess) data = nullptr;
@@ -33,7 +33,7 @@ struct buffer {
 
 using namespace gpu::blaslt;
 
-/// What the library says of an algorithm.
+/// The library's description of an algorithm.
 std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t attribute, std::size_t size) {
@@ -89,7 +89,7 @@ std::vector<library_gemm> library_gemms() {
                                 {"E4M3 to BF16", e4m3, e4m3, bf16},
                                 {"E4M3 and E5M2 to FP32, fast accumulation", e4m3, e5m2, fp32, true},
                                 {"E4M3 and E5M2 to FP32", e4m3, e5m2, fp32}};
-  // NT, in which both operands are contiguous along K, are the ones above; FP8 has no other.
+  // The entries above are NT: both operands are contiguous along K. FP8 supports no other layout.
   for (const auto& [nn, tn, tt, f, d] :
        {std::tuple{"FP16 to FP32, NN", "FP16 to FP32, TN", "FP16 to FP32, TT", fp16, fp32},
         std::tuple{"BF16 to FP32, NN", "BF16 to FP32, TN", "BF16 to FP32, TT", bf16, fp32},
@@ -116,7 +116,7 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
   cublasLtMatmulDesc_t raw_operation = nullptr;
   (void)cublasLtMatmulDescCreate(&raw_operation, compute, fp64 ? CUDA_R_64F : fp16 ? CUDA_R_16F : CUDA_R_32F);
   const description operation(raw_operation);
-  // Its first operand is B, its second A, and a row-major matrix is the transpose of a column-major one.
+  // The first operand is B, the second A. A row-major matrix is the transpose of a column-major one.
   const cublasOperation_t first = what.transposed_b ? CUBLAS_OP_N : CUBLAS_OP_T,
                           second = what.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   (void)cublasLtMatmulDescSetAttribute(raw_operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
@@ -142,7 +142,7 @@ std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms
   const buffer device_a(what.transposed_a ? transpose(p.codes_a, p.m, element_bytes(what.a)) : p.codes_a),
       device_b(what.transposed_b ? transpose(p.codes_b, p.n, element_bytes(what.b)) : p.codes_b),
       device_d(p.codes_d.size()), workspace(workspace_bytes);
-  // 1 and 0 in the scale's type; FP16's 1 is 0x3C00.
+  // 1 and 0 in the type of the scale. 0x3C00 is 1 in FP16.
   const double one64 = 1, zero64 = 0;
   const float one32 = 1, zero32 = 0;
   const std::uint16_t one16 = 0x3C00, zero16 = 0;

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// rotoscale-probe: runs matrix instructions of the device at hand on discriminating inputs, compares every bit with the
-// model, and writes cases for rotoscale-validate. --gemm: whole GEMMs instead, the library's among them; --exp2: the
-// instruction of attention's exponentials.
-// Exit codes: 0 all equal, 1 some differ, 2 bad input or the device did not do it, 77 no device.
+// rotoscale-probe: runs the device's matrix instructions on discriminating inputs, compares every bit with the model,
+// and writes cases for rotoscale-validate.
+//
+//  --gemm  compares whole GEMMs, also of the vendor's library
+//  --exp2  compares ex2.approx.ftz.f32, the exponential of attention
+//
+// Exit codes: 0 all equal, 1 differences, 2 bad input or a device error, 77 no device.
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <filesystem>
@@ -34,7 +37,7 @@ struct probe_options {
   std::string save;
   int save_tiles = case_kinds;
   bool list = false;
-  std::uint32_t exp2_stride = 0;  ///< 0: not asked
+  std::uint32_t exp2_stride = 0;  ///< 0: off
   bool gemm = false;
   gemm_run gemms;
 };
@@ -79,7 +82,7 @@ difference compare(const probed_instruction& instruction, const mma_model& m, co
   return {count, first};
 }
 
-/// Rows of codes of a byte each as they are stored: FP4 and FP6 codes without gaps.
+/// Packs rows of one-byte codes for storage: FP4 and FP6 codes without gaps.
 std::vector<std::uint8_t> packed(const std::vector<std::uint8_t>& codes, const format& f, int rows, int width) {
   const auto row_bytes = static_cast<std::size_t>(packed_bytes(f, width));
   std::vector<std::uint8_t> result(row_bytes * static_cast<std::size_t>(rows));
@@ -98,8 +101,8 @@ std::string file_name(std::string name) {
   return name + ".safetensors";
 }
 
-/// The first eight rows of the first tiles, for a file small enough to be kept: what the unit multiplies, so operands
-/// that the instruction negates are negated, and a c that it does not read is +0.
+/// Saves the first eight rows of the first tiles, so that the file stays small. Operands are saved as the instruction
+/// multiplies them: negated where it negates, and c is +0 where it ignores C.
 void save_cases(const fs::path& folder, const probed_instruction& instruction, const probe_cases& cases, int tiles,
                 const std::string& device) {
   const int rows = std::min(8, instruction.rows);
@@ -155,7 +158,7 @@ void save_cases(const fs::path& folder, const probed_instruction& instruction, c
   writer.write(folder / file_name(instruction.name));
 }
 
-/// A sample of a GEMM whose order along K was not found.
+/// Saves a sample of a GEMM whose order along K is unknown.
 void save_gemm(const fs::path& folder, const std::string& name, const probed_gemm& p) {
   io::safetensors_writer writer;
   const auto add = [&](const char* tensor, const format& f, std::int64_t rows, std::int64_t columns,
@@ -168,9 +171,8 @@ void save_gemm(const fs::path& folder, const std::string& name, const probed_gem
   writer.write(folder / file_name(name));
 }
 
-/// Compares ex2.approx.ftz.f32 of every stride-th FP32 number by its bits, all of them with a stride of 1, and prints
-/// FNV-1a over the bytes of the results for [1, 2) and (-2, -1]: with a stride of 1 the one that the test `math` has.
-/// Exit code.
+/// Compares ex2.approx.ftz.f32 of every stride-th FP32 bit pattern; stride 1 compares all. Prints FNV-1a over the
+/// results for [1, 2) and (-2, -1], which the test `math` records for stride 1. Returns the exit code.
 int compare_exp2(std::uint32_t stride, thread_pool& pool) {
   constexpr std::uint64_t inputs = std::uint64_t{1} << 32, chunk = 1 << 24;
   std::atomic<std::uint64_t> differing{0}, first_differing{inputs};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The probe without a GPU: the models themselves answer. It tests the generators, the comparison, the search for orders
-// along K and the files.
+// The probe without a GPU: the models answer. Tests use it for the generators, the comparison, the search for orders
+// along K, and the files.
 #include "examples/probe/check.hpp"
 #include "examples/probe/gemm.hpp"
 #include "rotoscale/ex2_approx.hpp"
@@ -86,7 +86,7 @@ std::vector<library_gemm> library_gemms() {
           {"E4M3 to BF16", formats::e4m3, formats::e4m3, formats::bf16}};
 }
 
-/// One chain, two parts, then sums that no candidate has.
+/// Answers with one chain, then two parts, then sums that no candidate gives.
 std::string run_library(const library_gemm& what, probed_gemm& p, int algorithms,
                         const std::function<void(const std::string&)>& answer) {
   const bool fp8 = what.a.bits() == 8;

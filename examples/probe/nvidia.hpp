@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The table of NVIDIA's instructions that the probe knows (compute capability 9.0).
+// Table of the NVIDIA instructions that the probe runs (compute capability 9.0).
 #pragma once
 
 #include "examples/probe/nvidia_kernels.hpp"
@@ -10,7 +10,7 @@ namespace rotoscale::probe {
 struct device_entry {
   probed_instruction what;
   void (*launch)(tile_pointers);
-  void (*launch_gemm)(gemm_pointers);  ///< null: not for this form
+  void (*launch_gemm)(gemm_pointers);  ///< null: not available for this form
 };
 
 template <class Tile>
@@ -36,7 +36,7 @@ device_entry tile_entry(const char* unit, const char* name, format a, format b, 
 inline constexpr instruction_form minus_a{.negate_a = true}, minus_b{.negate_b = true},
     minus_both{.negate_a = true, .negate_b = true}, no_c{.zero_c = true};
 
-/// MetadataBytes: of a row; not 0 for the sparse forms.
+/// MetadataBytes: bytes per row, 0 for dense forms.
 template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes,
           instruction_form Form = instruction_form{.sparse = MetadataBytes != 0}>
 device_entry warp_entry(const char* unit, const char* name, format a, format b, int k) {

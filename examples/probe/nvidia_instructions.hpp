@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's matrix instructions as PTX has them, one struct each: `run` computes one tile from registers in the layout
-// that PTX prescribes. All of mma.sync's m16n8 forms place their operands alike, four bytes of k a register (eight for
-// FP64). One warp (mma.sync) or warpgroup (wgmma) computes one tile.
+// NVIDIA's matrix instructions in PTX, one struct each. `run` computes one tile, per warp (mma.sync) or warpgroup
+// (wgmma), from registers in PTX's layout. All m16n8 forms of mma.sync have the same layout: a register holds four
+// bytes of k, eight for FP64.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace rotoscale::probe {
 
-/// Registers of one thread for a tile: A (its kept elements), B (mma.sync), the accumulators, FP16 ones in pairs, and
-/// the metadata of a sparse A.
+/// Registers of one thread for a tile: A (kept elements), B (mma.sync), accumulators (FP16 in pairs), metadata of a
+/// sparse A.
 struct tile_registers {
   std::uint32_t a[4], b[4], acc[4], metadata;
 };
@@ -61,7 +61,7 @@ struct fp64_registers {
                    : "r"(t.a[0]), "r"(t.a[1]), "r"(t.b[0]));                                                       \
     }                                                                                                              \
   };
-// The sparse forms: twice the B, and which elements of A are kept.
+// Sparse forms: twice the B, and metadata of A.
 #define ROTOSCALE_SPARSE_F32(NAME, TEXT)                                                                           \
   struct NAME {                                                                                                    \
     __device__ static void run(tile_registers& t) {                                                                \
@@ -103,9 +103,11 @@ struct fp64_registers {
                    : "r"(t.a[0]), "r"(t.a[1]), "r"(t.b[0]), "r"(t.b[1]), "r"(t.metadata));                         \
     }                                                                                                              \
   };
-// wgmma: A in registers as mma.sync has it, B through a shared-memory descriptor. SPARSE: " %9, 0," (FP16: " %7, 0,"),
-// the metadata, or nothing. SCALE_D: "1", or "0": C is not read. TAIL: the immediates after scale-d, the signs of A and
-// B first.
+// wgmma: A in registers as in mma.sync, B by a shared-memory descriptor.
+//
+//  SPARSE   " %9, 0," (FP16: " %7, 0,") for metadata, else empty
+//  SCALE_D  "1", or "0" to ignore C
+//  TAIL     the immediates after scale-d, starting with the signs of A and B
 #define ROTOSCALE_WGMMA_F32(NAME, TEXT, SPARSE, SCALE_D, TAIL)                                                     \
   struct NAME {                                                                                                    \
     __device__ static void run(tile_registers& t, std::uint64_t b) {                                               \
@@ -132,7 +134,7 @@ struct fp64_registers {
     }                                                                                                              \
   };
 
-/// FP64: `rows` by `k` times `k` by 8.
+/// FP64: rows × k times k × 8.
 template <int Rows, int K>
 struct mma_f64;
 template <>

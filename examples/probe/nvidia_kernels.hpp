@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Kernels around NVIDIA's instructions: one that computes independent tiles, and one that computes a whole GEMM tile by
-// tile with a known order along K. Speed is no aim.
+// Kernels around NVIDIA's instructions: one for independent tiles, one for a whole GEMM with a known order along K.
+// They are not optimized.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@ namespace rotoscale::probe {
 using gpu::block_index;
 using gpu::thread_index;
 
-/// A GEMM in a device's memory, see probed_gemm and gemm_schedule. Rows are `row_bytes` long; k in bytes of a row too.
+/// A GEMM in device memory (see probed_gemm and gemm_schedule). Rows have `row_bytes` bytes, and k counts bytes too.
 struct gemm_pointers {
   const std::uint8_t *a, *b;
   std::uint8_t* d;
@@ -22,7 +22,7 @@ struct gemm_pointers {
   std::int64_t row_bytes, part_bytes, promotion_bytes;
 };
 
-/// ex2.approx.ftz.f32 of `count` numbers by their bits.
+/// ex2.approx.ftz.f32 of `count` numbers, given by their bits.
 static __global__ void exp2_kernel(std::uint32_t first, std::uint32_t stride, std::uint32_t count, float* y) {
   const std::uint32_t i = block_index().x * 256 + thread_index().x;
   if (i >= count) return;
@@ -33,7 +33,8 @@ __device__ inline std::uint32_t load_word(const std::uint8_t* from) {
   return *reinterpret_cast<const std::uint32_t*>(from);
 }
 
-/// Rows `row` and row + 8 of a tile's A: registers i and i + 2 are four bytes of k at 4 * (lane % 4) and 16 later.
+/// A's registers for rows `row` and row + 8. Register i holds four bytes of k at 4 * (lane % 4), register i + 2 those
+/// 16 bytes later.
 template <int RowBytes>
 __device__ void load_a(tile_registers& t, const std::uint8_t* a, std::int64_t stride, int row, int lane) {
   for (int i = 0; i < RowBytes / 8; ++i) {
@@ -41,15 +42,17 @@ __device__ void load_a(tile_registers& t, const std::uint8_t* a, std::int64_t st
   }
 }
 
-/// Column lane / 4 of a tile's B: register i is four bytes of k, 16 apart.
+/// B's registers for column lane / 4: register i holds four bytes of k, 16 bytes apart.
 template <int RowBytes>
 __device__ void load_b(tile_registers& t, const std::uint8_t* b, std::int64_t stride, int lane) {
   for (int i = 0; i < RowBytes / 16; ++i) t.b[i] = load_word(b + lane / 4 * stride + 4 * (lane % 4) + 16 * i);
 }
 
-/// Metadata of a sparse A for lanes 4g to 4g + 3, rows g and g + 8: 8 bytes a row are a word each, the second row's on
-/// odd lanes, the row's second word on the upper two. 4 bytes: halves of both rows in one word, the upper halves on odd
-/// lanes. 2 bytes: both rows in each lane.
+/// Metadata of a sparse A for lanes 4g to 4g + 3, rows g and g + 8.
+///
+///  8 bytes per row  one word each: row g + 8 on odd lanes, a row's second word on the upper two lanes
+///  4 bytes          half of both rows in one word: the upper halves on odd lanes
+///  2 bytes          both rows on each lane
 template <int Bytes>
 __device__ std::uint32_t load_metadata(const std::uint8_t* rows, int row, int lane) {
   [[maybe_unused]] const auto half = [&](int r, int i) {
@@ -82,7 +85,7 @@ __device__ void move_accumulators(tile_registers& t, std::conditional_t<Store, s
   }
 }
 
-/// B in shared memory without a swizzle: core matrices of 8 rows of 16 bytes, 128 bytes apart along k.
+/// B in shared memory without swizzle: core matrices of 8 rows of 16 bytes, 128 bytes apart along k.
 template <int RowBytes>
 __device__ std::uint64_t place_b(const std::uint8_t* b, std::int64_t stride, std::uint8_t* shared, int thread) {
   for (int i = thread; i < 8 * RowBytes; i += 128) {
@@ -95,7 +98,7 @@ __device__ std::uint64_t place_b(const std::uint8_t* b, std::int64_t stride, std
   return (address & 0x3FFFF) >> 4 | std::uint64_t{128 >> 4} << 16 | std::uint64_t{256 >> 4} << 32;
 }
 
-/// RowBytes: of A as it is stored. MetadataBytes: of a row's metadata; 0: A is dense.
+/// RowBytes: stored bytes of a row of A. MetadataBytes: metadata of a row, 0 for a dense A.
 template <class Instruction, bool Fp16, int RowBytes, int MetadataBytes>
 struct warp_tile {
   static constexpr int rows = 16, threads = 32, tiles_a_block = 4;
@@ -118,12 +121,12 @@ struct group_tile {
   __device__ static void step(tile_registers& t, const std::uint8_t* a, const std::uint8_t* b, std::int64_t stride_a,
                               std::int64_t stride_b, int row, int lane, std::uint8_t* shared) {
     load_a<a_bytes>(t, a, stride_a, row, lane);
-    __syncthreads();  // the last step has read its B
+    __syncthreads();  // B of the previous step is read
     Instruction::run(t, place_b<b_bytes>(b, stride_b, shared, static_cast<int>(thread_index().x)));
   }
 };
 
-/// The tile of this thread, and its first row in it.
+/// This thread's tile and its first row in it.
 template <class Tile>
 __device__ std::int64_t tile_of_thread(int& row, int& lane) {
   const int thread = static_cast<int>(thread_index().x);
@@ -147,7 +150,7 @@ __global__ void tiles_kernel(tile_pointers p) {
   move_accumulators<Tile::fp16, true>(t, p.d + tile * result_bytes, 8, row, lane);
 }
 
-/// FP32 accumulators follow the schedule; FP16 ones are a single chain.
+/// FP32 accumulators follow the schedule. FP16 accumulators form one chain.
 template <class Tile>
 __global__ void gemm_kernel(gemm_pointers p) {
   __shared__ alignas(128) std::uint8_t shared[8 * Tile::b_bytes];
@@ -184,8 +187,8 @@ __global__ void gemm_kernel(gemm_pointers p) {
   move_accumulators<Tile::fp16, true>(t, p.d + (first_row * p.n + first_column) * (Tile::fp16 ? 2 : 4), p.n, row, lane);
 }
 
-/// FP64 operands: registers i and i + 1 of A are rows lane / 4 and 8 further, at k = lane % 4, and those after them at
-/// k + 4; B has register i at k + 4 * i.
+/// FP64 operands. Registers i and i + 1 of A hold rows lane / 4 and lane / 4 + 8 at k = lane % 4; the next two hold k +
+/// 4. Register i of B holds k + 4 * i.
 template <int Rows, int K>
 __device__ void fp64_step(fp64_registers& t, const double* a, const double* b, std::int64_t stride, int lane) {
   for (int i = 0; i < Rows / 8 * K / 4; ++i) {
