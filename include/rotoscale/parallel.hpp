@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A thread pool for deterministic loops. One thread computes each index of a loop wholly, so results do not depend on
-// the number of threads. (OpenMP would do, but ThreadSanitizer cannot see into Debian's libgomp.)
+// A thread pool for deterministic loops. Each index is computed by one thread, so results do not depend on the number
+// of threads. OpenMP is not used: ThreadSanitizer cannot see into Debian's libgomp.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@
 
 namespace rotoscale {
 
-/// A fixed set of threads that share loops. Several threads may use one pool: while a loop runs, any other loop, nested
-/// ones included, runs on its caller alone.
+/// A fixed set of threads that share loops. Several threads may use one pool. While a loop runs, any other loop, nested
+/// or not, runs on its caller alone.
 class thread_pool {
  public:
-  /// `threads` includes the calling thread; 0 means one for every hardware thread.
-  /// Throws std::system_error if a thread cannot be started; the threads started so far are joined.
+  /// `threads` includes the calling thread; 0 means one per hardware thread. Throws std::system_error if a thread
+  /// cannot be started, after joining the started ones.
   ROTOSCALE_ISA_TAG explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
@@ -39,15 +39,15 @@ class thread_pool {
     for (auto& worker : workers_) worker.join();
   }
 
-  /// Number of threads, the calling one included.
+  /// Number of threads, including the caller.
   ROTOSCALE_ISA_TAG int threads() const { return static_cast<int>(workers_.size()) + 1; }
-  /// Bytes of lent memory that each of `threads` threads has during a loop.
+  /// Bytes of lent memory per thread during a loop on `threads` threads.
   ROTOSCALE_ISA_TAG static constexpr std::size_t share_of(std::size_t bytes, int threads) {
     return bytes / static_cast<std::size_t>(threads) / scratch_stack::alignment * scratch_stack::alignment;
   }
 
-  /// Calls body(i) once for each 0 <= i < count, in any order and on any thread; body must not throw. The free part of
-  /// the memory lent to the calling thread is divided equally among the threads for the duration of the loop.
+  /// Calls body(i) once for each 0 <= i < count, in any order and on any thread. body must not throw. During the loop,
+  /// the free part of the caller's lent memory is divided equally among the threads.
   template <class Body>
   ROTOSCALE_ISA_TAG void for_each(index_t count, const Body& body) {
     if (workers_.empty() || count <= 1 || count > most_items || in_loop_.exchange(true, std::memory_order_acquire)) {
@@ -78,7 +78,8 @@ class thread_pool {
 
   static constexpr int spins_before_yield = 200;
   static constexpr std::chrono::microseconds long_wait{50};
-  static constexpr int spins_before_sleep = 4000;  // tens of microseconds: gaps between the loops of a training step
+  // tens of microseconds, as the gaps between loops of a training step
+  static constexpr int spins_before_sleep = 4000;
   static constexpr index_t most_items = index_t{1} << 31;
   static constexpr std::uint64_t one_loop = std::uint64_t{1} << 32;
 
@@ -94,7 +95,7 @@ class thread_pool {
     wake_.notify_all();
   }
 
-  /// Runs a loop on all threads. Only claimed items are waited for: a worker that was never scheduled costs nothing.
+  /// Runs a loop on all threads. The caller waits only for claimed items, so an unscheduled worker costs nothing.
   ROTOSCALE_ISA_TAG void share(const loop& next) {
     publish(next, false);
     take_items(loop_, 0);
@@ -104,8 +105,8 @@ class thread_pool {
     wait(next.count);
   }
 
-  /// Waits for claimed items. If the workers hold items but no processor, the next loops run alone, so that such waits
-  /// take at most a tenth of the time on a busy machine.
+  /// Waits for claimed items. If the workers hold items but get no CPU time, the next loops run alone. On a busy
+  /// machine such waits take at most 10 % of the time.
   ROTOSCALE_ISA_TAG void wait(index_t count) {
     const auto finished = [&] { return finished_.load(std::memory_order_acquire) == count; };
     const auto start = clock::now();
@@ -120,7 +121,7 @@ class thread_pool {
     if (2 * (workers_time() - worked) < end - watched) alone_until_ = end + 10 * (end - start);
   }
 
-  /// Processor time of all workers.
+  /// CPU time of all workers.
   ROTOSCALE_ISA_TAG std::chrono::nanoseconds workers_time() {
     std::chrono::nanoseconds sum{0};
 #ifdef __linux__
@@ -132,17 +133,17 @@ class thread_pool {
       }
     }
 #else
-    sum = clock::now().time_since_epoch();  // unknown: as if one worker always ran
+    sum = clock::now().time_since_epoch();  // unknown: counts as one running worker
 #endif
     return sum;
   }
 
-  /// Claims and runs items of `l` until none is left or another loop has begun.
+  /// Claims and runs items of `l` until none is left or another loop starts.
   ROTOSCALE_ISA_TAG void take_items(const loop& l, std::size_t thread) {
     const std::size_t share = share_of(l.memory.size(), threads());
     const lent_scratch lent(l.memory.subspan(thread * share, share));
     for (std::uint64_t at = ticket_.load(std::memory_order_relaxed);;) {
-      const std::uint64_t item = at - l.number;  // enormous in another loop
+      const std::uint64_t item = at - l.number;  // out of range if another loop started
       if (item >= static_cast<std::uint64_t>(l.count)) return;
       if (!ticket_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) continue;
       l.run(l.body, static_cast<index_t>(item));
@@ -169,18 +170,18 @@ class thread_pool {
   }
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;  // of loop_ and stopping_; workers copy the loop under it
+  std::mutex mutex_;  // guards loop_ and stopping_; workers copy the loop under it
   std::condition_variable wake_;
   loop loop_;
   bool stopping_ = false;
   std::atomic<bool> in_loop_{false};
   clock::time_point alone_until_{};                   // guarded by in_loop_
-  alignas(64) std::atomic<std::uint64_t> ticket_{0};  // upper half: number of the loop; lower half: its next item
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};  // upper half: loop number; lower half: next item
   alignas(64) std::atomic<index_t> finished_{0};      // finished items of the loop
 };
 
-/// Calls body(first, last) over [0, count) in chunks of `chunk`. The chunks depend on the data only, never on the
-/// number of threads, so partial results of chunks can be combined in order.
+/// Calls body(first, last) over [0, count) in chunks of `chunk`. The chunks do not depend on the number of threads, so
+/// partial results can be combined in order.
 template <class Body>
 ROTOSCALE_ISA_TAG void for_each_chunk(thread_pool& pool, index_t count, index_t chunk, const Body& body) {
   pool.for_each((count + chunk - 1) / chunk, [&](index_t i) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory for what lives within a call. Each thread has a stack of it: memory that somebody lends, as planned, and
-// behind that blocks of its own, which it keeps, so that a call like an earlier one allocates nothing either way.
+// Scratch memory for the duration of a call. Each thread has a stack: memory lent by a caller first, then blocks that
+// the thread allocates and keeps. A repeated call allocates nothing.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace rotoscale {
 
-/// A thread's memory for what lives within a call; scratch_array takes it, lent_scratch adds to it.
+/// Scratch memory of one thread. scratch_array takes from it, lent_scratch adds to it.
 class scratch_stack {
  public:
-  static constexpr std::size_t alignment = 64;  ///< bytes: a cache line, which registers may fill
+  static constexpr std::size_t alignment = 64;  ///< bytes: a cache line, the largest vector register
 
   ROTOSCALE_ISA_TAG scratch_stack() {}
   scratch_stack(const scratch_stack&) = delete;
@@ -26,16 +26,16 @@ class scratch_stack {
     while (top_ != nullptr) drop_top();
   }
 
-  /// The calling thread's.
+  /// The stack of the calling thread.
   ROTOSCALE_ISA_TAG static scratch_stack& of_thread() {
     static thread_local scratch_stack own;
     return own;
   }
 
-  /// What is lent and not taken: what a thread can share with others.
+  /// Lent memory that is free, which a thread can share with others.
   ROTOSCALE_ISA_TAG std::span<std::byte> rest() const { return lent_.subspan(lent_used_); }
 
-  /// What a scratch_array of so many bytes takes.
+  /// Bytes that a scratch_array of this size takes.
   ROTOSCALE_ISA_TAG static constexpr std::size_t rounded(std::size_t bytes) {
     return bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
   }
@@ -45,7 +45,7 @@ class scratch_stack {
   friend class scratch_array;
   friend class lent_scratch;
 
-  /// Own memory, behind this header.
+  /// An allocated block; its memory follows this header.
   struct alignas(alignment) block {
     block* below;
     std::size_t size, used;
@@ -64,7 +64,7 @@ class scratch_stack {
     most_ = std::max(most_, used_);
     return top_->memory() + (top_->used - bytes);
   }
-  /// What was taken last.
+  /// Returns the most recent allocation.
   ROTOSCALE_ISA_TAG void give_back(const void* memory, std::size_t bytes) {
     if (top_ == nullptr || top_->used < bytes || memory != top_->memory() + (top_->used - bytes)) {
       lent_used_ -= bytes;
@@ -72,11 +72,11 @@ class scratch_stack {
     }
     top_->used -= bytes;
     used_ -= bytes;
-    // Several blocks become one that is large enough for all, when the stack is empty.
+    // When the stack is empty, several blocks are replaced by one that holds all.
     if (top_->used == 0 && (top_->below != nullptr || top_->size < most_)) drop_top();
   }
   ROTOSCALE_ISA_TAG void add_block(std::size_t bytes) {
-    if (top_ != nullptr && top_->used == 0) drop_top();  // the lowest, too small
+    if (top_ != nullptr && top_->used == 0) drop_top();  // the lowest block, too small
     if (top_ == nullptr) bytes = std::max(bytes, most_);
     void* const memory = ::operator new (sizeof(block) + bytes, std::align_val_t{alignment});
     top_ = ::new (memory) block{top_, bytes, 0};
@@ -90,13 +90,13 @@ class scratch_stack {
   std::span<std::byte> lent_;
   std::size_t lent_used_ = 0;
   block* top_ = nullptr;
-  std::size_t used_ = 0, most_ = 0;  ///< of own blocks
+  std::size_t used_ = 0, most_ = 0;  ///< of allocated blocks
 };
 
-/// Lends memory to the calling thread as long as this lives. Nothing that is taken meanwhile may outlive it.
+/// Lends memory to the calling thread until destruction. Allocations from it must end before that.
 class lent_scratch {
  public:
-  /// From here on.
+  /// Lends from construction on.
   ROTOSCALE_ISA_TAG explicit lent_scratch(std::span<std::byte> memory) {
     void* at = memory.data();
     std::size_t bytes = memory.size();
@@ -120,25 +120,25 @@ class lent_scratch {
   std::size_t before_used_ = 0;
 };
 
-/// `count` elements from the calling thread's stack, without values. Arrays are given back in the opposite order.
+/// `count` uninitialized elements from the calling thread's stack. Arrays must be destroyed in reverse order.
 template <class T>
 class scratch_array {
  public:
   static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
 
-  /// Takes them.
+  /// Takes the elements.
   ROTOSCALE_ISA_TAG explicit scratch_array(index_t count)
       : data_(static_cast<T*>(scratch_stack::of_thread().take(bytes(count)))), bytes_(bytes(count)) {}
   scratch_array(const scratch_array&) = delete;
   scratch_array& operator=(const scratch_array&) = delete;
   ROTOSCALE_ISA_TAG ~scratch_array() { scratch_stack::of_thread().give_back(data_, bytes_); }
 
-  /// What an array of so many elements takes of a stack.
+  /// Bytes that an array of this length takes from a stack.
   ROTOSCALE_ISA_TAG static constexpr std::size_t bytes(index_t count) {
     return scratch_stack::rounded(static_cast<std::size_t>(count) * sizeof(T));
   }
 
-  /// Its beginning: of a cache line.
+  /// First element, aligned to a cache line.
   ROTOSCALE_ISA_TAG T* data() const { return data_; }
   /// Element `i`.
   ROTOSCALE_ISA_TAG T& operator[](index_t i) const { return data_[i]; }
