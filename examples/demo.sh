@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-# Trains one small Llama under five recipes on the King James Bible and writes a report that compares them; then adapts
-# the first of them to the texts of free licences with LoRA, as AMD heals it, with a report of its own. Installs what is
-# missing (Debian); needs no GPU, takes one where its kernels run on it, and no network once the packages are there.
+# Trains one small Llama under five recipes on the King James Bible and writes a report that compares them. Then adapts
+# the first model to the texts of free licences with LoRA, under AMD's schedule, and writes a second report.
+#
+# Installs missing packages (Debian). A GPU is used where the kernels run on it. The network is used for packages only.
 set -euo pipefail
 
-# The seed and the steps fix every result; the number of threads changes none.
+# Seed and steps determine every result. The number of threads does not.
 STEPS=600
 QUICK_STEPS=120
 LORA_STEPS=110
@@ -90,8 +91,7 @@ if [ -z "$data" ] && ! command -v bible >/dev/null; then
   exit 2
 fi
 
-# Is there a toolkit, and a device in sight that the kernels it compiles run on? Without one they would be compiled for
-# nothing: runs take the CPU.
+# Is there a toolkit, and a device that its kernels run on? Otherwise runs use the CPU, and kernels are not compiled.
 has_cuda() {
   case ${CUDA_VISIBLE_DEVICES-0} in '' | -1) return 1 ;; esac
   if ! command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null; then return 1; fi
@@ -128,14 +128,13 @@ train bf16 --recipe bf16
 train fp8_delayed --recipe fp8_delayed
 train mxfp4 --recipe mxfp4
 train mxfp4_h16 --recipe mxfp4_h16
-# The built-in schedule of that name: mxfp4_h16, then fp8_delayed from 62 % of the steps on.
+# Built-in schedule: mxfp4_h16, then fp8_delayed from 62 % of the steps on.
 train mxfp4_h16_heal --schedule mxfp4_h16_heal
 
 "$llama" report "$out"/{bf16,fp8_delayed,mxfp4,mxfp4_h16,mxfp4_h16_heal}/log.jsonl --out "$out"
 echo "Report: $out/report.html"
 
-# LoRA: FP8 and MXFP4 from start to end, and AMD's schedule, which heals after 339 of 550 parts. The text is one that
-# every Debian has.
+# LoRA: FP8 and MXFP4 throughout, and AMD's schedule, which switches after 339 of 550 parts. Every Debian has this text.
 mapfile -t licences < <(find /usr/share/common-licenses -type f | LC_ALL=C sort)
 adapt() {
   local arm=$1
