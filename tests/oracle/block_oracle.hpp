@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Block quantization once more, from its description in docs/reference/numerics.md. It shares the library's structs and none of
-// its functions: a number is an exact `long double`, a format is the list of its magnitudes, scales come from comparing
-// numbers, and elements from comparing x / scale with the two neighbours in the list.
+// Reference for block quantization, written from docs/reference/numerics.md. It uses the library's structs and none of
+// its functions. A number is an exact `long double`, and a format is the list of its magnitudes. Scales come from
+// comparing numbers, elements from comparing x / scale with its two neighbours in the list.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ static_assert(std::numeric_limits<exact_t>::digits >= 64 && std::numeric_limits<
 /// Magnitudes of a format by magnitude code, ascending, up to the largest finite number.
 struct grid {
   std::vector<exact_t> values;
-  exact_t next = 0;       ///< the number that would follow the largest one
+  exact_t next = 0;       ///< the number after the largest one
   int fraction_bits = 0;  ///< of the numbers with the largest exponent
 
   explicit grid(const format& f) {
@@ -104,13 +104,13 @@ inline std::uint32_t element_code(const format& f, const grid& g, exact_t x, rou
   return finish(code + (up ? 1 : 0));
 }
 
-/// x rounded to nearest even into a floating-point format of at most 52 mantissa bits; NaN stays.
+/// x rounded to nearest even, or to odd, in a floating-point format of at most 52 mantissa bits. NaN is kept.
 inline exact_t stored_as(const format& f, exact_t x, bool to_odd = false) {
   if (std::isnan(x) || std::isinf(x) || x == 0) return x;
   const int least = (f.has_subnormals ? 1 : 0) - f.bias;
   const exact_t place = std::ldexp(exact_t{1}, std::max(std::ilogb(x), least) - f.mantissa_bits);
   const exact_t scaled = x / place;
-  exact_t rounded = std::rint(scaled);  // to even; std::nearbyint takes five times as long to leave the flags alone
+  exact_t rounded = std::rint(scaled);  // to even; std::nearbyint is five times slower
   if (to_odd && rounded != scaled) {
     rounded = std::trunc(scaled);
     if (std::fmod(rounded, 2) == 0) rounded += x > 0 ? 1 : -1;
@@ -124,7 +124,7 @@ inline exact_t stored_as(const format& f, exact_t x, bool to_odd = false) {
 
 inline float as_float(exact_t x) { return static_cast<float>(x); }
 
-/// A run after its signs and Hadamard, by the definition of FP32 butterflies: element i meets element i XOR stride.
+/// A run after its signs and Hadamard transform, as FP32 butterflies: element i is paired with element i XOR stride.
 inline void rotated(std::vector<exact_t>& x, const rotation& r) {
   if (r.points == 0) return;
   std::vector<float> now(x.size()), then(x.size());
@@ -146,7 +146,7 @@ inline void rotated(std::vector<exact_t>& x, const rotation& r) {
   }
 }
 
-/// What a block's amax is taken over: the largest magnitude that the policy sees, NaN if it lets one in.
+/// A block's amax under the policy: the largest magnitude that it considers, or NaN.
 inline exact_t amax_of(const std::vector<exact_t>& x, const block_policy& p) {
   std::vector<exact_t> magnitudes;
   for (const exact_t v : x) {
@@ -158,7 +158,7 @@ inline exact_t amax_of(const std::vector<exact_t>& x, const block_policy& p) {
   return magnitudes.empty() ? 0 : *std::max_element(magnitudes.begin(), magnitudes.end());
 }
 
-/// E8M0 byte.
+/// E8M0 scale byte.
 inline std::uint8_t e8m0_byte(exact_t amax, const grid& g, scale_rule rule, const block_policy& p) {
   if (amax == 0) return p.zero_byte;
   if (std::isnan(amax)) return 255;
@@ -197,7 +197,7 @@ inline bool is_nan_scale(const format& scale, const grid& g, std::uint8_t code) 
   return code >= g.values.size() && !infinity;
 }
 
-/// Floating-point scale by NVIDIA's arithmetic, each step rounded to FP32.
+/// Floating-point scale with NVIDIA's arithmetic, each step rounded to FP32.
 inline std::uint8_t float_scale(exact_t amax, const grid& g, const format& scale, const grid& scales, float encode,
                                 const block_policy& p) {
   if (amax == 0) return p.zero_byte;
@@ -209,7 +209,7 @@ inline std::uint8_t float_scale(exact_t amax, const grid& g, const format& scale
   return static_cast<std::uint8_t>(std::max<std::uint32_t>(code, p.least_byte));
 }
 
-/// What an element becomes before it is rounded to the element format.
+/// A scaled element before it is rounded to the element format.
 inline exact_t scaled_element(exact_t x, bool power_of_two, std::uint8_t code, const grid& scales, float encode) {
   if (power_of_two) return std::ldexp(x, 127 - static_cast<int>(code));
   const float decode = 1.0f / encode;
@@ -220,7 +220,7 @@ inline exact_t scaled_element(exact_t x, bool power_of_two, std::uint8_t code, c
   return std::isnan(product) ? std::numeric_limits<exact_t>::quiet_NaN() : static_cast<exact_t>(product);
 }
 
-/// Codes of one row as a stream of bits, least significant first; other sizes than 4 and 6 bits take a byte.
+/// Codes of one row as a bit stream, least significant bit first. Codes that are not 4 or 6 bits wide take a byte.
 inline std::vector<std::uint8_t> packed(const format& f, const std::vector<std::uint32_t>& codes) {
   const int bits = f.exponent_bits + f.mantissa_bits + (f.is_signed ? 1 : 0);
   const std::size_t width = bits == 4 || bits == 6 ? static_cast<std::size_t>(bits) : 8;
@@ -236,8 +236,8 @@ struct quantized {
   std::vector<std::uint32_t> elements;      ///< codes before packing
 };
 
-/// `x`: rows × cols exact values of the source array. `exactly`: FP64 sources count as they are, where the library
-/// rounds them to odd FP32 first; else they are rounded so here. `word(i)`: random word i of the stream.
+/// `x`: rows × cols exact values of the source. `exactly`: FP64 sources are used as they are. Otherwise they are
+/// rounded to odd FP32 first, as the library does. `word(i)`: random word i of the stream.
 class block_quantizer {
  public:
   block_quantizer(const block_format& f, const block_options& o)
@@ -252,7 +252,7 @@ class block_quantizer {
     const std::size_t out_rows = axis == block_axis::row ? rows : cols, k = axis == block_axis::row ? cols : rows;
     const auto length = static_cast<std::size_t>(f_.length), tall = static_cast<std::size_t>(f_.rows);
     const std::size_t run = std::max(length, static_cast<std::size_t>(o_.rotation.points));
-    // 1. The matrix that blocks see, a row for each output row.
+    // 1. The matrix whose rows are divided into blocks, one row per output row.
     std::vector<std::vector<exact_t>> seen(out_rows, std::vector<exact_t>(k));
     for (std::size_t r = 0; r < out_rows; ++r) {
       for (std::size_t c = 0; c < k; ++c) {
@@ -294,7 +294,7 @@ class block_quantizer {
     return out;
   }
 
-  /// Value of an element code under a scale, FP32: exact, or rounded once at the ends of FP32's range.
+  /// FP32 value of an element code under a scale: exact, or rounded once at the ends of FP32's range.
   float value(std::uint32_t code, std::uint8_t scale) const {
     const format& e = f_.element;
     const std::uint32_t sign_bit = 1u << (e.exponent_bits + e.mantissa_bits);

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Values that block quantizers and GEMMs may stumble over, shared by quantize_ref_test, quantize_test and the GEMM
-// tests.
+// Difficult values for block quantizers and GEMMs, shared by the tests of quantize_ref, quantize and the GEMMs.
 #pragma once
 
 #include <vector>
@@ -11,13 +10,17 @@
 
 namespace rotoscale::oracle {
 
-/// rows × cols values (row-major): mostly of one magnitude, and here and there `run` of them (along a row) that are all
-/// zero, negative zero, subnormal, near FP32's maximum, on ties of E2M1, of arbitrary bits, or have one NaN or Inf.
+/// rows × cols values (row-major), mostly of one magnitude. Occasional runs of `run` elements along a row are special:
+///
+/// - all zero, negative zero, subnormal, or near FP32's maximum
+/// - on ties of E2M1
+/// - arbitrary bits
+/// - with one NaN or Inf
 inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t seed, bool specials = true,
                                        std::size_t run = 32) {
   const random_stream random{seed, 77};
   std::vector<float> x(static_cast<std::size_t>(rows * cols));
-  philox_block words{};  // a block is four of them
+  philox_block words{};  // four blocks per Philox call
   std::uint32_t kind = 15;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (i % 4 == 0) words = random.block(i / 4);

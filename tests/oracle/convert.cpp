@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The library's conversions and block quantizer on standard input and output, for the Python oracles beside this file.
-// Everything is little-endian raw data; `oracle.py` is the other end.
-//   convert codes FROM TO ROUNDING OVERFLOW [BITS]   codes of FROM, in the least of 1, 2, 4, 8 bytes; with BITS for
-//                                                    stochastic rounding each followed by 4 bytes of random bits
-//   convert blocks FORMAT PRESET ROUNDING ROWS COLS FACTOR   FP32 matrix to codes, scales and FP32 values (times
-//   1/FACTOR);
-//                                                    PRESET may add +hN for a Hadamard rotation of N points
-//   convert swizzle ROWS COLS                              scale bytes to NVIDIA's 128 × 4 layout, padded with zeros
+// The library's conversions and block quantizer on standard input and output, for the Python oracles (oracle.py). All
+// data is little-endian and raw.
+//
+// convert codes FROM TO ROUNDING OVERFLOW [BITS]
+//     input: codes of FROM, in 1, 2, 4 or 8 bytes; with BITS (stochastic rounding), 4 bytes of random bits after each
+// convert blocks FORMAT PRESET ROUNDING ROWS COLS FACTOR
+//     input: an FP32 matrix. Output: codes, scales and FP32 values (times 1/FACTOR).
+//     PRESET may add +hN for a Hadamard rotation of N points.
+// convert swizzle ROWS COLS
+//     scale bytes to NVIDIA's 128 × 4 layout, padded with zeros
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's conversions as an oracle: cuda_fp4.h, cuda_fp6.h and cuda_fp8.h run on the host without a GPU, share no code
-// with this library, and take double, float, half and bfloat16. Compared: every conversion they offer there. Not
-// compared but stated, both sides: where the two differ by choice (docs/reference/oracles.md).
+// NVIDIA's conversions as an oracle. cuda_fp4.h, cuda_fp6.h and cuda_fp8.h run on the host without a GPU, share no code
+// with this library, and convert double, float, half and bfloat16. Every conversion is compared. Deliberate differences
+// (docs/reference/oracles.md) are stated with both results.
 #include <cuda_fp4.h>
 #include <cuda_fp6.h>
 #include <cuda_fp8.h>
@@ -24,18 +24,18 @@ namespace {
 
 using code = std::uint64_t;
 
-/// One of NVIDIA's conversions, by source type, beside the library's arguments for the same.
+/// One of NVIDIA's conversions, by source type, and the library's arguments for it.
 struct conversion {
   std::string name;
   format to;
   rounding mode;
   overflow excess;
-  code nan;             ///< what NVIDIA makes of NaN
-  bool keeps_fp64_nan;  ///< but an FP64 NaN keeps its sign and payload
+  code nan;             ///< NVIDIA's result for NaN
+  bool keeps_fp64_nan;  ///< an FP64 NaN keeps its sign and payload
   bool is_scale;        ///< E8M0: takes |x|
   code (*from_double)(double);
   code (*from_float)(float);
-  code (*from_half)(std::uint16_t);  ///< null where there is none
+  code (*from_half)(std::uint16_t);  ///< null if missing
   code (*from_bf16)(std::uint16_t);
 };
 
@@ -138,8 +138,8 @@ const std::vector<conversion>& conversions() {
 
 code sign_bit(format f) { return code{1} << (f.bits() - 1); }
 
-/// Is `theirs` what NVIDIA is expected to give? That is the library's result but for NaN, for the sign where E8M0
-/// ignores it, and for finite numbers beyond E8M0, which rounding toward zero keeps finite there.
+/// Does `theirs` equal NVIDIA's expected result? That is the library's, with three exceptions: NaN, the sign that E8M0
+/// ignores, and finite numbers beyond E8M0, which stay finite under rounding toward zero.
 bool agrees(const conversion& c, format from, code x, code theirs) {
   if (from.is_nan(x)) {
     constexpr format fp64 = formats::fp64;
@@ -175,7 +175,7 @@ class tally {
   long long differences_ = 0;
 };
 
-/// All codes of `f` as numbers, the middles between neighbours, and the middle above the largest; both signs.
+/// All codes of `f` as numbers, the midpoints between neighbours, and the midpoint above the largest, with both signs.
 std::vector<double> ties_and_values(format f) {
   std::vector<double> all{0.0};
   double previous = 0.0;
@@ -228,7 +228,7 @@ TEST_CASE("FP32, every 4093rd pattern, and as FP64") {
     for (code u = 0; u < code{1} << 32; u += 4093) {
       const auto bits = static_cast<std::uint32_t>(u);
       t.compare_float(c, bits);
-      // The low half of the FP64 pattern is filled as well, so that there is more than FP32 could hold.
+      // The low half of the FP64 pattern is set too, so that the value exceeds FP32's precision.
       t.compare_double(c, bit_cast<double>(u << 32 | (u * 0x9E3779B9u & 0xFFFFFFFFu)));
     }
   }

@@ -41,7 +41,7 @@ inline float round_exact(__int128 n, int e) {
     }
     e = last_place;
   }
-  // At most 25 bits are left: exact as double, and ldexp overflows where the rounded value leaves FP32.
+  // At most 25 bits remain, so double is exact. ldexp overflows where the rounded value exceeds FP32.
   const double magnitude = std::ldexp(static_cast<double>(static_cast<std::uint64_t>(m)), e);
   const float result = magnitude >= 0x1p128 ? HUGE_VALF : static_cast<float>(magnitude);
   return negative ? -result : result;
@@ -60,8 +60,8 @@ inline float exact_add(exact_number p, bool p_negative, float c) {
   if (apart <= 78) {  // 48 + 78 bits and a sign fit
     sum = static_cast<__int128>(p.significand) * (static_cast<__int128>(1) << apart) + q.significand;
   } else {
-    // The lower number is below 2^(48 - 79) = 2^-31 of the higher one's unit. A tie would need a bit of it 25 places
-    // below the higher one's first bit, which is its unit or above: any amount with the sign rounds alike.
+    // The lower number is below 2^(48 - 79) = 2^-31 of the higher number's unit. A tie needs one of its bits 25 places
+    // below the higher number's first bit, at the unit or above. So every amount with this sign rounds the same way.
     sum = static_cast<__int128>(p.significand) * (static_cast<__int128>(1) << 31) + (q.significand < 0 ? -1 : 1);
     exponent = p.exponent - 31;
   }

@@ -17,7 +17,7 @@ inline float exact_product(float a, float b) {
 inline float exact_quotient(float a, float b) {
   const exact_number x = exact(a), y = exact(b);
   const __int128 dividend = static_cast<__int128>(x.significand) << 80;
-  // At least 79 bits of the quotient, and below them one bit that says whether anything is left.
+  // At least 79 bits of the quotient, and a sticky bit for the remainder.
   const __int128 quotient = dividend / y.significand * 2 + (dividend % y.significand != 0 ? 1 : 0);
   return round_exact(quotient, x.exponent - y.exponent - 81);
 }

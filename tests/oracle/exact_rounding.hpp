@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rounding once more, in 128-bit integers: for targets too wide for the list of format_oracle.hpp (FP32), and as a
-// second opinion on the others. The value is an integer times a power of two; dividing by the unit in the last place
-// leaves a quotient and a remainder, and every rounding is a comparison of the remainder with the divisor.
+// Reference for rounding in 128-bit integers. It covers targets too wide for the list of format_oracle.hpp (FP32), and
+// checks the others again. The value is an integer times a power of two. Dividing by the unit in the last place leaves
+// a quotient and a remainder, and every rounding compares the remainder with the divisor.
 #pragma once
 
 #include "oracle/format_oracle.hpp"
@@ -22,7 +22,7 @@ class exact_rounder {
     const double m = std::fabs(x);
     if (m < (f.zero ? 0x1p-1074 : f.min_positive)) return finite_code(f, negative, 0);
 
-    // m = n * 2^power; the format's last place at m is 2^place.
+    // m = n * 2^power. The format's last place at m is 2^place.
     int power = 0;
     const auto n = static_cast<natural>(std::ldexp(std::frexp(m, &power), 53));
     power -= 53;
@@ -35,7 +35,7 @@ class exact_rounder {
       divisor = natural{1} << (place - power);
       quotient = n / divisor;
       remainder = n % divisor;
-    } else {  // less than 2^-60 of a unit, which no rounding tells from any other such remainder
+    } else {  // less than 2^-60 of a unit: all such remainders round the same way
       divisor = natural{1} << 120;
       remainder = 1;
     }
@@ -58,7 +58,7 @@ class exact_rounder {
       case direction::down: return negative;
       case direction::to_odd: return !odd;
       case direction::stochastic: {
-        // remainder < 2^53: times 2^32 it fits.
+        // remainder < 2^53, so remainder * 2^32 fits.
         const natural one = natural{1} << random.count;
         return remainder * one / divisor + random.word % one >= one;
       }
@@ -69,7 +69,7 @@ class exact_rounder {
   /// Code of quotient * 2^place.
   std::uint64_t code_of(natural quotient, int place, bool negative, direction d, excess e) const {
     if (quotient == 0) return finite_code(f, negative, 0);
-    // At most 53 bits: exact as double.
+    // At most 53 bits: exact in double.
     const double m = std::ldexp(static_cast<double>(static_cast<std::uint64_t>(quotient)), place);
     if (m > f.max) return beyond(f, negative, e, leads_away(d, negative));
     const int exponent = std::ilogb(m);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's aligned sum ("T-FDPA") once more, in doubles, with switches for the wrong models that published tests must
-// tell from it. Finite operands only: products and aligned terms are exact in a double.
+// Reference for NVIDIA's aligned sum ("T-FDPA"), in doubles. Switches give the wrong models that published tests must
+// reject. Operands are finite, so products and aligned terms are exact in a double.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct fdpa {
   bool renormalise_products = false;
   bool late_c = false;  ///< c joins after the products were summed and rounded
 
-  /// One result before its last rounding, given as an integer number of 2^unit.
+  /// One result before the final rounding, as an integer multiple of 2^unit.
   struct sum {
     double integer;
     int unit;
@@ -60,7 +60,7 @@ struct fdpa {
     return std::ldexp(std::trunc(std::ldexp(x, -unit)), unit);
   }
 
-  /// The chain of steps with results of `digits` bits, toward zero.
+  /// The chain of steps, with results of `digits` bits rounded toward zero.
   double operator()(const std::vector<double>& a, const std::vector<double>& b, double c, int digits) const {
     double acc = c;
     for (std::size_t first = 0; first < a.size(); first += static_cast<std::size_t>(group)) {

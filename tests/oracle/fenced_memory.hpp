@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory for tests of what code reads and writes: a single byte beyond it ends the program.
+// Memory for tests of reads and writes: an access one byte outside ends the program.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 namespace rotoscale::oracle {
 
-/// Memory between two pages that nobody may touch.
+/// Memory between two protected pages.
 class fenced_memory {
  public:
   explicit fenced_memory(std::size_t bytes) : bytes_(bytes), room_((bytes / page + 1) * page) {
@@ -24,13 +24,13 @@ class fenced_memory {
   fenced_memory& operator=(const fenced_memory&) = delete;
   ~fenced_memory() { munmap(room_begin_ - page, room_ + 2 * page); }
 
-  /// The first of the bytes, if they are to lie against the fence behind them, or else the one before them.
+  /// First byte of the memory, which ends at the fence after it (`end`) or starts at the fence before it.
   std::uint8_t* at(bool end) { return end ? room_begin_ + room_ - bytes_ : room_begin_; }
-  /// From here on they are only read.
+  /// Makes the memory read-only.
   void hold() { allow(PROT_READ); }
 
  private:
-  static constexpr std::size_t page = 1 << 16;  // no Linux has larger ones
+  static constexpr std::size_t page = 1 << 16;  // the largest page size of Linux
   void allow(int protection) {
     if (mprotect(room_begin_, room_, protection) != 0) throw std::runtime_error("no fences");
   }

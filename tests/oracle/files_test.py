@@ -1,12 +1,16 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that Hugging Face transformers saved (FP32, BF16, FP16, in shards, tied, with grouped heads, with Llama 3.1's
-RoPE) have the tensors and the config that transformers has, and what is written here it loads with equal tensors. Token
-files as llm.c's script writes them with numpy come back byte for byte.
+"""Exchanges model and token files with Hugging Face transformers and llm.c.
 
-Skips (77) where torch, transformers and numpy are missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has
-them.
-usage: files_test.py FILES_TOOL"""
+- Models saved by transformers have equal tensors and an equal config here: FP32, BF16, FP16, in shards, tied,
+  with grouped heads, with Llama 3.1's RoPE.
+- transformers loads what is written here with equal tensors.
+- Token files written with numpy, as by llm.c's script, are rewritten byte for byte.
+
+Skips (77) without torch, transformers or numpy. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+
+usage: files_test.py FILES_TOOL
+"""
 import json
 import pathlib
 import subprocess

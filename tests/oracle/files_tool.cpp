@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What files_test.py compares with safetensors, transformers and numpy.
-//   files_tool dump DIR            a line of JSON a tensor: name, dtype, shape, hash of its elements as FP32
-//   files_tool copy DIR OUT LIMIT  streams a model's tensors into shards of at most LIMIT bytes
-//   files_tool config FILE         config.json as it is understood, written again
-//   files_tool tokens FILE OUT     a token file's kind, count and hash; the same tokens in OUT
+// Commands for files_test.py, which compares their output with safetensors, transformers and numpy.
+//
+//    files_tool dump DIR            one JSON line per tensor: name, dtype, shape, hash of its elements as FP32
+//    files_tool copy DIR OUT LIMIT  streams a model's tensors into shards of at most LIMIT bytes
+//    files_tool config FILE         config.json, parsed and written again
+//    files_tool tokens FILE OUT     a token file's kind, count and hash; writes the same tokens to OUT
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +22,7 @@ namespace {
 
 using namespace rotoscale;
 
-/// FNV-1a over numbers of 32 bits.
+/// FNV-1a over 32-bit numbers.
 struct number_hash {
   std::uint64_t value = 14695981039346656037u;
   void add(std::uint32_t number) { value = (value ^ number) * 1099511628211u; }

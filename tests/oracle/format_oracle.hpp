@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Formats and rounding once more, from their definitions and sharing no code with the library: a format is the sorted
-// list of its finite magnitudes as doubles (all exact), and rounding compares a double with its neighbours in the list.
-// exact_rounding.hpp does the same in 128-bit integers for formats too wide for a list.
+// Reference for formats and rounding, written from their definitions. It shares no code with the library. A format is
+// the sorted list of its finite magnitudes as doubles, all exact. Rounding compares a double with its neighbours in the
+// list. exact_rounding.hpp covers formats too wide for a list.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,19 @@
 
 namespace rotoscale::oracle {
 
-/// What the specifications say of one format, and the library's value for it.
+/// One format by its specification, and the library's value for it.
 struct format_facts {
   std::string name;
   format value;
   int exponent_bits, mantissa_bits, bias;
   bool is_signed;
-  std::uint64_t max_code, nan_code, infinity_code;  ///< magnitudes (but for FNUZ's NaN); 0 where the format has none
+  std::uint64_t max_code, nan_code, infinity_code;  ///< magnitudes (except FNUZ's NaN); 0 if the format has none
   double max, min_normal, min_positive;             ///< min_normal 0: every number is subnormal
   bool subnormals = true, zero = true, twos_complement = false;
 };
 
-/// The named formats that a list can hold: the tables of OCP MX v1.0 and OFP8 r1.0, of IEEE 754 (FP16), of AMD's,
-/// Graphcore's and Google's FNUZ types, of NVFP4 and of PTX (unsigned scales, TF32), typed in as numbers.
+/// Named formats that fit a list, typed in as numbers. Sources: OCP MX v1.0 and OFP8 r1.0, IEEE 754 (FP16), the FNUZ
+/// types of AMD, Graphcore and Google, NVFP4, and PTX (unsigned scales, TF32).
 inline const std::vector<format_facts>& named_formats() {
   static const std::vector<format_facts> all{
       {"e2m1", formats::e2m1, 2, 1, 1, true, 0x7, 0, 0, 6.0, 1.0, 0.5},
@@ -51,9 +51,12 @@ inline const std::vector<format_facts>& named_formats() {
   return all;
 }
 
-/// Formats that nobody named in format.hpp, to show that nothing depends on the named ones: AMD's "E4M3 IEEE", E3M4,
-/// formats without mantissa or without exponent bits (sign and magnitude), one that flushes subnormals, and one whose
-/// least code is a number like any other.
+/// Formats that format.hpp does not name, to show that the library depends on no named format:
+///
+/// - AMD's "E4M3 IEEE" and E3M4
+/// - formats without mantissa or exponent bits (sign and magnitude)
+/// - a format that flushes subnormals
+/// - a format whose lowest code is an ordinary number
 inline const std::vector<format_facts>& custom_formats() {
   static const std::vector<format_facts> all{
       {"e4m3 ieee", {4, 3, 7}, 4, 3, 7, true, 0x77, 0x7C, 0x78, 240.0, 0x1p-6, 0x1p-9},
@@ -130,7 +133,7 @@ inline const std::vector<format_facts>& all_formats() {
   return all;
 }
 
-/// IEEE 754's binary32 and binary64, which no list holds.
+/// IEEE 754's binary32 and binary64, too wide for a list.
 inline const std::vector<format_facts>& wide_formats() {
   static const std::vector<format_facts> all{
       {"fp32", formats::fp32, 8, 23, 127, true, 0x7F7FFFFF, 0x7FC00000, 0x7F800000, 0x1.FFFFFEp127, 0x1p-126, 0x1p-149},
@@ -140,7 +143,7 @@ inline const std::vector<format_facts>& wide_formats() {
   return all;
 }
 
-/// The facts of a format; throws for one that the tables do not have.
+/// The facts of a format. Throws if the tables do not contain it.
 inline const format_facts& facts_of(const format& f) {
   for (const auto* list : {&all_formats(), &wide_formats()}) {
     for (const auto& facts : *list) {
@@ -153,7 +156,7 @@ inline const format_facts& facts_of(const format& f) {
 inline std::uint64_t sign_bit(const format_facts& f) {
   return f.is_signed ? std::uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : 0;
 }
-/// FNUZ: NaN lies where others have negative zero.
+/// FNUZ: NaN has the code of negative zero.
 inline bool is_fnuz(const format_facts& f) { return f.nan_code != 0 && f.nan_code == sign_bit(f); }
 inline bool has_negative_zero(const format_facts& f) {
   return f.is_signed && f.zero && !f.twos_complement && !is_fnuz(f);
@@ -185,7 +188,7 @@ inline double magnitude_of(const format_facts& f, std::uint64_t code) {
   return f.subnormals ? std::ldexp(mantissa, 1 - f.bias) : 0.0;
 }
 
-/// Value of any code that is not NaN, with the sign of zero.
+/// Value of any code except NaN, with the sign of zero.
 inline double value_of(const format_facts& f, std::uint64_t code) {
   const bool negative = f.is_signed && code >= sign_bit(f);
   const std::uint64_t magnitude = !negative ? code : f.twos_complement ? code_count(f) - code : code - sign_bit(f);
@@ -194,8 +197,8 @@ inline double value_of(const format_facts& f, std::uint64_t code) {
   return negative ? -m : m;
 }
 
-/// The grid that rounding sees: magnitudes of codes 0..max_code, subnormals included even if the format flushes them,
-/// then the number that would follow with an unbounded exponent.
+/// The grid for rounding: magnitudes of codes 0..max_code, and the next number with an unbounded exponent. Subnormals
+/// are included even if the format flushes them.
 inline std::vector<double> magnitudes(const format_facts& f) {
   format_facts grid = f;
   grid.subnormals = true;
@@ -208,18 +211,18 @@ inline std::vector<double> magnitudes(const format_facts& f) {
 enum class direction { nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic };
 enum class excess { saturate, to_inf, to_nan };
 
-/// Directions as the library's enumerators, to be looped over.
+/// The library's rounding enumerators, for loops.
 inline constexpr int direction_count = 7;
 inline constexpr int excess_count = 3;
 
-/// Is the last digit of the grid's number `code` odd? Without mantissa bits every number but zero has the digit 1: ties
-/// go up, as IEEE 754-2019 section 4.3.1 says for one digit, and "to odd" stays.
+/// Is the last digit of the grid's number `code` odd? Without mantissa bits every number except zero has the digit 1.
+/// Ties round up (IEEE 754-2019 section 4.3.1, for one digit), and "to odd" keeps the number.
 inline bool is_odd(const format_facts& f, std::uint64_t code) {
   if (f.mantissa_bits == 0) return code != 0 || !f.zero;
   return code % 2 == 1;
 }
 
-/// Code of the number with this magnitude code, or of what flushing leaves of it.
+/// Code of the number with this magnitude code, after flushing.
 inline std::uint64_t finite_code(const format_facts& f, bool negative, std::uint64_t magnitude) {
   const bool flushed = !f.subnormals && f.zero && magnitude < (std::uint64_t{1} << f.mantissa_bits);
   const std::uint64_t kept = flushed ? 0 : magnitude;
@@ -230,7 +233,7 @@ inline std::uint64_t nan_of(const format_facts& f, bool negative) {
   return negative && f.is_signed && !is_fnuz(f) ? sign_bit(f) + f.nan_code : f.nan_code;
 }
 
-/// Code of what lies beyond the largest number. `away`: does the direction lead there?
+/// Code of a value above the largest number. `away`: the direction rounds away from zero.
 inline std::uint64_t beyond(const format_facts& f, bool negative, excess e, bool away) {
   if (e == excess::to_inf && f.infinity_code != 0) return finite_code(f, negative, away ? f.infinity_code : f.max_code);
   if (e != excess::saturate && f.nan_code != 0) return nan_of(f, negative);
@@ -242,7 +245,7 @@ inline bool leads_away(direction d, bool negative) {
          d == (negative ? direction::down : direction::up);
 }
 
-/// Random bits: the low `count` of `word`, as the fraction word / 2^count below one.
+/// Random bits: the low `count` bits of `word`, as the fraction word / 2^count.
 struct draw {
   std::uint32_t word;
   int count;
@@ -260,7 +263,7 @@ class rounder {
     if (negative && !f.is_signed) return 0;
     const double m = std::fabs(x);
     if (m >= list.back()) return beyond(f, negative, e, leads_away(d, negative) || std::isinf(x));
-    if (m < list.front()) return finite_code(f, negative, 0);  // below the least number where there is no zero
+    if (m < list.front()) return finite_code(f, negative, 0);  // below the least number of a format without zero
     const auto above = std::upper_bound(list.begin(), list.end(), m);
     const auto code = static_cast<std::uint64_t>(above - list.begin()) - 1;
     const std::uint64_t rounded = code + (goes_up(m, code, negative, d, random) ? 1 : 0);
@@ -268,8 +271,8 @@ class rounder {
     return finite_code(f, negative, rounded);
   }
 
-  /// floor(fraction * 2^count), fraction being how far m lies between number `code` and the next. Exact: m - low is
-  /// (low is zero or more than half of m, and both are multiples of m's last place), high - low is a power of two.
+  /// floor(fraction * 2^count), where fraction is the position of m between number `code` and the next. Exact: low is
+  /// zero or more than half of m, so m - low is exact, and high - low is a power of two.
   double scaled_fraction(double m, std::uint64_t code, int count) const {
     const double low = list[code], high = list[code + 1];
     return std::floor(std::ldexp((m - low) / (high - low), count));
@@ -282,7 +285,7 @@ class rounder {
   bool goes_up(double m, std::uint64_t code, bool negative, direction d, draw random) const {
     const double low = list[code], high = list[code + 1];
     if (m == low) return false;
-    const double middle = low + (high - low) / 2;  // one bit more than the format has: exact
+    const double middle = low + (high - low) / 2;  // one bit more than the format: exact
     switch (d) {
       case direction::nearest_even: return m > middle || (m == middle && is_odd(f, code));
       case direction::nearest_away: return m >= middle;

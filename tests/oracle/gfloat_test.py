@@ -1,10 +1,16 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Graphcore's gfloat, a readable model of number formats, against convert() and the block quantizer: all codes decoded;
-its directed, nearest and to-odd roundings and stochastic rounding with given bits; MX blocks of all six element types.
-Of its four stochastic variants StochasticFastest is this library's rule: fraction + word / 2^bits carries, which is the
-leading bits of the fraction plus the word, carrying. Skips (77) without gfloat; its 0.5 releases have no to-odd.
-usage: gfloat_test.py CONVERT"""
+"""Graphcore's gfloat, a readable model of number formats, against convert() and the block quantizer.
+
+- all codes decoded
+- directed, nearest and to-odd rounding, and stochastic rounding with given bits
+- MX blocks of all six element types
+
+Of gfloat's four stochastic variants, StochasticFastest is this library's rule: round up where fraction + word /
+2^bits carries. Skips (77) without gfloat. Its 0.5 releases have no to-odd rounding.
+
+usage: gfloat_test.py CONVERT
+"""
 
 import sys
 
@@ -39,23 +45,24 @@ def compare_format(np, library, tally, theirs, name, rng):
     tally.bits(f"decode {name}", decoded, values, codes)
 
     x = np.concatenate([oracle.fp32_samples(np, 65519), oracle.ties(np, values)])
-    if name == "e8m0":  # without zero and negative numbers the two mean different things by what is below 2^-127
+    if name == "e8m0":  # no zero, no negative numbers: the two differ below 2^-127
         x = x[x >= 2.0**-127]
-    if name == "int8":  # theirs has -2, see state_differences
+    if name == "int8":  # gfloat has -2, see state_differences
         x = x[x >= -127 / 64]
     for ours, mode in MODES.items():
         if not hasattr(modes, mode) or (name == "e8m0" and ours == "to_odd"):
             continue
-        # Even and odd mean the significand here (E8M0: always 1), the code there, see state_differences.
+        # "Even" and "odd" refer to the significand here (E8M0: always 1), to the code in gfloat (see
+        # state_differences).
         y = x[np.frexp(x)[0] != 0.75] if name == "e8m0" and ours == "nearest_even" else x
         tally.equal(f"{name} {ours}", library.codes(y, "fp32", name, np.uint8, ours),
                     theirs.encode(name, y, modes[mode], True), y)
         if name in WITH_NAN and ours.startswith("nearest"):
             unsaturated = library.codes(y, "fp32", name, np.uint8, ours, "to_inf")
-            if name == "e4m3":  # their one NaN
+            if name == "e4m3":  # gfloat has one NaN
                 unsaturated = np.where(unsaturated == 0x7F, np.uint8(0xFF), unsaturated)
             tally.equal(f"{name} {ours} to_inf", unsaturated, theirs.encode(name, y, modes[mode], False), y)
-    # More bits than 24 would not be exact in the FP64 sum of their rule.
+    # gfloat's rule adds in FP64, which is exact for at most 24 bits.
     for bits in (1, 2, 5, 8, 13, 16, 24):
         words = rng.integers(0, 2**bits, x.size, dtype=np.uint32)
         ours = library.codes(x, "fp32", name, np.uint8, "stochastic", words=words, bits=bits)
@@ -81,7 +88,7 @@ def compare_blocks(np, library, tally, theirs, rng):
                 scale = theirs.gfloat.compute_scale_amax(f.etype.emax, block)
                 encoded.append(list(theirs.gfloat.encode_block(f, scale, block / scale, their_mode)))
             encoded = np.array(encoded, np.int64)
-            if ours == "mxint8":  # their -2, see state_differences
+            if ours == "mxint8":  # gfloat's -2, see state_differences
                 encoded[:, 1:][encoded[:, 1:] == 0x80] = 0x81
             tally.equal(f"{ours} {mode} scales", scales, encoded[:, 0])
             tally.equal(f"{ours} {mode} codes", codes, encoded[:, 1:])
@@ -99,7 +106,7 @@ def state_differences(np, library, tally, theirs):
     low = np.array([-3.0], np.float32)
     state("-3 to int8", library.codes(low, "fp32", "int8", np.uint8),
           theirs.encode("int8", low, modes.TiesToEven, True), 0x81, 0x80)
-    # E4M3 has no Inf: unsaturated overflow is NaN here in every direction, theirs keeps the largest number where the
+    # E4M3 has no Inf. Unsaturated overflow is NaN here in every direction. gfloat keeps the largest number where the
     # direction does.
     big = np.array([1000.0], np.float32)
     state("1000 to e4m3, down", library.codes(big, "fp32", "e4m3", np.uint8, "down", "to_inf"),

@@ -1,11 +1,16 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-validate --identify on dumps that others' quantizers wrote, of BF16 and of F32 sources: torchao's four
-scale modes for FP4 and FP8 and its one-level NVFP4; ml_dtypes' casts under scales computed with NumPy's frexp;
-microxcaling's FP4 and FP8 with halves away and to even, where a checkout of it is on PYTHONPATH. Each must be explained
-wholly by the preset named after it, and by no other arithmetic that the input can tell from it. Skips (77) without
-numpy, ml_dtypes, torch and torchao.
-usage: identify_test.py VALIDATE"""
+"""rotoscale-validate --identify on dumps of third-party quantizers, from BF16 and F32 sources.
+
+torchao       four scale modes for FP4 and FP8, one-level NVFP4
+ml_dtypes     casts under scales computed with NumPy's frexp
+microxcaling  FP4 and FP8, halves away and to even, if a checkout is on PYTHONPATH
+
+The preset named after the quantizer must explain each dump completely. No other arithmetic that the input
+distinguishes may do so. Skips (77) without numpy, ml_dtypes, torch and torchao.
+
+usage: identify_test.py VALIDATE
+"""
 
 import importlib
 import pathlib
@@ -21,8 +26,8 @@ from safetensors_bytes import write_safetensors  # noqa: E402
 
 
 def source(np, dtype):
-    """Numbers, as FP32 bits, whose blocks have an amax at each rule's borders, and ties; the ends of the range are left
-    to the tests of each library."""
+    """FP32 bits of numbers whose blocks have an amax at each rule's limits, and of ties. The tests of each library
+    cover the ends of the range."""
     rng = np.random.default_rng(6)
     x = rng.standard_normal((96, 256)) * np.exp2(rng.integers(-20, 21, (96, 1)))
     x[32:64] = rng.integers(-24, 25, (32, 256)) * np.exp2(rng.integers(-6, 7, (32, 1)) - 2.0)
@@ -38,7 +43,7 @@ class Validator:
         self.program, self.path = program, folder / "dump.safetensors"
 
     def explains(self, name, tensors, *options):
-        """The changes from the wanted preset that the first line names; all of it must be explained."""
+        """Changes from the wanted preset, as the first line names them. The preset must explain the whole dump."""
         write_safetensors(self.path, tensors)
         done = subprocess.run([self.program, "--identify", "--input", self.path, *options], capture_output=True,
                               text=True)
@@ -75,7 +80,7 @@ def torchao_dumps(np, torch, x, values, validator):
 
 
 def ml_dtypes_dumps(np, ml_dtypes, x, values, validator):
-    """OCP's procedure as anybody would write it with NumPy: codes a byte each."""
+    """OCP's procedure in plain NumPy, one byte per code."""
     blocks = values.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1)
     for name, element, emax in (("mxfp4", ml_dtypes.float4_e2m1fn, 2), ("mxfp8_e5m2", ml_dtypes.float8_e5m2, 15)):
@@ -93,8 +98,8 @@ def microxcaling_dumps(np, torch, x, values, validator):
     except ImportError:
         print("skipped: no microxcaling on PYTHONPATH")
         return
-    # It has values, not codes: those of its result under the floor rule's scales, which each element holds exactly.
-    # Halves go away from zero by default.
+    # microxcaling returns values. Codes are the values under the floor rule's scales, which each element holds exactly.
+    # Halves round away from zero by default.
     ml_dtypes = importlib.import_module("ml_dtypes")
     amax = np.abs(values.reshape(-1, 32)).max(axis=1)
     for name, theirs, element, emax in (("mxfp4", "fp4_e2m1", ml_dtypes.float4_e2m1fn, 2),

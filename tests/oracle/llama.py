@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the oracles of mini-llama's checkpoints share: the program, a text, small models saved by transformers, and
-losses compared. Python's packages are imported once, in the process that compares: it takes them seconds."""
+"""Shared code of the oracles for mini-llama's checkpoints: the program, a text, small models saved by transformers,
+and comparison of losses. The process that compares imports Python's packages once, since that takes seconds."""
 
 import json
 import pathlib
@@ -16,17 +16,17 @@ from transformers_reference import mean_loss
 
 SEQUENCE, WINDOWS = 64, 8
 HELD_OUT_SHARE = 0.05
-# Of FP32 against float64: about 100 roundings of 2^-24 on the way to a logit, averaged over 512 tokens.
+# FP32 against float64: about 100 roundings of 2^-24 per logit, averaged over 512 tokens.
 LOSS_BOUND = 1e-6
 
-# The models are so small that threads would wait for each other, the more so beside other tests.
+# The models are too small for several threads.
 torch.set_num_threads(1)
 logging.disable_progress_bar()
 logging.set_verbosity_error()
 
 
 def write_text(path):
-    """Generated: bytes of a fixed linear congruence, letters only, so that there is something to learn."""
+    """Generated text: a fixed linear congruence over letters, so that a model can learn it."""
     state, text = 1, bytearray()
     for _ in range(20 * (WINDOWS * SEQUENCE + 1)):
         state = (state * 1103515245 + 12345) % 2**31
@@ -36,7 +36,7 @@ def write_text(path):
 
 
 def write_periodic(path, text):
-    """Every window of it is the same, so it does not matter which ones a step takes."""
+    """All windows are equal, so their order does not matter."""
     path.write_bytes(text.read_bytes()[:SEQUENCE] * 400)
     return path
 
@@ -46,7 +46,7 @@ def first_window(path):
 
 
 def save_model(folder, dtype="float32", shard="1GB", **options):
-    """Of random weights."""
+    """A model with random weights."""
     torch.manual_seed(1)
     config = LlamaConfig(**{"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
                             "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.2,
@@ -55,13 +55,13 @@ def save_model(folder, dtype="float32", shard="1GB", **options):
 
 
 class Program:
-    """mini-llama on a device."""
+    """mini-llama on one device."""
 
     def __init__(self, path, device="cpu"):
         self.path, self.device = path, device
 
     def run(self, *command):
-        """What it prints; where it fails, what it said goes on and CalledProcessError is raised."""
+        """Returns its output. On failure, prints its messages and raises CalledProcessError."""
         done = subprocess.run([self.path, *map(str, command)], capture_output=True, text=True)
         if done.returncode != 0:
             sys.stderr.write(done.stderr)
@@ -69,13 +69,13 @@ class Program:
         return done.stdout
 
     def train(self, *options, recipe="fp32"):
-        """The checkpoint of a run into the folder after --out."""
+        """Trains into the folder after --out and returns the checkpoint."""
         self.run("train", "--device", self.device, "--threads", 1, "--recipe", recipe, *options)
         out = pathlib.Path(options[options.index("--out") + 1])
         return next((out / "checkpoints").iterdir())
 
     def is_there(self):
-        """Has the machine its device?"""
+        """Does the machine have the device?"""
         return subprocess.run([self.path, "plan", "--device", self.device], capture_output=True,
                               check=False).returncode == 0
 
@@ -84,7 +84,8 @@ class Program:
 
 
 def compare_losses(name, ours, checkpoint, adapter, data):
-    """`ours`, what eval says of all held-out windows of `data`, beside transformers' loss, which is returned."""
+    """Compares `ours`, the loss of all held-out windows of `data`, with that of transformers, and returns the
+    latter."""
     size = data.stat().st_size
     held_out = round(size * HELD_OUT_SHARE)
     windows = (held_out - 1) // ours["sequence"]

@@ -1,10 +1,16 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Microsoft's microxcaling, the emulation library behind the paper on microscaling formats (arXiv:2310.10537),
-against quantize_ref and dequantize_ref: values of MX blocks of all six element types, floor scales, elements to the
-nearest with halves away ('nearest', its default), to even and toward zero ('floor'). It has no codes, so values are
-compared, by their bits. It is a checkout of microsoft/microxcaling on PYTHONPATH. Skips (77) without it or torch.
-usage: microxcaling_test.py CONVERT"""
+"""Microsoft's microxcaling, the emulation library of the paper on microscaling formats (arXiv:2310.10537), against
+quantize_ref and dequantize_ref.
+
+- MX blocks of all six element types, with floor scales
+- rounding to nearest with halves away ('nearest', its default), to even, and toward zero ('floor')
+
+microxcaling has no codes, so values are compared by their bits. It is a checkout of microsoft/microxcaling on
+PYTHONPATH. Skips (77) without it or torch.
+
+usage: microxcaling_test.py CONVERT
+"""
 
 import sys
 
@@ -16,12 +22,12 @@ ROUNDINGS = {"nearest_away": "nearest", "nearest_even": "even", "toward_zero": "
 
 
 def matrices(np):
-    """FP32 matrices whose blocks reach everything that matters: magnitudes, ties, zeros."""
+    """FP32 matrices whose blocks contain all magnitudes, ties, and zeros."""
     rng = np.random.default_rng(2)
     normal = rng.standard_normal((512, 256)).astype(np.float32)
     normal *= np.exp2(rng.integers(-90, 100, (512, 1))).astype(np.float32)
     yield "normal", normal
-    # Few mantissa bits: values and ties of every type are common.
+    # Few mantissa bits, so that values and ties of every type are frequent.
     coarse = rng.integers(-2047, 2048, (512, 256)) * np.exp2(rng.integers(-14, 15, (512, 256)))
     yield "coarse", coarse.astype(np.float32)
     sparse = np.where(rng.random((64, 256)) < 0.9, 0, coarse[:64]).astype(np.float32)
@@ -51,17 +57,18 @@ def state_differences(np, torch, mx_ops, library, tally):
     state("-0 of E2M1", both(zeros, "mxfp4", "fp4_e2m1", "nearest_even"), [4.0, -0.0, -0.0], [4.0, 0.0, -0.0])
     state("-0 of INT8", both([4.0, -0.0, -0.0078125], "mxint8", "int8", "nearest_even", 8), [4.0, 0.0, 0.0],
           [4.0, 0.0, -0.0])
-    # Ties with their default rounding: away from zero, where this library's default is to even.
+    # Ties in microxcaling's default rounding: away from zero. This library's default is to even.
     tie = [127 / 64, 2.5 / 64, -2.5 / 64]
     state("ties of INT8, to even", both(tie, "mxint8", "int8", "nearest_even", 8), [127 / 64, 2 / 64, -2 / 64],
           [127 / 64, 2 / 64, -2 / 64])
     state("ties of INT8, away", both(tie, "mxint8", "int8", "nearest_away", 8), [127 / 64, 3 / 64, -3 / 64],
           [127 / 64, 3 / 64, -3 / 64])
-    # Their exponent is floor(log2(amax)) in FP32, which rounds up just below a large power of two: one binade too much.
+    # microxcaling computes floor(log2(amax)) in FP32. Just below a large power of two it rounds up, one binade too
+    # high.
     below = float(np.nextafter(np.float32(2.0**100), np.float32(0)))
     state("amax below 2^100", both([below, 2.0**97.0 * 1.25], "mxfp4", "fp4_e2m1", "nearest_even"),
           [6 * 2.0**97, 2.0**97], [4 * 2.0**98, 2.0**97])
-    # The same: NaN or Inf make the scale and with it all values NaN (theirs calls the others undefined).
+    # Equal: NaN or Inf make the scale, and so all values, NaN. (microxcaling calls the other values undefined.)
     for special in (np.nan, np.inf):
         state(f"{special}", both([1.0, special, 2.0], "mxfp4", "fp4_e2m1", "nearest_even"), [np.nan] * 3, [np.nan] * 3)
 
@@ -74,7 +81,7 @@ def main():
         for ours, (name, bits) in FORMATS.items():
             for our_rounding, their_rounding in ROUNDINGS.items():
                 values = library.blocks(x, ours, "ocp", our_rounding, code_bits=bits)[2]
-                # Adding +0 makes -0 a +0: its sign is stated in state_differences.
+                # Adding +0 turns -0 into +0. state_differences covers its sign.
                 expected = theirs(torch, mx_ops, x, name, their_rounding) + np.float32(0)
                 tally.bits(f"{ours} {our_rounding} {kind}", values + np.float32(0), expected, x)
     state_differences(np, torch, mx_ops, library, tally)

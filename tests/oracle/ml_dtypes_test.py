@@ -1,15 +1,21 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The casts of ml_dtypes, JAX's number types for NumPy, against convert(): all codes of all its float types of 4, 6 and
-8 bits and of bfloat16 decoded; all 2^16 half and bfloat16 numbers, FP32 and FP64 samples and everything beside a tie
-encoded. Where the two differ by choice, both sides are stated. Skips (77) without ml_dtypes.
-usage: ml_dtypes_test.py CONVERT"""
+"""The casts of ml_dtypes (JAX's number types for NumPy) against convert().
+
+- all codes decoded: every float type of 4, 6 and 8 bits, and bfloat16
+- encoded: all 2^16 half and bfloat16 numbers, FP32 and FP64 samples, and all neighbours of ties
+
+Deliberate differences are stated with both results. Skips (77) without ml_dtypes.
+
+usage: ml_dtypes_test.py CONVERT
+"""
 
 import sys
 
 import oracle
 
-# Our name, theirs, rounding. E8M0 rounds halves up; the others have nearest even only. Casts do not saturate.
+# Name here, name in ml_dtypes, rounding. E8M0 rounds halves up; the others round to nearest even. Casts do not
+# saturate.
 TYPES = [
     ("e2m1", "float4_e2m1fn", "nearest_even"),
     ("e2m3", "float6_e2m3fn", "nearest_even"),
@@ -35,13 +41,13 @@ def compare_type(np, library, tally, ours, dtype, rounding):
     tally.bits(f"decode {ours}", library.codes(codes, ours, "fp32", np.float32, overflow="to_inf"), values, codes)
 
     def compare(name, source, x):
-        # What is left out here is stated in state_differences.
+        # state_differences covers the NaN that is left out here.
         x = x[~np.isnan(x.astype(np.float32))] if ours in WITHOUT_NAN else x
         if ours == "e8m0":
             wide = x.astype(np.float64)
             x = x[(wide > 0) & ~((wide > 2.0**-127) & (wide < 1.5 * 2.0**-127)) | np.isnan(wide)]
         theirs = x.astype(dtype).view(unsigned)
-        if source == "fp64":  # their casts of FP64 round to FP32 first
+        if source == "fp64":  # ml_dtypes rounds FP64 to FP32 first
             x, source = library.codes(x, "fp64", "fp32", np.float32, overflow="to_inf"), "fp32"
         tally.equal(f"{name} to {ours}", library.codes(x, source, ours, unsigned, rounding, "to_inf"), theirs, x)
 
@@ -70,19 +76,19 @@ def state_differences(np, library, tally):
                                        ("e3m2", ml_dtypes.float6_e3m2fn, 0x1F, 0x20)):
         state(f"NaN to {ours}", nan, ours, dtype, largest, sign)
         state(f"-NaN to {ours}", minus_nan, ours, dtype, sign | largest, 0)
-    # Their FP64 goes through FP32; here there is one rounding.
+    # ml_dtypes rounds FP64 twice, through FP32. This library rounds once.
     above = np.array([np.nextafter(0.25, 1)])
     tally.equal("just above a tie to e2m1, ours", library.codes(above, "fp64", "e2m1", np.uint8), [1])
     tally.equal("just above a tie to e2m1, ml_dtypes", above.astype(ml_dtypes.float4_e2m1fn).view(np.uint8), [0])
     scale = ml_dtypes.float8_e8m0fnu
-    # FP32 numbers between 2^-127 and the middle to 2^-126, all subnormal: theirs become 2^-126.
+    # FP32 numbers between 2^-127 and the midpoint to 2^-126, all subnormal: ml_dtypes gives 2^-126.
     low = np.arange(0x400001, 0x600000, 1021, dtype=np.uint32).view(np.float32)
     ours = library.codes(low, "fp32", "e8m0", np.uint8, "nearest_away")
     tally.equal("subnormals to e8m0, ours", ours, np.zeros_like(ours))
     tally.equal("subnormals to e8m0, ml_dtypes", low.astype(scale).view(np.uint8), np.ones_like(ours))
     state("zero to e8m0", 0.0, "e8m0", scale, 0x00, 0xFF, "nearest_away")
     state("-1 to e8m0", -1.0, "e8m0", scale, 0x00, 0xFF, "nearest_away")
-    # Their casts cannot saturate; the default of this library does.
+    # ml_dtypes cannot saturate. This library does by default.
     state("480 to e4m3", 480.0, "e4m3", ml_dtypes.float8_e4m3fn, 0x7E, 0x7F, overflow="saturate")
     state("61440 to e5m2", 61440.0, "e5m2", ml_dtypes.float8_e5m2, 0x7B, 0x7C, overflow="saturate")
     state("Inf to e4m3", float("inf"), "e4m3", ml_dtypes.float8_e4m3fn, 0x7E, 0x7F, overflow="saturate")

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What numpy_test.py runs:
-//   npy_tool copy VERSION IN OUT     reads an .npy file and writes it again
-//   npy_tool fp32 FORMAT IN OUT      writes its elements as FP32 in C order; FORMAT: of raw codes, as ml_dtypes
-//                                    calls it, or "-"
-//   npy_tool rewrite ORDER IN OUT    writes its elements, a matrix, through a typed view; ORDER: C or F
+// Commands for numpy_test.py.
+//
+//    npy_tool copy VERSION IN OUT   reads an .npy file and writes it again
+//    npy_tool fp32 FORMAT IN OUT    writes its elements as FP32 in C order; FORMAT of raw codes as in ml_dtypes, or "-"
+//    npy_tool rewrite ORDER IN OUT  writes its elements, a matrix, through a typed view; ORDER: C or F
 
 #include <cstdio>
 #include <span>

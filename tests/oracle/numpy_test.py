@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""io/npy.hpp against NumPy, both ways: what NumPy writes is read, converted and written again, equal by bytes to
-NumPy's own file, and NumPy reads it. Skips (77) where NumPy is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter
-that has
-it. Formats of ml_dtypes are compared where that is installed too.  usage: numpy_test.py NPY_TOOL"""
+"""io/npy.hpp against NumPy, both ways. Files of NumPy are read, converted and written again, byte for byte equal,
+and NumPy reads them. Skips (77) without NumPy; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has it. Formats
+of ml_dtypes are compared where it is installed.
+
+usage: numpy_test.py NPY_TOOL
+"""
 
 import pathlib
 import subprocess
@@ -24,7 +26,7 @@ def save(np, path, array, version):
 
 
 def same_values(np, got, expected):
-    """Equal by bits, but for the payloads of NaN."""
+    """Equal bits, except payloads of NaN."""
     got, expected = np.ascontiguousarray(got), np.ascontiguousarray(expected)
     nan = np.isnan(expected)
     return (got.shape == expected.shape and got.dtype == np.float32 and (np.isnan(got) == nan).all() and
@@ -32,7 +34,7 @@ def same_values(np, got, expected):
 
 
 def all_bits(np, dtype, shape):
-    """Arbitrary bits of that type, among them those of NaN and Inf."""
+    """Arbitrary bits of that type, including NaN and Inf."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     bits = np.random.default_rng(size).integers(0, 256, size, dtype="u1")
     if size >= 16 and np.dtype(dtype).kind == "f":
@@ -41,7 +43,7 @@ def all_bits(np, dtype, shape):
 
 
 def check_array(np, tool, folder, array, version):
-    """One array through the tool; returns how many comparisons were made."""
+    """Passes one array through the tool. Returns the number of comparisons."""
     source, out = folder / "in.npy", folder / "out.npy"
     save(np, source, array, version)
     tool("copy", str(version), source, out)
@@ -64,7 +66,7 @@ def check_array(np, tool, folder, array, version):
 
 
 def check_codes(np, tool, folder, ml_dtypes, name):
-    """Every code of a format of ml_dtypes, as that package makes it FP32."""
+    """Every code of an ml_dtypes format, as FP32."""
     dtype = np.dtype(getattr(ml_dtypes, name))
     bits = {"float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}.get(name, 8 * dtype.itemsize)
     codes = np.arange(2**bits, dtype=f"u{dtype.itemsize}").reshape(-1, 4)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python oracles share: finding their packages, and the library behind the program `convert` (convert.cpp)."""
+"""Shared code of the Python oracles: finding packages, and the library through the program `convert` (convert.cpp)."""
 
 import importlib
 import os
@@ -23,8 +23,8 @@ def missing(*modules):
 
 def require(*modules):
     """Imports modules, or ends the script as skipped. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them."""
-    python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON",
-                            "")  # started once: a wrapper may have another name than it starts
+    # Removed: a wrapper may start an interpreter of another name, which must not start it again.
+    python = os.environ.pop("ROTOSCALE_ORACLE_PYTHON", "")
     if python:
         path = shutil.which(python)
         if path is None:
@@ -39,7 +39,7 @@ def require(*modules):
 
 
 class Library:
-    """The numerics headers, through `convert`. Arrays are numpy's."""
+    """The numerics headers, through `convert`. Arrays are NumPy arrays."""
 
     def __init__(self, program, numpy):
         self.program, self.np = program, numpy
@@ -49,7 +49,7 @@ class Library:
         return done.stdout
 
     def codes(self, values, source, target, dtype, rounding="nearest_even", overflow="saturate", words=None, bits=None):
-        """Codes of `target` (as dtype) of an array that holds codes of `source` or is of that type."""
+        """Codes of `target` (as dtype) for an array that holds codes of `source` or has that type."""
         data = self.np.ascontiguousarray(values)
         if words is None:
             return self.np.frombuffer(self.run(data.tobytes(), "codes", source, target, rounding, overflow), dtype)
@@ -78,7 +78,7 @@ def unpack(numpy, packed, bits):
 
 
 class Tally:
-    """Counts what was compared; every difference is an error, the first few are shown."""
+    """Counts comparisons. Every difference is an error, and the first few are printed."""
 
     def __init__(self, numpy):
         self.np, self.compared, self.different = numpy, 0, 0
@@ -94,7 +94,7 @@ class Tally:
             print(f"{what}[{i}]{source}: ours {ours[i]!r}, theirs {theirs[i]!r}")
 
     def bits(self, what, ours, theirs, inputs=None):
-        """Floating-point arrays, by their bits; any NaN equals any other."""
+        """Compares floating-point arrays by their bits. Any NaN equals any other."""
         ours, theirs = self.np.ascontiguousarray(ours).ravel(), self.np.ascontiguousarray(theirs).ravel()
         both = self.np.isnan(ours) & self.np.isnan(theirs)
         ours, theirs = (self.np.where(both, 0, x.view(f"u{x.itemsize}")) for x in (ours, theirs))
@@ -112,7 +112,7 @@ def fp32_samples(numpy, stride=4093):
 
 
 def ties(numpy, values):
-    """FP32 numbers at and beside the finite `values`, the middles between neighbours and above the largest."""
+    """The finite `values`, the midpoints between them and above the largest, and their FP32 neighbours."""
     v = numpy.unique(numpy.abs(values[numpy.isfinite(values)]).astype(numpy.float64))
     step = v[-1] - v[-2]
     v = numpy.concatenate([v, (v[1:] + v[:-1]) / 2, [v[0] / 2, v[-1] + step / 2, v[-1] + step, v[-1] * 4]])

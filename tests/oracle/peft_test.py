@@ -1,10 +1,16 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters of mini-llama loaded by Hugging Face PEFT in float64 give the loss that `mini-llama eval` gives in FP32, and
-so do adapters that PEFT saved, beside a base that transformers saved; both merge to the same weights, and a run that
-begins with PEFT's adapters takes the steps that PEFT takes under torch's AdamW. Skips (77) where torch, transformers or
-peft is missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
-usage: peft_test.py MINI_LLAMA"""
+"""Adapters of mini-llama against Hugging Face PEFT.
+
+- PEFT loads an adapter of mini-llama, and its loss in float64 equals that of `mini-llama eval` in FP32.
+- Adapters that PEFT saved, on a base that transformers saved, give the same loss in both.
+- Both merge to the same weights.
+- A run that starts with PEFT's adapters takes PEFT's steps under torch's AdamW.
+
+Skips (77) without torch, transformers or peft. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+
+usage: peft_test.py MINI_LLAMA
+"""
 
 import pathlib
 import sys
@@ -29,7 +35,7 @@ def load_base(folder, **options):
 
 
 def save_adapter(base, folder, dtype, options):
-    """Of random A and B."""
+    """An adapter with random A and B."""
     torch.manual_seed(1)
     model = transformers.LlamaForCausalLM.from_pretrained(base)
     model = peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **options))
@@ -37,8 +43,7 @@ def save_adapter(base, folder, dtype, options):
 
 
 def merge_distance(base, adapter, merged):
-    """The largest difference of merged weights, ours in FP32, theirs in float64, in halves of a unit in the last
-    place."""
+    """Largest difference of merged weights, FP32 here against float64 in PEFT, in half units in the last place."""
     model = peft.PeftModel.from_pretrained(load_base(base), adapter).double().merge_and_unload()
     ours, worst = safetensors.load_file(merged / "model.safetensors"), 0.0
     theirs = {name: t for name, t in model.state_dict().items() if name in ours}
@@ -50,8 +55,8 @@ def merge_distance(base, adapter, merged):
 
 
 def training_distance(base, adapter, ours, tokens, steps, rate):
-    """PEFT's own training of a saved adapter on one sequence under torch's AdamW: the distance of ours from theirs, as
-    a share of how far theirs went; of no steps, that of the values."""
+    """PEFT trains a saved adapter on one sequence under torch's AdamW. Returns the distance between the adapters,
+    relative to PEFT's distance from the start. Without steps: the absolute distance."""
     model = peft.PeftModel.from_pretrained(load_base(base, attn_implementation="eager"), adapter, is_trainable=True)
     model = model.double().eval()  # no dropout
     trained = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
@@ -87,7 +92,7 @@ class Comparison:
         self.program.run("merge", "--base", self.base, "--adapter", adapter, "--out", merged)
         worst = merge_distance(self.base, adapter, merged)
         print(f"{name}: merged weights differ by {worst:.3f} half units in the last place")
-        # Rounded once: half a unit, and what float64 leaves of a sum of at most 16 products.
+        # Rounded once: half a unit, and the float64 rounding of a sum of at most 16 products.
         assert worst <= 1.0 + 1e-6, "the merged weights differ"
 
     def check_training(self, name, adapter):

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Are the presets what their names say? The scale of a block from its amax, stated once more from the sources of each
-// implementation, in its own arithmetic (FP32 products, bit fields, clamps), against shared_scale with the preset's
-// rule and policy. Where the two differ the list says for which amax and how; a difference elsewhere, or none there,
-// fails.
+// Do the presets match their names? The scale of a block is computed from its amax in each implementation's own
+// arithmetic (FP32 products, bit fields, clamps), and compared with shared_scale under the preset's rule and policy.
+// The list states the deliberate differences by amax. Any other difference fails, and so does a missing one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +23,7 @@ using namespace rotoscale;
 
 namespace {
 
-/// Amax patterns first..last, where a source gives `theirs` and this library `ours`.
+/// Amax patterns first..last, where a source gives `theirs` and this library gives `ours`.
 struct exception {
   std::uint32_t first, last;
   int theirs, ours;
@@ -40,8 +39,7 @@ struct published {
 
 std::uint32_t field_of(std::uint32_t u) { return u >> 23 & 0xFFu; }
 std::uint32_t mantissa_of(std::uint32_t u) { return u & 0x7FFFFFu; }
-/// 1 / largest number in FP32, and the exponent and mantissa width of the element, as the sources have them as
-/// constants.
+/// Constants of the sources: 1 / largest number in FP32, and the element's exponent and mantissa widths.
 float reciprocal_of_max(format f) { return 1.0f / decode(f, f.max_code()); }
 std::uint32_t rounded_even(std::uint32_t u, int mantissa_bits) {
   return (u + (1u << (23 - mantissa_bits - 1))) & 0xFF800000u;
@@ -97,7 +95,7 @@ int te_rocm(float amax) {
 void add_aiter(std::vector<published>& all, const std::string& type, format f, std::uint32_t underflow_up,
                std::uint32_t underflow_ceil) {
   const float reciprocal = reciprocal_of_max(f), power = pow2_fp32(-f.max_exponent());
-  // The product of the smallest amax underflows to zero, whose byte is 0.
+  // The product of the smallest amax underflows to zero, which gives byte 0.
   all.push_back({"aiter_round_up " + type,
                  f,
                  presets::aiter_round_up,
@@ -119,7 +117,7 @@ void add_aiter(std::vector<published>& all, const std::string& type, format f, s
 }
 
 void add_torchao(std::vector<published>& all, const std::string& type, format f) {
-  // One step above the largest number times 2^-127 the product with the reciprocal rounds down to 2^-127.
+  // One step above the largest number times 2^-127, the product with the reciprocal rounds down to 2^-127.
   const std::uint32_t above = fp32_bits(decode(f, f.max_code()) * 0x1p-127f) + 1;
   all.push_back({"torchao_rceil " + type,
                  f,
@@ -156,7 +154,7 @@ const std::vector<published>& all_published() {
   return all;
 }
 
-/// Does `p` give for this amax what is expected of it?
+/// Does `p` give the expected scale for this amax?
 bool agrees(const published& p, std::uint32_t amax) {
   const int theirs = p.byte(fp32_from_bits(amax));
   const int ours = shared_scale(amax, p.element, p.preset.rule, p.preset.policy);
@@ -175,7 +173,7 @@ TEST_CASE("scale bytes of published quantizers") {
     };
     for (std::uint32_t amax = 0; amax <= 1024; ++amax) compare(amax);
     for (std::uint32_t amax = 0; amax < fp32_infinity_bits; amax += 4093) compare(amax);
-    // Everything near a threshold: powers of two, and 1.5, 1.75, 1.875, ... times them.
+    // All thresholds: powers of two, and 1.5, 1.75, 1.875, ... times them.
     for (std::uint32_t field = 0; field < 256; ++field) {
       for (std::uint32_t top = 0; top < 16; ++top) {
         const std::uint32_t at = field << 23 | top << 19;
@@ -222,7 +220,7 @@ TEST_CASE("NVFP4 of Transformer Engine") {
       CHECK(scale_inverse(formats::ue4m3, scale, factor) == te_nvfp4_inverse(scale, factor));
     }
   }
-  // The order of the operations shows where amax is near a tie of the scale.
+  // The order of operations matters where amax is near a tie of the scale.
   int different = 0, orders_differ = 0;
   for (std::uint32_t i = 0; i < 256; ++i) {
     const float factor = te_nvfp4_factor(fp32_from_bits(fp32_bits(4.0f) + i * 32749));
@@ -242,7 +240,7 @@ TEST_CASE("NVFP4 of Transformer Engine") {
   CHECK(te_nvfp4_scale_until_2_13(infinity, 1.0f) == 0x7E);
   CHECK(tensor_encode_factor(fp32_from_bits(fp32_nan_bits), formats::e2m1, formats::ue4m3) == 0x1.FFFFFEp127f);
 
-  // Since v2.14 (2026-04) the reciprocal of 6 is multiplied into the factor first. About one block of four million
+  // Version 2.14 (2026-04) and later multiply the factor by the reciprocal of 6 first. About one block in four million
   // differs by one step of its scale, such as this one.
   const float factor = te_nvfp4_factor(0x1.311308p+2f), amax = 0x1.3bf848p-2f;
   CHECK(te_nvfp4_scale_until_2_13(amax, factor) == 0x5E);

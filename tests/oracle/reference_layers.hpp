@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a Llama-3-style model in double precision, forward and backward, written from the formulas alone. Tests
-// compare our FP32 layers with them, so they share no code with include/rotoscale: plain loops over row-major vectors,
-// one statement a formula, nothing fast. x[n,d] in a comment means n rows of d values; a function named f_backward
-// takes the gradient dy of a scalar with respect to f's result and returns the gradients with respect to f's inputs.
+// The layers of a Llama-3-style model in double precision, forward and backward, written from the formulas. Tests
+// compare the FP32 layers with them, so they share no code with include/rotoscale. The code is plain loops over
+// row-major vectors, one statement per formula.
+//
+// In comments, x[n,d] means n rows of d values. A function f_backward takes the gradient dy of a scalar with respect to
+// f's result, and returns the gradients with respect to f's inputs.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +48,8 @@ inline linear_gradients linear_backward(const tensor& dy, const tensor& x, const
   return d;
 }
 
-// --- RMSNorm: y = weight · x · s, s = 1 / sqrt(mean(x²) + eps), each row of x[n,d] on its own ------------------------
+// --- RMSNorm: y = weight · x · s, s = 1 / sqrt(mean(x²) + eps), for each row of x[n,d]
+// --------------------------------
 
 inline double rms_scale(const tensor& x, size_t row, size_t d, double eps) {
   double sum = 0.0;
@@ -93,8 +96,9 @@ struct rope_scaling {
   double original_max_position_embeddings;
 };
 
-/// frequency_i = theta^(-2i/D). With llama3 scaling, with c = original length / wavelength (the turns that the pair
-/// makes in the original context): c > high keeps the frequency, c < low divides it by factor, between is linear in c.
+/// frequency_i = theta^(-2i/D). Llama 3 scaling, with c = original length / wavelength (turns of the pair in the
+/// original context): c > high keeps the frequency, c < low divides it by `factor`, and the interval between is linear
+/// in c.
 inline tensor rope_frequencies(size_t head_dim, double theta, const std::optional<rope_scaling>& scaling = {}) {
   const double two_pi = 2.0 * std::acos(-1.0);
   tensor frequencies(head_dim / 2);
@@ -110,8 +114,8 @@ inline tensor rope_frequencies(size_t head_dim, double theta, const std::optiona
   return frequencies;
 }
 
-/// x[tokens, heads, D]; tokens are sequences of `seq` rows, and a token's position is its row within its sequence.
-/// direction -1 turns back.
+/// x[tokens, heads, D]. Tokens form sequences of `seq` rows; a token's position is its row in its sequence. direction
+/// -1 rotates back.
 inline tensor rope(const tensor& x, size_t seq, size_t heads, size_t head_dim, const tensor& frequencies,
                    double direction = 1.0) {
   const size_t half = head_dim / 2, tokens = x.size() / (heads * head_dim);
@@ -127,7 +131,7 @@ inline tensor rope(const tensor& x, size_t seq, size_t heads, size_t head_dim, c
   return y;
 }
 
-/// The transpose of a rotation is the rotation back.
+/// The transpose of a rotation is its inverse.
 inline tensor rope_backward(const tensor& dy, size_t seq, size_t heads, size_t head_dim, const tensor& frequencies) {
   return rope(dy, seq, heads, head_dim, frequencies, -1.0);
 }
@@ -138,7 +142,7 @@ struct attention_shape {
   size_t batch, seq, heads, kv_heads, head_dim;
 
   size_t q_at(size_t b, size_t t, size_t h) const { return ((b * seq + t) * heads + h) * head_dim; }
-  /// Where query head h finds its key and value.
+  /// Offset of the key and value of query head h.
   size_t kv_at(size_t b, size_t t, size_t h) const {
     return ((b * seq + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
   }
@@ -160,7 +164,7 @@ inline tensor softmax(tensor x) {
   return x;
 }
 
-/// The weights with which the query at (b, t, h) reads positions 0 … t.
+/// Weights of the query at (b, t, h) for positions 0 … t.
 inline tensor attention_weights(const tensor& q, const tensor& k, const attention_shape& n, size_t b, size_t t,
                                 size_t h) {
   tensor scores(t + 1);
@@ -168,13 +172,13 @@ inline tensor attention_weights(const tensor& q, const tensor& k, const attentio
   return softmax(scores);
 }
 
-/// What the query at (b, t, h) reads is added to y, which lies as q does.
+/// Adds the attention output of the query at (b, t, h) to y, which has q's layout.
 inline void add_attention_row(const tensor& q, const tensor& k, const tensor& v, const attention_shape& n, size_t b,
                               size_t t, size_t h, tensor& y) {
   const tensor p = attention_weights(q, k, n, b, t, h);
   const size_t to = n.q_at(b, t, h);
   for (size_t s = 0; s <= t; ++s) {
-    const size_t from = n.kv_at(b, s, h);  // a division: not for every element
+    const size_t from = n.kv_at(b, s, h);  // has a division: once per row, not per element
     for (size_t i = 0; i < n.head_dim; ++i) y[to + i] += p[s] * v[from + i];
   }
 }
@@ -277,7 +281,7 @@ inline double cross_entropy(const tensor& logits, const std::vector<int>& target
   return sum / counted_targets(targets);
 }
 
-/// With respect to the logits: (softmax - one_hot(target)) / count, and zero where the target is ignored.
+/// Gradient with respect to the logits: (softmax - one_hot(target)) / count, and zero for ignored targets.
 inline tensor cross_entropy_backward(const tensor& logits, const std::vector<int>& targets, size_t vocab) {
   const double count = counted_targets(targets);
   tensor d(logits.size(), 0.0);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A whole Llama-3-style model in double precision on top of reference_layers.hpp: logits, loss, gradients by
-// hand-written backpropagation, gradient clipping and AdamW. Parameters carry Hugging Face's names, so a checkpoint's
-// tensors go in as they are. Also the central difference with which the tests check every gradient. What linear layers
-// multiply may be replaced: reference_recipe.hpp quantizes it.
+// A whole Llama-3-style model in double precision, on reference_layers.hpp: logits, loss, hand-written backpropagation,
+// gradient clipping and AdamW. Parameters have Hugging Face's names, so that a checkpoint's tensors fit. Also the
+// central difference for checking gradients. The operands of linear layers can be replaced: reference_recipe.hpp
+// quantizes them.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace rotoscale::oracle {
 
 using tensor_map = std::map<std::string, tensor>;
 
-/// The fields of Hugging Face's config.json that matter here, under its names.
+/// The relevant fields of Hugging Face's config.json, with the same names.
 struct config {
   int vocab_size, hidden_size, intermediate_size, num_hidden_layers;
   int num_attention_heads, num_key_value_heads, head_dim;
@@ -36,7 +36,7 @@ struct config {
 
 inline std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer) + "."; }
 
-/// With tied embeddings, the matrix that looks tokens up is also the one that makes the logits.
+/// With tied embeddings, the embedding matrix is also the output head.
 inline std::string head_name(const config& c) {
   return c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
 }
@@ -63,7 +63,7 @@ inline std::map<std::string, std::vector<int>> parameter_shapes(const config& c)
   return shapes;
 }
 
-/// A misspelt name or a wrong shape must not pass for a numerical difference.
+/// Rejects misspelt names and wrong shapes, which would look like numerical differences.
 inline void check_inputs(const config& c, const tensor_map& params, const std::vector<int>& tokens, int B, int T) {
   const auto shapes = parameter_shapes(c);
   for (const auto& [name, shape] : shapes) {
@@ -81,7 +81,8 @@ inline void check_inputs(const config& c, const tensor_map& params, const std::v
     if (token < 0 || token >= c.vocab_size) throw std::invalid_argument("oracle: token outside the vocabulary");
 }
 
-// --- Linear layers: query, key and value are one, gate and up another ------------------------------------------------
+// --- Linear layers: one for query, key and value, one for gate and up
+// -------------------------------------------------
 
 /// The GEMMs of linear layer `number`: 4 · decoder layer + {0 qkv, 1 o, 2 gate and up, 3 down}, the head last.
 struct linear_gemms {
@@ -109,7 +110,7 @@ inline tensor columns(const tensor& x, size_t width, size_t first, size_t count)
   return part;
 }
 
-/// Matrices of n rows side by side.
+/// Concatenates matrices of n rows along columns.
 inline tensor side_by_side(size_t n, std::initializer_list<const tensor*> parts) {
   tensor all;
   for (size_t r = 0; r < n; ++r)
@@ -122,7 +123,7 @@ inline tensor part_of(const tensor& x, size_t first, size_t count) { return tens
 
 // --- One decoder layer: middle = input + attention(norm(input)), output = middle + mlp(norm(middle)) -----------------
 
-/// The sizes that the layers ask for, named once.
+/// The sizes of the layers.
 struct dimensions {
   size_t vocab, hidden, inner, q_size, kv_size;
   attention_shape heads;
@@ -144,7 +145,7 @@ inline tensor add(tensor x, const tensor& y) {
   return x;
 }
 
-/// What the backward pass needs again; q and k are after RoPE.
+/// Saved activations; q and k are after RoPE.
 struct layer_activations {
   tensor input, attention_input, q, k, v, attended;
   tensor middle, mlp_input, gate, up, activated;
@@ -251,7 +252,7 @@ inline tensor logits(const config& c, const tensor_map& params, const std::vecto
   return forward(c, params, tokens, B, T).logits;
 }
 
-/// Row t of the logits is scored against targets[t] as given; nothing is shifted here.
+/// Row t of the logits is scored against targets[t]. Targets are not shifted here.
 inline double loss(const config& c, const tensor_map& params, const std::vector<int>& tokens,
                    const std::vector<int>& targets, int B, int T, const linear_gemms& gemms = {}) {
   return cross_entropy(forward(c, params, tokens, B, T, gemms).logits, targets, static_cast<size_t>(c.vocab_size));
@@ -284,7 +285,7 @@ inline tensor_map gradients(const config& c, const tensor_map& params, const std
 // --- Optimizer, with PyTorch's semantics -----------------------------------------------------------------------------
 
 /// torch.nn.utils.clip_grad_norm_: scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the
-/// Euclidean norm of all of them together. Returns that norm, as it was before clipping.
+/// Euclidean norm of all gradients together. Returns the norm before clipping.
 inline double clip_grad_norm(tensor_map& grads, double max_norm) {
   double sum = 0.0;
   for (const auto& entry : grads)
@@ -316,7 +317,7 @@ inline void adamw_step(tensor& param, const tensor& grad, tensor& first_moment, 
 
 // --- Checking gradients ----------------------------------------------------------------------------------------------
 
-/// (f(x + h e_i) - f(x - h e_i)) / 2h; x is as before when it returns.
+/// (f(x + h e_i) - f(x - h e_i)) / 2h. Restores x.
 inline double central_difference(const std::function<double(std::vector<double>&)>& f, std::vector<double>& x, size_t i,
                                  double h) {
   const double centre = x[i], above = centre + h, below = centre - h;
@@ -325,7 +326,7 @@ inline double central_difference(const std::function<double(std::vector<double>&
   x[i] = below;
   const double f_below = f(x);
   x[i] = centre;
-  return (f_above - f_below) / (above - below);  // The step that was taken: h itself may not survive the addition.
+  return (f_above - f_below) / (above - below);  // the actual step: the addition may round h
 }
 
 }  // namespace rotoscale::oracle

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: the gradients of the whole model are differences of its loss, and recorded values of PyTorch and
-// transformers are met.
+// Tests of the oracle. Gradients of the whole model equal finite differences of its loss. Results equal recorded values
+// of PyTorch and transformers.
 #include "reference_llama.hpp"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ using oracle::size_t;
 using oracle::tensor;
 using oracle::tensor_map;
 
-/// Uniform in [centre - width, centre + width). No <random> distribution: theirs differ between standard libraries.
+/// Uniform in [centre - width, centre + width). Distributions of <random> differ between standard libraries.
 tensor random_tensor(size_t size, std::mt19937_64& engine, double width = 1.0, double centre = 0.0) {
   tensor x(size);
   for (double& value : x) value = centre + width * (2.0 * static_cast<double>(engine() >> 11) * 0x1p-53 - 1.0);
@@ -49,12 +49,16 @@ double largest_difference(const tensor& x, const tensor& y) {
   return result;
 }
 
-// A central difference is D(h) = f' + h² f⁽³⁾/6 + h⁴ f⁽⁵⁾/120 + …; (4 D(h) - D(2h)) / 3 removes the h² term and
-// leaves -h⁴ f⁽⁵⁾/30. With h = 2^-10 that is 3e-14 f⁽⁵⁾, where the steepest f, an RMSNorm of values near 1, has f⁽⁵⁾ up
-// to a few times 5!: 1e-11. Rounding adds (4/3 + 1/6) e/h, with e the error of one f: f is of order 10 and comes out of
-// some hundreds of rounded terms, so e is near 1e-14 and this share near 1.5e-11. The two gradients should thus agree
-// to some 3e-11. The smallest of the gradients has 0.04 as its largest entry, which makes 7e-10 of that entry: the
-// tests ask for 1e-9 (the worst seen is 2e-11). A wrong or missing term shows at 1e-3 or more.
+// A central difference is D(h) = f' + h² f⁽³⁾/6 + h⁴ f⁽⁵⁾/120 + …, so (4 D(h) - D(2h)) / 3 removes the h² term and
+// leaves -h⁴ f⁽⁵⁾/30. Error budget:
+//
+// - Truncation, with h = 2^-10: 3e-14 f⁽⁵⁾. The steepest f, an RMSNorm of values near 1, has f⁽⁵⁾ up to a few times
+//   5!, which gives 1e-11.
+// - Rounding: (4/3 + 1/6) e/h, where e is the error of one f. f is of order 10 and a sum of some hundreds of rounded
+//   terms, so e is near 1e-14 and the term near 1.5e-11.
+//
+// The gradients should agree to 3e-11. The largest entry of the smallest gradient is 0.04, so that is 7e-10 of the
+// entry. The tolerance is 1e-9; the worst difference seen is 2e-11. A wrong or missing term gives 1e-3 or more.
 constexpr double step = 0x1p-10;
 constexpr double tolerance = 1e-9;
 
@@ -67,7 +71,7 @@ void check_gradient(const std::string& name, Objective f, tensor& x, const tenso
     differences[i] = (4.0 * near - far) / 3.0;
   }
   INFO(name);
-  CHECK(largest(gradient) > 0.04);  // A gradient of zeros would prove little.
+  CHECK(largest(gradient) > 0.04);  // A zero gradient would prove little.
   CHECK(largest_difference(gradient, differences) <= tolerance * largest(gradient));
 }
 
@@ -94,8 +98,7 @@ tensor_map random_parameters(const oracle::config& c, std::mt19937_64& engine) {
   return params;
 }
 
-/// Heads × head_dim differs from the hidden size, and every size from every other where it can, so that none stands in
-/// for another unnoticed.
+/// Heads × head_dim differs from the hidden size, and all sizes differ where they can, so that swapped sizes show.
 model_case small_model(bool tied) {
   std::mt19937_64 engine(7);
   const oracle::rope_scaling scaling{8.0, 1.0, 4.0, 32.0};
@@ -107,7 +110,7 @@ model_case small_model(bool tied) {
   return m;
 }
 
-/// Two windows of forty bytes, longer than the original context of the scaled case.
+/// Two windows of 40 bytes, longer than the original context of the scaled case.
 model_case recorded_model(bool tied, std::optional<oracle::rope_scaling> scaling, unsigned seed) {
   std::mt19937_64 engine(seed);
   model_case m{{256, 24, 40, 2, 4, 2, 8, 1e-5, 100.0, tied, scaling}, {}, 2, 40, {}, {}};
@@ -130,9 +133,9 @@ TEST_CASE("oracle: the model's gradients, untied and tied") {
   }
 }
 
-// The recorded values are those of torch 2.15.0 and transformers 5.23.0 in double precision (transformers_reference.py
-// says how), given the same parameters and bytes; logits and all gradients agreed to 5e-14. Asked for is what different
-// C libraries' exp, pow, sin and cos may change: an ulp each, through two layers, below 1e-12.
+// Recorded values of torch 2.15.0 and transformers 5.23.0 in double precision (transformers_reference.py), for the same
+// parameters and bytes. Logits and all gradients agreed to 5e-14. The tolerance allows for other C libraries: one ulp
+// each of exp, pow, sin and cos through two layers is below 1e-12.
 constexpr double recorded_tolerance = 1e-12;
 
 TEST_CASE("oracle: transformers' LlamaForCausalLM has the same loss and gradient norm") {

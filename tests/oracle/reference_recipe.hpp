@@ -1,9 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers under a recipe, in double precision: operands are quantized as docs/reference/layers.md says, by
-// block_oracle.hpp and by comparing with the list of a format's numbers, their values are multiplied and added without
-// error to speak of, results are rounded to the recipe's output. A recipe is read as data; of the library's functions
-// only Philox is used. Delayed scales are those of the first step: 1.
+// Linear layers under a recipe, in double precision.
+//
+// 1. Operands are quantized as in docs/reference/layers.md, by block_oracle.hpp and by the list of a format's numbers.
+// 2. Their values are multiplied and added with negligible error.
+// 3. Results are rounded to the recipe's output format.
+//
+// A recipe is read as data. Of the library's functions only Philox is used. Delayed scales are those of the first step:
+// 1.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +27,7 @@ struct operand_values {
 
 class recipe_gemms : public linear_gemms {
  public:
-  /// `head`: number of the output head's layer. Random words are those of step 0, micro-batch 0.
+  /// `head`: layer number of the output head. Random words are those of step 0, microbatch 0.
   recipe_gemms(const nn::recipe& r, size_t head, std::uint64_t seed) : recipe_(r), head_(head), seed_(seed) {}
 
   tensor forward(size_t number, const tensor& x, const tensor& w, size_t in, size_t out) const override {
@@ -53,7 +57,7 @@ class recipe_gemms : public linear_gemms {
   }
 
  private:
-  /// Which operand of which GEMM of which layer: what random streams are named by.
+  /// Operand, GEMM and layer, which name a random stream.
   struct use {
     size_t number, gemm, side;
   };
@@ -151,7 +155,7 @@ class recipe_gemms : public linear_gemms {
   static int length_of(const nn::operand_recipe& o) {
     return o.block ? o.block->length : o.format == nn::operand_format::nvfp4 ? 16 : 32;
   }
-  /// The Hadamard's matrix is orthonormal and symmetric; then the signs. `length`: of blocks.
+  /// Undoes a rotation: the Hadamard matrix, which is orthonormal and symmetric, then the signs. `length`: of a block.
   static void unrotate(operand_values& x, const rotation& r, int length) {
     if (r.points == 0) return;
     const auto points = static_cast<size_t>(r.points), run = static_cast<size_t>(std::max(r.points, length));
@@ -168,7 +172,7 @@ class recipe_gemms : public linear_gemms {
     }
   }
 
-  /// Largest scale times largest element by amax of what the blocks see, in FP32.
+  /// Encode factor in FP32: largest scale × largest element / amax, with amax after the rotation.
   float encode_factor(const block_format& f, const block_options& how, const tensor& t, size_t rows, size_t cols,
                       block_axis axis) const {
     const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : transpose({t, rows, cols});

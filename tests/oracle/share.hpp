@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How much of what is drawn a test tries. The default suite runs the tests of vector code for several
-// instruction sets: all for the machine's own, one in ROTOSCALE_SHARE for the others, whose slow suite has all.
+// The share of random cases that a test runs. The default suite runs vector-code tests for several instruction sets:
+// all cases for the machine's own, one in ROTOSCALE_SHARE for the others. The slow suite runs all.
 #pragma once
 
 #include <cstdlib>

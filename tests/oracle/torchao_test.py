@@ -1,16 +1,21 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's torchao (prototype/mx_formats) against the presets named after it: scale bytes and element codes of its
-four scale modes for its five element types, packed FP4, one-level NVFP4, and the 128 x 4 scale layout. Its releases up
-to 0.18 treat Inf, byte 0 and some amax otherwise than 0.19, which the presets follow; both are stated.
-Skips (77) without torch and torchao.
-usage: torchao_test.py CONVERT"""
+"""PyTorch's torchao (prototype/mx_formats) against the presets named after it.
+
+- scale bytes and element codes of its four scale modes for its five element types
+- packed FP4, one-level NVFP4, and the 128 x 4 scale layout
+
+The presets follow torchao 0.19. Releases up to 0.18 handle Inf, byte 0 and some amax differently; both results are
+stated. Skips (77) without torch and torchao.
+
+usage: torchao_test.py CONVERT
+"""
 
 import sys
 
 import oracle
 
-# Block format: theirs as an attribute of torch or of constants, bits of a code in this library's storage.
+# Block format: torchao's attribute (of torch or of constants), bits of a code in this library's storage.
 FORMATS = {"mxfp4": ("float4_e2m1fn_x2", 4), "mxfp6_e2m3": ("DTYPE_FP6_E2M3", 6), "mxfp6_e3m2": ("DTYPE_FP6_E3M2", 6),
            "mxfp8_e4m3": ("float8_e4m3fn", 8), "mxfp8_e5m2": ("float8_e5m2", 8)}
 MODES = ("floor", "ceil", "even", "rceil")
@@ -19,11 +24,11 @@ MODES = ("floor", "ceil", "even", "rceil")
 class Torchao:
     def __init__(self, np, torch, mx_tensor, constants):
         self.np, self.torch, self.mx_tensor, self.constants = np, torch, mx_tensor, constants
-        # pytorch/ao#4725, released with 0.19, changed what happens at the ends of the range.
+        # pytorch/ao#4725, in 0.19 and later, changed the results at the ends of the range.
         self.since_0_19 = hasattr(mx_tensor, "_e8m0_scale_to_reciprocal_fp32")
 
     def quantize(self, x, block_format, mode):
-        """(scale bytes, element bytes): FP4 in pairs, FP6 a byte each."""
+        """(scale bytes, element bytes): FP4 in pairs, FP6 one byte each."""
         name = FORMATS[block_format][0]
         dtype = getattr(self.torch, name, None) or getattr(self.constants, name)
         mode = self.mx_tensor.ScaleCalculationMode[mode.upper()]
@@ -84,9 +89,9 @@ def state_differences(np, library, tally, theirs):
         state("NaN", [1.0, np.nan], mode, 0xFF, 0xFF, 0xFF)
         state("Inf", [1.0, np.inf], mode, 0xFF, 0xFF, 0xFE if mode == "rceil" else 0xFD)
     state("FLT_MAX", [largest], "even", 0xFF, 0xFF, 0xFD)
-    # Just above 6 * 2^k the releases take log2 in FP32, which loses what is above.
+    # Just above 6 * 2^k, the releases compute log2 in FP32, which loses the difference.
     state("above 6 * 2^100", [np.nextafter(np.float32(6 * 2.0**100), np.float32(np.inf))], "rceil", 228, 228, 227)
-    # One amax: the product with FP32's 1/6 rounds to 2^-127 exactly, so theirs is byte 0.
+    # One amax: the product with FP32's 1/6 rounds to 2^-127 exactly, so torchao gives byte 0.
     state("above 6 * 2^-127", [np.array([0x01400001], np.uint32).view(np.float32)[0]], "rceil", 0x01, 0x00, 0x00)
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the mean cross-entropy, in nats, that Hugging Face's LlamaForCausalLM gives a checkpoint in float64.
+"""Prints the mean cross-entropy, in nats, of a checkpoint under Hugging Face's LlamaForCausalLM in float64.
 
-A third-party check of the oracle in reference_llama.hpp and of our checkpoints. Tokens are the raw bytes of --data.
-Window i takes the SEQ bytes from OFFSET + i*SEQ as tokens and the SEQ bytes one further on as targets, so W windows
-need W*SEQ + 1 bytes. Exits 77 where torch or transformers is missing, which test runners count as skipped.
+A third-party check of reference_llama.hpp and of this project's checkpoints. Tokens are the raw bytes of --data.
+Window i takes the SEQ bytes from OFFSET + i*SEQ as tokens, and the SEQ bytes one byte later as targets. W windows
+need W*SEQ + 1 bytes. Exits 77 (skipped) without torch or transformers.
 """
 
 import argparse
@@ -25,8 +25,8 @@ except ImportError as missing:
 
 
 class DoubleTorch:
-    """The torch module, except that single precision is double: modeling_llama computes its norms, softmax and angles
-    in float32 whatever the model's type is, which would leave errors of 1e-7 in a float64 reference."""
+    """Replaces torch.float32 by float64. modeling_llama computes norms, softmax and angles in float32 for every
+    model type, which would leave errors of 1e-7 in a float64 reference."""
 
     float = float32 = torch.float64
 
@@ -36,7 +36,7 @@ class DoubleTorch:
 
 @contextlib.contextmanager
 def everything_in_double():
-    """Where models are loaded and computed; nothing else should be."""
+    """Loading and evaluation run inside; other code should not."""
     single = torch.Tensor.float
     modeling_llama.torch = modeling_rope_utils.torch = DoubleTorch()
     torch.Tensor.float = torch.Tensor.double
@@ -53,7 +53,7 @@ def load(checkpoint):
             sys.exit(f"transformers_reference.py: {checkpoint / names[0]}: no such file")
     try:
         config = LlamaConfig.from_pretrained(checkpoint)
-    except Exception as error:  # transformers and safetensors raise whatever they like; the file is what matters
+    except Exception as error:  # transformers and safetensors raise many types
         sys.exit(f"transformers_reference.py: {checkpoint / 'config.json'}: {error}")
     if config.vocab_size < 256:
         sys.exit(f"transformers_reference.py: {checkpoint / 'config.json'}: vocab_size {config.vocab_size} < 256")
@@ -64,7 +64,7 @@ def load(checkpoint):
     except Exception as error:
         sys.exit(f"transformers_reference.py: {checkpoint / 'model.safetensors'}: {error}")
     problems = {kind: sorted(names) for kind, names in report.items() if names}
-    if problems:  # transformers only warns, and goes on with random numbers in place of what is missing
+    if problems:  # transformers warns only, and continues with random numbers for missing tensors
         sys.exit(f"transformers_reference.py: {checkpoint / 'model.safetensors'}: does not fit config.json: {problems}")
     return model.eval()
 
@@ -85,8 +85,7 @@ def read_windows(path, offset, windows, seq):
 
 @everything_in_double()
 def mean_loss(checkpoint, adapter, data, offset, windows, seq):
-    """In nats a token, of the windows that the docstring of this file names; adapter: None, or the folder of PEFT's
-    files."""
+    """Loss in nats per token of the windows (see the top of this file). adapter: None, or a folder of PEFT's files."""
     tokens, targets = read_windows(data, offset, windows, seq)
     model = load(checkpoint)
     if adapter:
@@ -94,7 +93,7 @@ def mean_loss(checkpoint, adapter, data, offset, windows, seq):
         model = PeftModel.from_pretrained(model, adapter).double().eval()
     total = 0.0
     with torch.no_grad():
-        for row, target in zip(tokens, targets):  # One window at a time: the logits of all may not fit in memory.
+        for row, target in zip(tokens, targets):  # One window at a time, to limit the memory for logits.
             logits = model(input_ids=row[None]).logits[0]
             assert logits.dtype == torch.float64
             total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()

@@ -1,14 +1,18 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of mini-llama evaluated by Hugging Face transformers in float64 gives the loss that `mini-llama eval`
-gives in FP32, and so do six models that transformers saved: BF16 and FP16, in shards, tied, with grouped heads, with
-Llama 3.1's RoPE. So do all logits of their windows (`eval --logits`). The gradient of each tensor that one step of
-`mini-llama train` makes is that of transformers in float64 as well. The tokenizer of a written model, loaded by
-transformers, gives a text the tokens that `mini-llama tokenizer encode` gives. Under bf16_tc, on a matrix unit or its
-model, gradients are within what roundings to BF16 allow. Skips (77) where torch and transformers or the device are
-missing; ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+"""Checkpoints of mini-llama against Hugging Face transformers in float64.
 
-usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device, cpu unless told otherwise"""
+- The loss of a checkpoint equals that of `mini-llama eval` in FP32.
+- So do the loss and all logits (`eval --logits`) of six models that transformers saved: BF16 and FP16, in shards,
+  tied, with grouped heads, with Llama 3.1's RoPE.
+- The gradient of each tensor in one step of `mini-llama train` equals that of transformers.
+- transformers loads the tokenizer of a written model, and it gives the tokens of `mini-llama tokenizer encode`.
+- Under bf16_tc, on matrix cores or their model, gradients are within the error of BF16 rounding.
+
+Skips (77) without torch, transformers or the device. ROTOSCALE_ORACLE_PYTHON may name an interpreter that has them.
+
+usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device (default: cpu)
+"""
 
 import pathlib
 import struct
@@ -25,14 +29,13 @@ from transformers_reference import everything_in_double, load  # noqa: E402
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
-# FP32 against float64: 100 or so roundings of 2^-24 on the way to a logit, which are at most 16 here.
+# FP32 against float64: about 100 roundings of 2^-24 per logit. Logits are at most 16 here.
 LOGIT_BOUND = 1e-4
-# On the longest way through two layers and back, some 20 GEMMs of 64 to 128 terms and a softmax over 256, there are
-# about 3000 additions in FP32. Their errors, of at most 2^-24 of a sum each, are independent and add up as a root;
-# three times that.
+# The longest path through two layers and back has some 20 GEMMs of 64 to 128 terms and a softmax over 256: about 3000
+# additions in FP32. Their errors, at most 2^-24 of a sum each, are independent and add up as a root. The bound is three
+# times that.
 GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
-# There operands and results of the 20 GEMMs are rounded to BF16, of eight significant bits: 60 roundings by at most
-# 2^-8 each.
+# Operands and results of the 20 GEMMs are rounded to BF16 (eight significant bits): 60 roundings by at most 2^-8.
 BF16_GRADIENT_BOUND = 3 * 60**0.5 * 2.0**-8
 SAVED = {
     "plain": {},
@@ -57,8 +60,8 @@ def compare_logits(name, checkpoint, file):
 
 @everything_in_double()
 def gradient_distance(checkpoint, stepped, tokens):
-    """Of one step's gradients, which are (1 - beta1)^-1 of the first moments that it leaves, from those in float64: the
-    largest of all tensors, each as a share of the tensor's own norm."""
+    """Largest error of one step's gradients against float64, over all tensors, relative to the tensor's norm.
+    Gradients are (1 - beta1)^-1 of the first moments after the step."""
     model = load(checkpoint)
     torch.nn.functional.cross_entropy(model(input_ids=tokens[None, :-1]).logits[0], tokens[1:]).backward()
     theirs = {name: p.grad for name, p in model.named_parameters()}
@@ -80,11 +83,11 @@ def compare_gradients(program, name, checkpoint, text, folder, recipe="fp32", bo
 
 
 def compare_tokenizers(program, folder):
-    """A model with a vocabulary of pieces, written, loaded by transformers."""
+    """transformers loads a written model with a SentencePiece tokenizer."""
     text, model, tokens = folder / "lines.txt", folder / "pieces.model", folder / "tokens.bin"
     text.write_text("".join(f"In line {n} of these, {n * n} is the square of {n}; caf\u00e9 costs {n} \u20ac.\n"
                             for n in range(3000)), encoding="utf-8")
-    lacks = oracle.missing("sentencepiece", "google.protobuf")  # with which transformers reads tokenizer.model
+    lacks = oracle.missing("sentencepiece", "google.protobuf")  # transformers needs them for tokenizer.model
     if lacks:
         return print(f"tokenizer: not compared, {lacks} is not installed")
     try:
@@ -134,10 +137,10 @@ def main():
             llama.compare_losses(name, ours, saved, None, data)
             compare_logits(name, saved, logits)
             compare_gradients(program, name, saved, periodic, folder)
-        if program.device != "hip":  # whose units have other recipes
+        if program.device != "hip":  # HIP devices have other recipes
             saved = folder / "bf16_tc"
             llama.save_model(saved, num_attention_heads=2,
-                             num_key_value_heads=1)  # heads of 32, the least of tiled attention
+                             num_key_value_heads=1)  # heads of 32, the minimum of tiled attention
             compare_gradients(program, "bf16_tc", saved, periodic, folder, "bf16_tc", BF16_GRADIENT_BOUND)
 
 

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Python and the commands of docs/reference/dumps.md in the order of the page: each block is run as it stands, and
-rotoscale-validate must find what it wrote identical. What the page leaves to its reader is defined here: a quantizer's
-source and result, a GEMM's inputs, and a kernel, in float64, whose sums of such inputs are exact. Skips (77) without
-numpy, ml_dtypes and safetensors; blocks that import another package are left out, with the command behind them, where
-it is missing.
-usage: validate_page_test.py VALIDATE PAGE"""
+"""Runs the Python and the commands of docs/reference/dumps.md in the page's order. rotoscale-validate must find
+every written dump identical. This script supplies the reader's part: a quantizer's source and result, a GEMM's
+inputs, and a kernel in float64, whose sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
+safetensors. A block that imports another missing package is left out with its command.
+
+usage: validate_page_test.py VALIDATE PAGE
+"""
 
 import importlib.util
 import os
@@ -23,7 +24,7 @@ from safetensors_bytes import load  # noqa: E402
 
 
 class Reader:
-    """What a reader of the page has: names by the packages that a block uses."""
+    """Names that the page assumes, by the package that a block uses."""
 
     def __init__(self, np, ml_dtypes, validate):
         self.np, self.ml_dtypes = np, ml_dtypes
@@ -37,14 +38,14 @@ class Reader:
         self.a, self.b = (rng.standard_normal((rows, 128)).astype(np.float32) for rows in (24, 40))
 
     def values(self, array):
-        """In float64, whatever package's array it is."""
+        """Converts to float64 from any package's array."""
         if type(array).__module__.startswith("torch"):
             array = array.float().numpy()
         return self.np.asarray(array).astype(self.np.float64)
 
     def gemm(self, a, b, scale_a=None, scale_b=None):
-        """FP4 under scales: exact sums of 32 products, added up in FP32; else one exact sum. Of numbers near 1 float64
-        holds each."""
+        """FP4 under scales: exact sums of 32 products, added in FP32. Otherwise one exact sum: float64 holds all
+        sums of numbers near 1."""
         a, b = self.values(a), self.values(b)
         if scale_a is None:
             return (a @ b.T).astype(self.np.float32)
@@ -65,14 +66,15 @@ class Reader:
 
 
 def check_packing(np, pack, unpack, validate):
-    """The page's two functions, whose order of nibbles a dot product of operands packed alike does not show."""
+    """Tests the page's two functions. A dot product of equally packed operands would not show their order of
+    nibbles."""
     subprocess.run([validate, "--make-case", "plain.safetensors", "--quantizer", "ocp", "--with-d"], check=True)
     tensors = load(pathlib.Path("plain.safetensors"))
     codes = np.frombuffer(tensors["codes"][2], np.uint8).reshape(tensors["codes"][1])
     signs = np.frombuffer(tensors["x"][2], np.uint16).reshape(tensors["x"][1]) >> 15
     assert (pack(unpack(codes)) == codes).all(), "pack is not unpack's inverse"
     scales = np.frombuffer(tensors["scales"][2], np.uint8).reshape(tensors["scales"][1])
-    of_numbers = np.repeat(scales != 0xFF, 32, axis=1)  # in a block of NaN or Inf codes mean nothing
+    of_numbers = np.repeat(scales != 0xFF, 32, axis=1)  # codes of a block with NaN or Inf have no meaning
     assert (unpack(codes).view(np.uint8) >> 3 == signs)[of_numbers].all(), "unpack has other signs than the source"
 
 
@@ -80,7 +82,7 @@ def main():
     np, ml_dtypes, _ = oracle.require("numpy", "ml_dtypes", "safetensors")
     validate, page = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).read_text(encoding="utf-8")
     blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", page, re.M | re.S)
-    ran, left_out, checked, runs, kept = 0, 0, 0, True, {}  # kept: what blocks have defined
+    ran, left_out, checked, runs, kept = 0, 0, 0, True, {}  # kept: names that blocks have defined
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         reader = Reader(np, ml_dtypes, validate)
