@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A fuzzer's input as choices: what to make, and with which bytes.
+// A fuzzer's input as a sequence of choices and bytes.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::fuzz {
 
-/// Bytes of the input, zeros after its end.
+/// Bytes of the input, followed by zeros.
 class byte_choices {
  public:
   byte_choices(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -30,7 +30,7 @@ class byte_choices {
   const T& one_of(const T (&list)[N]) {
     return list[byte() % N];
   }
-  /// From here on the rest of the input comes again and again.
+  /// Makes repeated_word() cycle through the unread input.
   void repeat_rest() {
     data_ += at_;
     size_ -= at_;
@@ -42,10 +42,10 @@ class byte_choices {
     for (int i = 0; i < 4; ++i) w |= static_cast<std::uint32_t>(data_[at_++ % size_]) << (8 * i);
     return w;
   }
-  /// What has not been read.
+  /// The unread bytes.
   std::span<const std::byte> rest() const { return std::as_bytes(std::span(data_, size_)).subspan(at_); }
   std::string_view rest_as_text() const { return {reinterpret_cast<const char*>(data_) + at_, size_ - at_}; }
-  /// Up to a zero byte, which is skipped, or the end.
+  /// Reads to a zero byte, which is skipped, or to the end.
   std::string_view text_to_zero() {
     const std::string_view rest = rest_as_text();
     const std::string_view text = rest.substr(0, rest.find('\0'));

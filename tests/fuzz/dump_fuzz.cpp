@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over quantizer dumps, as rotoscale-validate reads them: the first bytes choose the command line's
-// options; the rest is a file, or what a file is made of. It is refused with io::error or checked; a dump that holds
-// the quantizer's own result is found identical.
+// Fuzz target for quantizer dumps as rotoscale-validate reads them. The first bytes choose the command line's options;
+// the rest is a file or the content of one. The file is refused with io::error or checked. A dump of the quantizer's
+// own result must be identical.
 // fuzz: -I. examples/validate/quantizer/dump.cpp examples/validate/quantizer/presets.cpp
 // fuzz: examples/validate/quantizer/check.cpp examples/validate/quantizer/identify.cpp
 // fuzz: examples/validate/quantizer/candidates.cpp examples/validate/quantizer/distribution.cpp
@@ -29,13 +29,14 @@ using fuzz::byte_choices;
 using fuzz::chosen_quantizer;
 using fuzz::require;
 
-/// A dump whose extents mostly fit, of the bytes that are left.
+/// Makes a dump with mostly consistent extents from the remaining bytes.
 std::string made_file(byte_choices& in) {
   constexpr const char* source_types[] = {"F32", "BF16", "F16", "F64"};
   constexpr const char* code_types[] = {"U8", "F4", "F8_E4M3", "F8_E5M2", "F6_E2M3", "F6_E3M2", "I8"};
   constexpr const char* scale_types[] = {"F8_E8M0", "U8", "F8_E4M3", "I8"};
   constexpr std::int64_t extents[] = {32, 16, 1, 2, 8, 3, 64, 256, 0, 32, 16, 1, 2, 8, 1, 4};
-  const std::int64_t most = in.below(8) == 0 ? 1024 : 256;  // a square block of 32, or one of 16; time goes by elements
+  // a square block of 32, or of 16; cost grows with the elements
+  const std::int64_t most = in.below(8) == 0 ? 1024 : 256;
   const std::int64_t cols = in.one_of(extents), wanted = in.one_of(extents);
   const std::int64_t rows = wanted * cols > most ? most / cols : wanted;
   const std::string code_type = in.one_of(code_types), scale_type = in.one_of(scale_types);
@@ -65,7 +66,7 @@ std::string made_file(byte_choices& in) {
   return out.bytes("made");
 }
 
-/// With the quantizer's own result in the place of the dump's.
+/// Checks the dump with the quantizer's own result.
 void check_own_result(const quantizer& q, quantizer_dump dump, thread_pool& pool) {
   if (q.code_order != placement::row_major || q.scale_order != placement::row_major || !q.low_nibble_first) return;
   for (dump_side& side : dump.sides) {
@@ -78,7 +79,7 @@ void check_own_result(const quantizer& q, quantizer_dump dump, thread_pool& pool
   require(check_dump(q, dump, std::nullopt, pool).identical());
 }
 
-/// Of any sizes, which check_dump may refuse.
+/// Dumps of any size, which check_dump may refuse.
 void identify(const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   try {
     require(!identify_dump(nullptr, q, {}, dump, 4, 4, pool).all.empty());
@@ -86,7 +87,7 @@ void identify(const quantizer& q, const quantizer_dump& dump, thread_pool& pool)
   }
 }
 
-/// Slow, so for one input in 4096.
+/// Runs slow parts for one input in 4096.
 bool is_chosen(const std::uint8_t* data, std::size_t size) {
   std::uint32_t hash = 2166136261u;
   for (std::size_t i = 0; i < size; ++i) hash = (hash ^ data[i]) * 16777619u;

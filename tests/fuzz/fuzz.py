@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. The default suite replays the
-stored inputs without clang (replay.cpp); this script is for the slow suite.
+"""Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. This script serves the slow
+suite; the default suite replays the stored inputs without clang (replay.cpp).
 
 usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS [PROCESSES]]
-NAME: tests/fuzz/NAME_fuzz.cpp, starting from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..." names the
-other sources and libraries. Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library.
-DIRECTORY SECONDS: a long run. Program, corpus and failing inputs stay in that directory, and the next run goes on from
-them. PROCESSES share the runs and, every ten seconds, their findings. CXXFLAGS are appended to the flags (another
--march). Without a clang the program in DIRECTORY is run, so that machines without compilers can help. A long run is
-many times as fast: libstdc++'s assertions check bounds and undefined behaviour traps, but there is no address
-sanitizer, comparisons are not traced, and inputs are chosen evenly. Afterwards copy its corpus to tests/fuzz/corpus and
-run the default mode on it. Each source is compiled through ccache if that is installed.
+  NAME               tests/fuzz/NAME_fuzz.cpp, started from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..."
+                     names the other sources and libraries.
+  DIRECTORY SECONDS  a long run. The directory keeps program, corpus and failing inputs, and the next run continues.
+  PROCESSES          they share the runs and, every ten seconds, their findings
+
+Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library. CXXFLAGS are appended to the
+flags (another -march). Sources are compiled through ccache if it is installed.
+
+A long run is many times faster: libstdc++'s assertions check bounds, undefined behaviour traps, there is no address
+sanitizer, comparisons are not traced, and inputs are chosen evenly. Without a clang it runs the program in DIRECTORY,
+so that machines without compilers can help. Afterwards copy its corpus to tests/fuzz/corpus and run the default mode.
 """
 import concurrent.futures
 import contextlib
@@ -25,7 +28,7 @@ import tempfile
 from pathlib import Path
 
 
-# Names are suggested by a loop over pairs of letters, whose comparisons would be most of what is traced.
+# Name suggestions loop over pairs of letters; their comparisons would dominate the trace.
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
 SANITIZED = ["-O1", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
@@ -33,7 +36,7 @@ FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,unde
 
 
 def parts_of(root, name):
-    """What a target is made of: sources, flags, libraries."""
+    """Sources, flags and libraries of a target."""
     source = root / f"tests/fuzz/{name}_fuzz.cpp"
     extra = [word for line in source.read_text(encoding="utf-8").splitlines() if line.startswith("// fuzz: ")
              for word in line.split()[2:]]
@@ -56,7 +59,7 @@ def flags_of(root, kind):
 
 
 def build(compiler, sources, flags, libraries, scratch):
-    """Compiles and links ./fuzz in the directory; what failed, or None."""
+    """Compiles and links ./fuzz in the directory. Returns the failure, or None."""
     ccache = [shutil.which("ccache")] if shutil.which("ccache") else []
     objects = [f"{number}.o" for number in range(len(sources))]
     compiling = [[*ccache, compiler, *flags, "-c", str(source), "-o", object_file]
@@ -64,7 +67,7 @@ def build(compiler, sources, flags, libraries, scratch):
 
     def called(command):
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True,
-                              env=os.environ | {"CCACHE_NOHASHDIR": "1"})  # another folder each time
+                              env=os.environ | {"CCACHE_NOHASHDIR": "1"})  # the folder differs each time
         return f"{shlex.join(command)}\n{done.stderr}" if done.returncode else None
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -73,12 +76,12 @@ def build(compiler, sources, flags, libraries, scratch):
 
 
 def long_run(corpus, runs, directory, seconds, processes):
-    """Goes on from what is in the directory; prints each process's totals and their sum."""
+    """Continues with the directory's corpus. Prints each process's totals and their sum."""
     command = ["./fuzz", f"-runs={-(-runs // processes)}", f"-max_total_time={seconds}", "-max_len=256",
                f"-reload={10 if processes > 1 else 0}", "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1",
                corpus]
     with contextlib.ExitStack() as files:
-        # A file each: a pipe that nobody reads would stop its process.
+        # One file per process: a full pipe would stop it.
         logs = [files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
                 for _ in range(processes)]
         running = [subprocess.Popen(command, cwd=directory, stderr=log) for log in logs]
@@ -97,8 +100,8 @@ def long_run(corpus, runs, directory, seconds, processes):
 
 
 def run_briefly(name, runs, scratch):
-    """Some inputs from a fixed seed, by one target of a program; the exit status of a test."""
-    # -len_control=0: the first bytes only choose what happens to the others, so that short inputs are of no use.
+    """Runs one target from a fixed seed. Returns the exit status of a test."""
+    # -len_control=0: the first bytes only choose options, so short inputs are useless.
     fuzzed = subprocess.run(["./fuzz", f"-runs={runs}", "-seed=1", "-max_len=4096", "-len_control=0",
                              "-use_value_profile=1", "corpus"],
                             cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over JSON, as documents, config.json and lines of records: any bytes are refused with io::error, or
-// accepted and then written and read again with the same value.
+// Fuzz target for JSON: documents, config.json and lines of records. Any bytes are refused with io::error, or accepted
+// and then written and read again with the same value.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

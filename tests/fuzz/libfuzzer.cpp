@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer's entry: the target that the environment names (ROTOSCALE_FUZZ), or the only one of the program.
+// libFuzzer's entry point: runs the target named by ROTOSCALE_FUZZ, or the program's only target.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over the .npy reader: any bytes are refused with io::error, or accepted and then converted, viewed,
+// Fuzz target for the .npy reader. Any bytes are refused with io::error, or accepted and then converted, viewed,
 // written and read again with the same elements.
 
 #include <algorithm>
@@ -25,11 +25,11 @@ bool same_elements(const io::npy_file& a, const io::npy_file& b) {
   return std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin(), b.bytes().end());
 }
 
-/// The array as a matrix of T; its conversion to FP32 must have the elements that the view has, in C order.
+/// The array as a matrix of T. Its conversion to FP32 must equal the view's elements in C order.
 template <class T>
 void check_view(const io::npy_file& file, const std::vector<float>& converted) {
   const auto x = file.as_matrix<T>();
-  if (x.size() == 0) return;  // an axis beside one of extent 0 may have any extent
+  if (x.size() == 0) return;  // with an axis of extent 0, the other may have any extent
   std::size_t i = 0;
   for (index_t r = 0; r < x.extent(0); ++r) {
     for (index_t c = 0; c < x.extent(1); ++c) {
@@ -77,7 +77,7 @@ void one_input(const std::uint8_t* data, std::size_t size) {
             std::string_view(e.what()).find('\n') == std::string::npos);
     return;
   }
-  check_accepted(*file);  // outside of the try: what was accepted must not fail later
+  check_accepted(*file);  // outside the try block: an accepted file must not fail later
 }
 
 const rotoscale::fuzz::target here("npy", one_input);

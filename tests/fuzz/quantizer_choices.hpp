@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Options of rotoscale-validate from a fuzzer's bytes.
+// Chooses options of rotoscale-validate from a fuzzer's bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::fuzz {
 
-/// One of the names, or none, or one that there is not.
+/// One of the names, no name, or an unknown name.
 template <class T>
 std::string name_of(byte_choices& in) {
   const std::size_t choice = in.byte();
@@ -21,7 +21,7 @@ std::string name_of(byte_choices& in) {
   return choice - 128 < known.size() ? known[choice - 128] : known[choice % known.size()].substr(1);
 }
 
-/// The command line's options of quantizers' dumps, mostly such as there are.
+/// Options for quantizers' dumps, mostly valid ones.
 inline validate::quantizer_options chosen_quantizer(byte_choices& in) {
   constexpr const char* formats[] = {"",           "fp8_e5m2fnuz", "e4m3fnuz", "mxfp4",  "nvfp4",
                                      "mxfp8_e4m3", "mxfp6_e2m3",   "fp8_e4m3", "mxint8", "x"};

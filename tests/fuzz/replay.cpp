@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Feeds files to a fuzz target without libFuzzer, so that any compiler can replay a corpus or an input that failed:
-// replay TARGET PATH..., where a folder means the files in it, by name.
+// Feeds files to a fuzz target without libFuzzer, so that any compiler can replay a corpus or a failing input.
+//
+// replay TARGET PATH...   a folder stands for its files, in order of name
 
 #include <algorithm>
 #include <cstddef>
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
       std::printf("cannot open %s\n", path.c_str());
       return 1;
     }
-    std::printf("%s: %zu bytes\n", path.c_str(), bytes.size());  // printed first: a failure aborts
+    std::printf("%s: %zu bytes\n", path.c_str(), bytes.size());  // before the call: a failure aborts
     std::fflush(stdout);
     (*target)(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }

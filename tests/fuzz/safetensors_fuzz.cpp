@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over the safetensors reader: any bytes are refused with io::error, or accepted and then survive being
-// written and read again. clang++ -fsanitize=fuzzer,address,undefined.
+// Fuzz target for the safetensors reader. Any bytes are refused with io::error, or accepted and then written and read
+// again with the same tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace {
 
 using rotoscale::fuzz::require;
 
-/// Tensors of numbers convert, from the first element and from a later one; all others are refused.
+/// Numeric tensors convert, from the first element and from a later one. All others are refused.
 void check_floats(const rotoscale::io::safetensors_file& file, const rotoscale::io::tensor_info& info) {
   const auto* type = rotoscale::io::detail::find_dtype(info.dtype);
   const std::uint64_t count = (info.end - info.begin) * 8 / type->bits;
@@ -43,7 +43,7 @@ void check_accepted(const rotoscale::io::safetensors_file& file) {
   for (const auto& info : file.tensors()) {
     require(file.find(info.name) == &info);
     check_floats(file, info);
-    // Every other tensor from a source that gives one byte at a time.
+    // Every second tensor is read from a source that returns one byte at a time.
     const auto bytes = file.bytes(info);
     if (info.begin % 2 == 0) {
       writer.add(info.name, info.dtype, info.shape, bytes);
@@ -70,7 +70,7 @@ void one_input(const std::uint8_t* data, std::size_t size) {
   } catch (const rotoscale::io::error&) {
     return;
   }
-  check_accepted(*file);  // outside of the try: what was accepted must not fail later
+  check_accepted(*file);  // outside the try block: an accepted file must not fail later
 }
 
 const rotoscale::fuzz::target here("safetensors", one_input);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz targets by name: one program holds many, which share most of what is to be compiled for each. X_fuzz.cpp has
-// everything in namespace X_fuzz and ends with the target itself.
+// Fuzz targets by name. One program holds many, since they share most of the code to compile. X_fuzz.cpp has everything
+// in namespace X_fuzz and ends with the target.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace rotoscale::fuzz {
 
-/// What is tried with one input. Whatever is wrong aborts.
+/// Tries one input. Any fault aborts.
 using target_function = void (*)(const std::uint8_t* data, std::size_t size);
 
-/// A target of the program, in a list of all. It lives as long as the program does.
+/// A target of the program, in a global list. Targets have static lifetime.
 class target {
  public:
   target(const char* name, target_function run) : name_(name), run_(run), next_(first()) { first() = this; }
@@ -24,7 +24,7 @@ class target {
   const char* name() const { return name_; }
   void operator()(const std::uint8_t* data, std::size_t size) const { run_(data, size); }
 
-  /// The target of that name; without a name the only one. nullptr: there is none.
+  /// The target of that name; without a name, the only one. nullptr if there is none.
   static const target* find(std::string_view name) {
     for (const target* t = first(); t != nullptr; t = t->next_) {
       if (name.empty() ? t->next_ == nullptr && t == first() : name == t->name_) return t;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over text: gzip files and UTF-8. Any bytes give some text, or io::error.
+// Fuzz target for text: gzip files and UTF-8. Any bytes give text or io::error.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +21,7 @@ void check_gzip(std::string_view text) {
   std::string out;
   try {
     io::detail::inflater decoder("input");
-    while (!text.empty()) {  // in chunks of 7: states between them
+    while (!text.empty()) {  // in chunks of 7, so that the state crosses chunks
       decoder.feed(text.substr(0, 7), out);
       text.remove_prefix(std::min<std::size_t>(7, text.size()));
     }

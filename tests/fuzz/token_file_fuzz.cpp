@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over llm.c's token files: any bytes are refused with io::error, or hold as many tokens as they say,
-// which are read alike one by one and in pieces.
+// Fuzz target for llm.c's token files. Any bytes are refused with io::error, or hold as many tokens as the header
+// states. Reading one by one and reading in pieces give the same tokens.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ void check_accepted(const io::token_file& file) {
   bool refused = false;
   try {
     file.read(0, all);
-  } catch (const io::error&) {  // a token that no vocabulary has
+  } catch (const io::error&) {  // a token outside every vocabulary
     refused = true;
   }
   try {
@@ -39,7 +39,7 @@ void check_accepted(const io::token_file& file) {
   require(last[0] == all.back() && last[0] >= 0);
 }
 
-/// The first two bytes choose the header's magic, version and count; the fuzzer rarely finds three numbers by itself.
+/// The first two bytes choose the header's magic, version and count, which a fuzzer rarely finds.
 void one_input(const std::uint8_t* data, std::size_t size) {
   std::vector<std::byte> bytes;
   const std::uint8_t choice = size > 0 ? data[0] : 0;

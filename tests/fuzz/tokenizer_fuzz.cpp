@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target over tokenizer models and records, which the first byte chooses between: a model of any bytes is
-// refused with io::error or encodes a text; a model that is made of the input's pieces encodes the rest of the input,
-// and where it has pieces for bytes and changes no text, decoding gives the text again; any lines are refused or packed
-// into windows.
+// Fuzz target for tokenizer models and records; the first byte chooses the kind of input.
+//
+// - Any bytes as a model: refused with io::error, or the model encodes a text.
+// - A model made of the input's pieces encodes the remaining input. If it has byte pieces and does not normalize,
+//   decoding gives the text again.
+// - Any lines as records: refused, or packed into windows.
+//
 // fuzz: -Iexamples/llama -DROTOSCALE_SENTENCEPIECE examples/llama/data/tokenizer.cpp examples/llama/data/records.cpp
 // fuzz: -lsentencepiece -lsentencepiece_train
 #include <cstddef>
@@ -39,7 +42,7 @@ void check_model(std::string_view bytes) {
   }
 }
 
-/// SentencePiece's messages as protocol buffers: a number, and fields of a number and of bytes.
+/// SentencePiece's messages as protocol buffers: a number, and fields of a number or of bytes.
 std::string varint(std::size_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
@@ -71,13 +74,13 @@ const std::string& byte_pieces() {
   return all;
 }
 
-/// Its normalizer takes nothing from a text and adds nothing, unless the input wants it to.
+/// Its normalizer leaves text unchanged, unless the input chooses otherwise.
 std::string made_model(fuzz::byte_choices& in, bool has_bytes, bool is_plain) {
   constexpr unsigned algorithms[] = {1, 2, 3, 4};  // unigram, BPE, words, characters
   constexpr piece_type types[] = {normal, normal, normal, normal, normal, user_defined, unused, control};
   std::string model = piece("<unk>", unknown) + piece("<s>", control) + piece("</s>", control);
   if (has_bytes) model += byte_pieces();
-  const unsigned algorithm = algorithms[in.byte() % (is_plain ? 2 : 4)];  // the last two take "<s>" for that piece
+  const unsigned algorithm = algorithms[in.byte() % (is_plain ? 2 : 4)];  // the last two encode "<s>" as that piece
   for (int i = in.below(24); i > 0; --i) {
     const int head = in.byte();
     std::string text = head >= 0xE0 ? "\xE2\x96\x81" : "";
@@ -134,7 +137,7 @@ void one_input(const std::uint8_t* data, std::size_t size) {
   if (first < 8) {
     if (size > 0) check_made_model({data + 1, size - 1});
   } else if (first < 32) {
-    check_model(bytes);  // its first field
+    check_model(bytes);  // the model's first field
     if (first == '\n') check_records(bytes);
   } else {
     check_records(bytes);
