@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Uses Rotoscale as other projects do, and runs what they build.
+"""Uses Rotoscale as other projects do, and runs their programs.
 
 usage: consumer.py CHECK ROOT | consumer.py gpu ROOT MODE
   meson      as a Meson subproject (tests/consumer/meson)
   pkgconfig  installed, found through pkg-config, compiled by hand
-  cmake      installed, found through find_package (tests/consumer/cmake), and as a tree, by add_subdirectory and by
-             FetchContent; skipped (exit status 77) without CMake
-  gpu        the device library, built for MODE (host, cuda, hip), installed and found both ways by programs that g++
-             compiles; without a device they must say so and exit with 77
+  cmake      installed and found by find_package (tests/consumer/cmake); as a source tree by add_subdirectory and by
+             FetchContent. Skipped (exit status 77) without CMake.
+  gpu        the device library built for MODE (host, cuda, hip), installed, found both ways, and used by programs that
+             g++ compiles. Without a device the programs must say so and exit with 77.
 """
 import os
 import re
@@ -39,11 +39,11 @@ NO_PROGRAMS = ["-Dtests=disabled", "-Dexamples=disabled", "-Dbench=disabled"]
 
 
 def install(root, folder, options=(), gpu=None):
-    """Installs into folder/prefix; returns the prefix. Without `gpu`, what the device library is built for, the headers
-    alone: with no options as README says."""
+    """Installs into folder/prefix and returns the prefix. `gpu`: target of the device library. Without it only
+    headers are installed, with README's command."""
     prefix = folder / "prefix"
     build = folder / "rotoscale"
-    # Little of it runs. clang needs a third of g++'s time, and whose compiler made the library must not matter to g++.
+    # Little of it runs. clang needs a third of g++'s time, and g++ must accept a library from any compiler.
     quick = ["-Doptimization=0", "-Dunity=on", "-Dunity_size=50"] if gpu == "host" else []
     clang = {"CXX": "clang++-14"} if gpu == "host" and "CXX" not in os.environ and shutil.which("clang++-14") else {}
     run("meson", "setup", f"--prefix={prefix}", "-Dlibdir=lib",
@@ -116,7 +116,7 @@ def check_cmake(root, folder):
         run("cmake", "--build", tree)
         for name in ("consumer", "consumer_io"):
             check_output(root, tree / name)
-    # A version that is not compatible must be refused.
+    # An incompatible version must be refused.
     refused = subprocess.run([str(part) for part in [*configure, f"-DROTOSCALE_WANTED={major}.{minor + 1}"]],
                              capture_output=True, text=True)
     if refused.returncode == 0 or "version" not in refused.stderr:
@@ -128,7 +128,7 @@ NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_V
 
 
 def check_gpu_program(root, program, mode):
-    """It works, or says that there is no device; hidden devices are none."""
+    """The program works, or reports that there is no device, which it must also do when devices are hidden."""
     for environment in (os.environ, os.environ | NO_DEVICES):
         result = subprocess.run([str(program)], capture_output=True, text=True, env=environment)
         output = result.stdout.strip()

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Device code that uses every function of the numerics that may run there: compiled by tests/consumer/headers.py where
-// nvcc is found, to keep the headers free of what device code cannot use (constants that are taken by reference,
-// functions without ROTOSCALE_HD). tests/digest runs most of them.
+// Device code that calls every numerics function for devices. tests/consumer/headers.py compiles it where nvcc is
+// found. It keeps headers free of code that devices cannot use: constants taken by reference, and functions without
+// ROTOSCALE_HD. tests/digest runs most of the functions.
 #include "rotoscale/ex2_approx.hpp"
 #include "rotoscale/gemm_epilogue.hpp"
 #include "rotoscale/gemm_operand.hpp"
@@ -71,7 +71,7 @@ __global__ void rotate(float* x, rotation r, random_stream random) {
   x[1] = static_cast<float>(random.word(5) ^ random.block(6).word[1]);
 }
 
-/// From sources of each type, along both axes, and back.
+/// Conversions from each source type, along both axes, and back.
 template <class T>
 __global__ void whole_matrix(T* source, std::uint8_t* codes, std::uint8_t* scale, block_options o) {
   constexpr block_format f = square_blocks({formats::e2m3, 32, formats::ue5m3});

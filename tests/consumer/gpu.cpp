@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The smallest user of the device library, which an ordinary compiler builds whatever the library was built for: MXFP4
-// of one matrix, compared with quantize_ref. Prints the version, or why there is no device (exit code 77).
+// Smallest user of the device library, built by an ordinary compiler for every library mode: quantizes one matrix to
+// MXFP4 and compares it with quantize_ref. Prints the version, or why there is no device (exit code 77).
 #include <cstdio>
 #include <cstdlib>
 #include <rotoscale/gpu/device.hpp>

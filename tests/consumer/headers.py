@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the headers as users do, all of them: the list is read from the tree, so that none is forgotten.
+"""Compiles all headers of the tree as users do.
 
 usage: headers.py CHECK ROOT
-  alone     headers by themselves (numerics headers without exceptions and run-time types), clang++-14 where it is
-            installed, which parses them in half of the time of g++: the twelve that changed last (without Git: every
-            tenth); `alone-g++`: each of them, by g++, for the slow suite
-  warnings  all headers together, and the templates that include/compiled instantiates: every g++ and clang that is
-            installed, C++20 and C++23 (as far as they know it); skipped where warnings are no errors
-  standard  each header as C++17: the first error says which standard is needed
-  odr       an object of all headers, linked into one program twice
-  isa       two translation units of a program for different instruction sets: each keeps its own functions; the newest
-            set, and where CI=true those between
-  cuda      all numerics headers as CUDA code, warnings are errors; skipped (exit status 77) without nvcc
+  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles the twelve headers that
+             changed last (without Git: every tenth), with clang++-14 if installed, which is twice as fast as g++.
+  alone-g++  all of them with g++, for the slow suite
+  warnings   all headers together, and the templates that include/compiled instantiates. Every installed g++ and clang,
+             C++20 and C++23 (where supported). Skipped unless warnings are errors.
+  standard   each header as C++17: the first error names the required standard
+  odr        an object of all headers, linked into one program twice
+  isa        two translation units of a program for different instruction sets, which must keep separate functions: the
+             newest set; with CI=true also those between
+  cuda       all numerics headers as CUDA code, with warnings as errors. Skipped (exit status 77) without nvcc.
 """
 import concurrent.futures
 import os
@@ -42,7 +42,7 @@ def is_numerics(header):
 
 
 def dependency_flags():
-    """Include paths of the libraries that opt-in headers use, as system headers: their warnings are not ours."""
+    """Include paths of the libraries that opt-in headers use. As system headers they give no warnings."""
     flags = []
     for package in ("eigen3", "nlohmann_json", "zlib"):
         run = subprocess.run(["pkg-config", "--cflags", package], capture_output=True, text=True)
@@ -51,7 +51,7 @@ def dependency_flags():
 
 
 def compile_text(command, text, folder, name):
-    """Compiles `text`; returns the compiler's complaint, or '' when there is none."""
+    """Compiles `text`. Returns the compiler's messages, or '' on success."""
     source = folder / name
     source.write_text(text, encoding="utf-8")
     run = subprocess.run([*command, str(source)], capture_output=True, text=True, cwd=folder)
@@ -63,7 +63,7 @@ def including(headers):
 
 
 def includes_of(root):
-    """{header: public headers that it includes whatever is defined, through others too}."""
+    """{header: public headers that it always includes, directly or not}"""
     direct = {}
     for header in public_headers(root):
         direct[header], depth = [], 0
@@ -75,16 +75,15 @@ def includes_of(root):
 
     def closure(header):
         if header not in closed:
-            closed[header] = None  # a circle would end in an error
+            closed[header] = None  # ends the recursion in a circle with an error
             closed[header] = set(direct[header]).union(*(closure(included) for included in direct[header]))
         return closed[header]
 
     return {header: closure(header) for header in direct}
 
 
-# Precompiled, for headers that include them anyway and would parse them first: two thirds of the time of a header by
-# itself is the standard library's. What each of these needs itself is seen where it is compiled by itself. By what they
-# bring, most first.
+# Precompiled for the headers that include them: the standard library is two thirds of the time of a header. Each of
+# these is also compiled by itself. Sorted by the number of headers that they include, most first.
 PRECOMPILED = {
     True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/block.hpp",
            "rotoscale/bits.hpp"),
@@ -94,7 +93,7 @@ PRECOMPILED = {
 
 
 def changed_last(root, headers, most=12):
-    """Those of the headers that changed last, in the tree or in its history."""
+    """The headers that changed last, in the working tree or in its history."""
     changed = []
     for command in (["diff", "--name-only", "HEAD"], ["log", "-n", "40", "--name-only", "--format="]):
         run = subprocess.run(["git", *command, "--relative", "--", "."], cwd=root / "include", capture_output=True,
@@ -129,7 +128,7 @@ def check_alone(root, folder, compiler="clang++-14", choose=changed_last):
         return next(((strict, base) for base in PRECOMPILED[strict] if base in included[header]), None)
 
     def check(header):
-        # Included twice: the include guard is part of standing alone.
+        # Included twice, to test the include guard.
         name = header.replace("/", "_") + ".cpp"
         text = including([header, header])
         plain = [*command(is_strict(header)), "-fsyntax-only"]
@@ -151,8 +150,7 @@ def check_alone_gcc(root, folder):
 
 
 def warnings_are_errors():
-    """Where CI=true, or Meson was given -Dwerror=true. Compilers that no change is tried with have warnings of their
-    own."""
+    """True with CI=true or -Dwerror=true. Other compilers have untested warnings."""
     return os.environ.get("CI") == "true" or os.environ.get("ROTOSCALE_WERROR") == "true"
 
 
@@ -172,7 +170,7 @@ def check_warnings(root, folder):
                    *dependency_flags(), *(["-DROTOSCALE_COMPILED"] if number == 1 else [])]
         return compile_text(command, texts[number], folder, f"{compiler}-{standard}-{number}.cpp")
 
-    # All headers with g++ in C++20: check_odr.
+    # check_odr covers all headers with g++ in C++20.
     jobs = [(compiler, standard, number) for compiler in COMPILERS if shutil.which(compiler)
             for standard in ("c++20", "c++2b") for number in (0, 1)
             if (compiler, standard, number) != ("g++", "c++20", 0)]
@@ -195,7 +193,7 @@ def check_standard(root, folder):
 
 
 def check_odr(root, folder):
-    # What every unit defines is defined twice where an object is linked with itself.
+    # An object linked with itself defines every non-inline function twice.
     command = ["g++", "-std=c++20", "-O1" if warnings_are_errors() else "-O0", *warnings(), f"-I{root}/include",
                *dependency_flags()]
     failures = [compile_text([*command, "-c", "-o", "first.o"], including(public_headers(root)), folder, "first.cpp"),
@@ -209,13 +207,13 @@ def check_odr(root, folder):
     return failures
 
 
-# -march of the second translation unit; what a processor must have to run it, and the FP32 lanes of its registers. The
-# first one is for any x86-64.
+# Second translation unit: -march, the CPU feature that it needs, and FP32 lanes of its registers. The first unit is for
+# any x86-64.
 NEWER = {"haswell": ("fma", 8), "sapphirerapids": ("avx512vbmi2", 16)}
 
 
 def functions_of(program):
-    """Demangled functions that an object defines for the linker to merge."""
+    """Demangled functions of an object that the linker may merge."""
     run = subprocess.run(["nm", "-C", "--defined-only", program], capture_output=True, text=True, check=True)
     found = (line.split(" ", 2) for line in run.stdout.splitlines())
     return {name for _, kind, name in found if kind in "WT"}
@@ -225,7 +223,7 @@ def check_isa(root, folder):
     if platform.machine() != "x86_64":
         print("not an x86-64 machine")
         sys.exit(77)
-    # Without optimisation every function is emitted; constructors that nobody wrote have no name to put a tag on.
+    # Without optimization every function is emitted. Implicit constructors have no name for a tag.
     command = ["g++", "-std=c++20", *warnings(), f"-I{root}/include"]
     implicit = re.compile(r"(?:.*::)?(\w+)::\1\(\)")
     pair = Path(root, "tests/consumer/isa_pair.cpp").read_text()
@@ -263,7 +261,7 @@ def check_cuda(root, folder):
     failures = [compile_text(command, device, folder, "device.cu")]
     if not compile_text(command, including(headers), folder, "all.cu"):
         return failures
-    # Each alone, to name the culprit: nvcc may crash without a word about where.
+    # Each header separately, to find the fault: nvcc may crash without a message.
     failures += [compile_text(command, including([h]), folder, h.replace("/", "_") + ".cu") for h in headers]
     return [*failures, "all numerics headers together do not compile"]
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The smallest user of io/, which needs nlohmann-json and zlib as well.
+// Smallest user of io/, which also needs nlohmann-json and zlib.
 #include <zlib.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Calls both parts of isa_pair.cpp, the newer one where the processor has NEWER's instructions: each has its own
-// registers, and both the definitions' bytes.
+// Calls both parts of isa_pair.cpp, the newer one where the CPU has NEWER's instructions. Each part must have its own
+// registers, and both must give the reference's bytes.
 #include <cstdint>
 #include <cstdio>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// One user's program of two translation units for different instruction sets: this file compiled twice, with
-// -DPART=older and -DPART=newer, and isa_main.cpp. headers.py looks at the symbols.
+// A user's program of two translation units for different instruction sets: this file with -DPART=older and with
+// -DPART=newer, and isa_main.cpp. headers.py checks the symbols.
 #include <vector>
 
 #include "rotoscale.hpp"
@@ -35,7 +35,7 @@ int compute(const std::vector<float>& x, std::vector<std::uint8_t>& bytes) {
   return detail::lane_count;
 }
 
-/// The definitions.
+/// The same bytes by the reference functions.
 void compute_ref(const std::vector<float>& x, std::vector<std::uint8_t>& bytes) {
   const index_t rows = 64, k = static_cast<index_t>(x.size()) / rows;
   std::vector<std::uint8_t> codes(x.size() / 2), scales(x.size() / 32);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The smallest user of the numerics headers; tests/consumer/consumer.py builds it in three ways.
+// Smallest user of the numerics headers, built in three ways by tests/consumer/consumer.py.
 #include <cstdio>
 #include <cstring>
 #include <rotoscale/small_float.hpp>
