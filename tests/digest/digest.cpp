@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Prints one line "name digest" for each kind of result, to be compared between compilers and flags by digest.py: the
-// sections of numerics.hpp, fast block quantization, GEMMs, and training steps of a tiny model (left out with
-// -DDIGEST_NUMERICS_ONLY). As device code (-DDIGEST_DEVICE, nvcc -x cu or hipcc) it prints the sections as the device
-// computes them, and fails where the host's differ; exit status 77 without a device.
+// Prints one line "name digest" per kind of result. digest.py compares the lines between compilers and flags.
+//
+// - the sections of numerics.hpp, fast block quantization, GEMMs, and training steps of a tiny model
+// - -DDIGEST_NUMERICS_ONLY leaves out training
+// - -DDIGEST_DEVICE (nvcc -x cu or hipcc) prints the device's sections, and fails where the host's differ.
+//   Exit status 77 without a device.
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -34,7 +36,7 @@ class digest {
     const auto* p = reinterpret_cast<const unsigned char*>(v.data());
     for (std::size_t i = 0; i < v.size() * sizeof(T); ++i) hash_.add(p[i], 1);
   }
-  /// `part`: definitions, kernels or training; not every build has all.
+  /// `part`: definitions, kernels or training. Some builds have only part of them.
   void print(const char* part, const std::string& name) const {
     std::printf("%s: %s %016llx\n", part, name.c_str(), static_cast<unsigned long long>(hash_.value()));
   }
@@ -43,7 +45,7 @@ class digest {
   digests::hash hash_;
 };
 
-/// Item digests, in order, as one.
+/// Combines item digests, in order, into one.
 void print_section(const digests::section& section, const std::vector<std::uint64_t>& items) {
   digest d;
   d.add(items);
@@ -58,7 +60,7 @@ std::vector<std::uint64_t> host_items(int which) {
 }
 
 #ifndef DIGEST_DEVICE
-/// Numbers around one with a zero, a subnormal, an Inf or a NaN here and there.
+/// Numbers around one with an occasional zero, subnormal, Inf or NaN.
 std::vector<float> values(index_t n, std::uint64_t seed, bool specials) {
   const random_stream random{seed, 1};
   std::vector<float> x;
@@ -101,7 +103,7 @@ void print_quantize(thread_pool& pool) {
 void print_gemm(thread_pool& pool) {
   const index_t m = 19, n = 21, k = 96;
   auto x = values(m * k, 3, false), y = values(n * k, 4, false);
-  // Blocks of unlike size, so that sums do not fit FP32 and the two models differ.
+  // Blocks of different magnitude, so that sums exceed FP32's precision and the two models differ.
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= i / 32 % 3 == 0 ? 1.0f : (i / 32 % 3 == 1 ? 0x1p-17f : 0x1p-20f);
   std::vector<std::uint8_t> codes[2], scales[2];
   gemm_operand operands[2];
@@ -132,7 +134,7 @@ void print_gemm(thread_pool& pool) {
 }
 
 #ifndef DIGEST_NUMERICS_ONLY
-/// Three steps; weights come from integers, so that no library function's last place matters.
+/// Three steps. Weights come from integers, so that they do not depend on the C library.
 void print_training(const nn::recipe& r, int threads) {
   llama::model_config config;
   config.vocab_size = 32;
@@ -188,7 +190,7 @@ void print_training(const nn::recipe& r, int threads) {
 #endif
 #else
 
-/// One item a thread, each with its own memory.
+/// One item per thread, each with its own memory.
 __global__ void device_items(int which, index_t first, index_t count, digests::scratch* memory,
                              std::uint64_t* digest_of) {
   const index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -201,7 +203,7 @@ void check(hipError_t status) {
   std::exit(1);
 }
 
-/// The items of a section as the device computes them, `chunk` at a time.
+/// A section's items computed by the device, `chunk` at a time.
 std::vector<std::uint64_t> device_section(int which) {
   constexpr index_t chunk = 1024;
   static digests::scratch* memory = nullptr;
@@ -250,7 +252,7 @@ int main() {
 int main(int argc, char** argv) {
   const int threads = argc > 1 && std::string(argv[1]) == "2" ? 2 : 1;
   thread_pool pool(threads);
-  // Definitions take no threads: once is enough.
+  // Definitions use no threads, so they run once.
   for (int which = 0; which < static_cast<int>(std::size(digests::sections)) && threads == 1; ++which)
     print_section(digests::sections[which], host_items(which));
   print_quantize(pool);

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles digest.cpp with several compilers and flags and demands the recorded output (tests/golden/digest.txt) of
-each, from 1 and 2 threads: bits are the same on every machine and do not change over time.
+"""Compiles digest.cpp with several compilers and flags. Each build must print the recorded output
+(tests/golden/digest.txt) with 1 and 2 threads.
 
-usage: digest.py ROOT [PROGRAM]  the default builds; PROGRAM: the build of the tree that runs this, compiled already
-                                 with the flags and the library that all its programs have, in place of the build with
-                                 TREE's flags
-       digest.py --all ROOT      and those of other levels and for other processors, for the slow suite
-       digest.py --nvcc ROOT     nvcc's alone, on the host and, where there is a device, as device code
-       digest.py --write ROOT    records what the first build with training prints, where bits change on purpose
+usage: digest.py ROOT [PROGRAM]   the default builds. PROGRAM: a digest program of the build tree that runs this test,
+                                  which replaces the build with TREE's flags.
+       digest.py --all ROOT       also other optimization levels and CPUs, for the slow suite
+       digest.py --nvcc ROOT      nvcc's builds: on the host and, where there is a device, as device code
+       digest.py --write ROOT     records the output of the first build with training, after a deliberate change of bits
 
-Compilers and instruction sets that the machine lacks are left out, by name.
+Builds for missing compilers and instruction sets are left out and named.
 """
 import concurrent.futures
 import itertools
@@ -22,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# (name, command, CPU features that the program needs, what is compiled of the parts).
+# (name, command, required CPU features, compiled parts).
 BUILDS = [
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
     ("clang++-14 -O1 native", ["clang++-14", "-O1", "-march=native"], [], "numerics"),
@@ -32,11 +31,11 @@ NVCC_BUILDS = [
     ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
     ("nvcc device", ["nvcc", "-x", "cu", "-O2"], [], "device"),
 ]
-# What a release build of the tree has with g++.
+# Flags of a release build of the tree with g++.
 TREE = "g++ -O3 native contract"
-# With --all: other levels of optimization, training by other compilers, and the vector code of other processors.
+# --all: other optimization levels, training by other compilers, and vector code of other CPUs.
 MORE_BUILDS = [
-    # As users of the headers compile it: the tree's own program has them in a library.
+    # Headers only, as users compile them. The tree's own program takes them from a library.
     ("g++ -O2 native, headers only", ["g++", "-O2", "-march=native"], [], "numerics"),
     ("clang++-14 -O1 native, training", ["clang++-14", "-O1", "-march=native"], [], "all"),
     ("clang++-14 -O2 avx2 fma contract", ["clang++-14", "-O2", "-mavx2", "-mfma", "-ffp-contract=fast"],
@@ -52,11 +51,11 @@ MORE_BUILDS = [
      "numerics"),
     ("g++ -O3 icelake-server contract", ["g++", "-O3", "-march=icelake-server", "-ffp-contract=fast"],
      ["avx512_vbmi2", "avx512vbmi", "vaes"], "numerics"),
-    # No compiler makes AMX code of loops: the program runs without.
+    # Compilers generate no AMX code from loops, so the program runs without AMX.
     ("g++ -O3 sapphirerapids contract", ["g++", "-O3", "-march=sapphirerapids", "-ffp-contract=fast"],
      ["avx512_vbmi2", "avx512_fp16", "avx512_bf16", "avx_vnni"], "numerics"),
 ]
-# The parts in the output of each kind of build.
+# The parts in each build's output.
 PARTS = {"device": {"definitions"}, "numerics": {"definitions", "kernels"},
          "all": {"definitions", "kernels", "training"}}
 RECORD = "tests/golden/digest.txt"
@@ -76,14 +75,14 @@ def find(compiler):
 
 
 def can_run(build, features):
-    """Is the compiler here, and does this processor run its code? (Device code says itself whether there is a
-    device.)"""
+    """Is the compiler installed, and can this CPU run its code? Device programs check for a device themselves."""
     _, command, needed, _ = build
     return find(command[0]) and features.issuperset(needed)
 
 
 def output_of(build, root, folder):
-    """(the lines that one build prints, "") or (None, what is wrong with it or its run from one and two threads)."""
+    """Returns (lines that a build prints, "") or (None, fault of its compilation or of its runs with one and two
+    threads)."""
     name, command, _, part = build
     program = folder / name.replace(" ", "_")
     if isinstance(command, Path):
@@ -99,7 +98,7 @@ def output_of(build, root, folder):
 
 
 def output_of_program(name, program, part):
-    """The same of a program that is there."""
+    """The same for an existing program."""
     outputs = []
     for threads in ("1", "2"):
         run = subprocess.run([str(program), threads], capture_output=True, text=True)
@@ -108,7 +107,7 @@ def output_of_program(name, program, part):
         if run.returncode != 0:
             return None, f"{name}: digest {threads} ended with status {run.returncode}\n{run.stdout}{run.stderr}"
         outputs.append(run.stdout.splitlines())
-    # Of two threads it prints what takes threads.
+    # With two threads, the program prints only the parts that use threads.
     threaded = [line for line in outputs[0] if part == "device" or not line.startswith("definitions: ")]
     if threaded != outputs[1] or not threaded:
         return None, f"{name}: 1 and 2 threads differ: {sorted(set(threaded) ^ set(outputs[1]))}"
@@ -116,7 +115,7 @@ def output_of_program(name, program, part):
 
 
 def differences(name, part, lines, record):
-    """What a build prints otherwise than the record's lines of its parts."""
+    """Differences between a build's lines and the record's lines for its parts."""
     expected = [line for line in record if line.split(":")[0] in PARTS[part]]
     if {line.split(":")[0] for line in expected} != PARTS[part]:
         return [f"{RECORD} lacks one of {', '.join(sorted(PARTS[part]))}"]

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the numerics headers compute, as digests that host and device code make with the same functions: a section is a
-// number of items, each an independent 64-bit digest, so that a device can make one an item and thread.
+// Digests of the numerics headers' results, computed by the same functions on host and device. A section is a number of
+// items. Each item is an independent 64-bit digest, so that a device computes one per thread.
 #pragma once
 
 #include "rotoscale/dequantize_ref.hpp"
@@ -69,7 +69,7 @@ ROTOSCALE_HD constexpr format format_of(index_t i) {
   return all[i];
 }
 
-/// FP32 bits: any, or near one, with a zero, a subnormal, an Inf or a NaN here and there.
+/// FP32 bits: arbitrary, or near one with an occasional zero, subnormal, Inf or NaN.
 ROTOSCALE_HD constexpr std::uint32_t number(const random_stream& random, std::uint64_t i) {
   const std::uint32_t word = random.word(i);
   if (word % 61 == 0) return word & fp32_sign_mask;
@@ -79,7 +79,7 @@ ROTOSCALE_HD constexpr std::uint32_t number(const random_stream& random, std::ui
   return (word & 0x807FFFFFu) | (118u + (word >> 23) % 16) << 23;
 }
 
-/// Every format into every other, under each rounding and overflow mode.
+/// Conversions between all formats, under each rounding and overflow mode.
 inline constexpr index_t conversions = format_count * format_count * 7 * 3;
 ROTOSCALE_HD constexpr std::uint64_t conversion(index_t item, scratch&) {
   const format from = format_of(item % format_count), to = format_of(item / format_count % format_count);
@@ -103,7 +103,7 @@ ROTOSCALE_HD constexpr block_policy policy_of(index_t i) {
   return all[i];
 }
 
-/// Block scales of every element format under each rule and policy, and in floating point.
+/// Block scales of every element format, under each rule and policy, and floating-point scales.
 inline constexpr index_t block_scales = 9 * 6;
 ROTOSCALE_HD constexpr std::uint64_t block_scale(index_t item, scratch&) {
   const format element = format_of(item % 9);
@@ -129,7 +129,7 @@ ROTOSCALE_HD constexpr std::uint64_t block_scale(index_t item, scratch&) {
   return h.value();
 }
 
-/// Rotations of 2 to 256 points, there and back and there again.
+/// Rotations of 2 to 256 points: forward, back, and forward again.
 inline constexpr index_t rotations = 8 * 12;
 ROTOSCALE_HD constexpr std::uint64_t rotated(index_t item, scratch& s) {
   const random_stream random{3, static_cast<std::uint64_t>(item)};
@@ -174,6 +174,7 @@ ROTOSCALE_HD constexpr block_options make_options(index_t i) {
 }
 
 /// 64 × 64 numbers quantized and dequantized: every block format, axis and preset, with and without a rotation (some
+/// across several blocks) and random bits.
 /// over several blocks) and random bits.
 inline constexpr index_t quantized_blocks = 12 * 2 * 12 * 2;
 ROTOSCALE_HD constexpr std::uint64_t quantized(index_t item, scratch& s) {
@@ -193,7 +194,7 @@ ROTOSCALE_HD constexpr std::uint64_t quantized(index_t item, scratch& s) {
   }
   const index_t n = 64;
   for (std::uint64_t i = 0; i < n * n; ++i) {
-    // Few special values, or all blocks of the square formats would be NaN.
+    // Special values are rare: otherwise all blocks of the square formats would be NaN.
     const std::uint32_t word = random.word(i + 9);
     const bool special = i / n % 32 == 5 && i % n < 16;
     s.source[i] =
@@ -246,7 +247,7 @@ ROTOSCALE_HD constexpr mma_model model_of(index_t i) {
   return all[i];
 }
 
-/// Instructions of the modelled matrix units, one after the other along K.
+/// Instructions of the modelled matrix units, chained along K.
 inline constexpr index_t mma_dots = 11 * 12;
 ROTOSCALE_HD constexpr std::uint64_t mma_dot(index_t item, scratch&) {
   const mma_model m = model_of(item % 11);
