@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Demands that Doxygen makes the API's pages without a warning: every public entity has a docstring.
+"""Doxygen must build the API pages without a warning: every public entity has a docstring.
 
-usage: api_docs.py ROOT   Exit status 77: there is no doxygen.
+usage: api_docs.py ROOT   exit status 77 without doxygen
 """
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ def main(root):
         text = (root / "docs/Doxyfile.in").read_text(encoding="utf-8")
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
-        # Doxygen makes no pages, and looks for no documentation, unless there is something to write.
+        # Doxygen checks documentation only if it has pages to write.
         config = Path(folder, "Doxyfile")
         config.write_text(text + "GENERATE_XML = YES\n", encoding="utf-8")
         run = subprocess.run([doxygen, str(config)], capture_output=True, text=True, cwd=folder)

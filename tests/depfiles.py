@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Are the objects and listings that no language of Meson's compiles built again when a header of theirs changes?
+"""Are the objects and listings of custom commands built again when one of their headers changes?
 
-usage: depfiles.py NINJA BUILD HEADER OUTPUT...   Every custom command of BUILD that compiles must write a depfile, and
-                                                  each
-OUTPUT, which must have been built, must have HEADER among the dependencies that ninja noted.
+usage: depfiles.py NINJA BUILD HEADER OUTPUT...
+
+Every custom command of BUILD that compiles must write a depfile. Every OUTPUT must have been built, and ninja must have
+recorded HEADER as one of its dependencies.
 """
 import re
 import subprocess
@@ -16,7 +17,7 @@ BUILD_LINE = re.compile(r"^build (\S+): (CUSTOM_COMMAND\S*) ")
 
 
 def compiles_without_depfile(build):
-    """Outputs of custom commands with -c or -S (but for `sh -c`) that leave ninja no depfile to read."""
+    """Outputs of custom commands with -c or -S (except `sh -c`) that give ninja no depfile."""
     output = rule = None
     for line in (build / "build.ninja").read_text(encoding="utf-8").splitlines():
         if match := BUILD_LINE.match(line):

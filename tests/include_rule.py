@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what no compiler checks: the one-way include rule of docs/design.md, and the rules for files.
+"""Checks rules that compilers do not: the one-way include rule of docs/design.md, and the rules for files.
 
-usage: include_rule.py [ROOT]   Prints one line a violation, `file:line: what is wrong`; exit status 1 if there is one.
+usage: include_rule.py [ROOT]   prints one line per violation, `file:line: message`; exit status 1 if there is one
 """
 import fnmatch
 import re
 import sys
 from pathlib import Path
 
-# Layers of the numerics headers, lowest first: a header includes its own layer or lower ones. A new header in
-# include/rotoscale/ gets its place here.
+# Layers of the numerics headers, lowest first. A header includes its own layer or lower ones. A new header in
+# include/rotoscale/ is added here.
 LAYERS = [
     "version nearest_name isa config bits view scratch parallel ex2_approx",
     "format",
@@ -26,13 +26,13 @@ LAYERS = [
     "checked",
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names.split()}
-# What each other part may include: numerics, and these.
+# The parts that each other part may include, besides numerics.
 PARTS = {
     "io": {"io"},
     "nn": {"nn"},
     "llama": {"io", "nn", "llama"},
 }
-# The same for gpu/'s folders, each of which may include itself. api/ is what programs of any compiler include.
+# The same for gpu/'s folders; each may include itself. api/ is the interface for programs of any compiler.
 GPU_PARTS = {
     "gpu/api": {"nn"},
     "gpu/dialect": {"gpu/api"},
@@ -41,14 +41,15 @@ GPU_PARTS = {
     "gpu/nn": {"gpu/api", "gpu/dialect", "gpu/quantize", "gpu/gemm", "nn"},
     "gpu/train": {"gpu/api", "nn"},
 }
-# Which toolkit compiles gpu/, and for which device, is asked in gpu/dialect and where no one file exists in all modes.
+# Toolkit and device are tested only in gpu/dialect, and in files that exist in one mode only.
 MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|__HIP|__gfx|__AMDGCN)")
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
-# Numerics headers include the standard library only, these opt-in bridges one library each, and the thread pool POSIX.
+# Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, and the
+# thread pool includes POSIX headers.
 BRIDGES = {"eigen": ("Eigen/",), "parallel": ("pthread.h", "time.h")}
-# What rotoscale.hpp leaves to be included by name: bridges, what throws, test inputs.
+# Not in rotoscale.hpp: bridges, headers that throw, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
-# <immintrin.h> and its like come with the compiler, not with a library.
+# <immintrin.h> and similar headers belong to the compiler.
 STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
 
 TOP_LEVEL = set("meson.build meson_options.txt include gpu examples tests bench docs README.md CHANGELOG.md LICENSE".split())
@@ -57,7 +58,7 @@ SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.bui
 SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60  # from `template` to its brace, in headers and programs
-# Folders of somebody's machine.
+# Folders of one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -65,7 +66,7 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 
 
 def ignore_rule(root):
-    """ignored(path): whether .gitignore, whose patterns are all plain names with or without /, excludes a path."""
+    """ignored(path): does .gitignore exclude the path? Its patterns are plain names, with or without /."""
     ignore = root / ".gitignore"
     lines = ignore.read_text(encoding="utf-8").splitlines() if ignore.exists() else []
     patterns = [line for line in lines if line and not line.startswith("#")]
@@ -97,7 +98,7 @@ def tree(root):
 
 
 def part_of(path):
-    """`numerics`, `io`, `nn`, `llama`, `gpu/FOLDER`, or None for programs and tests, which may include anything."""
+    """`numerics`, `io`, `nn`, `llama` or `gpu/FOLDER`. None for programs and tests, which may include all parts."""
     if path.parts[0] == "gpu":
         return "/".join(path.parts[:2])
     if path.parts[0] != "include" or path.parts[1] == "compiled":
@@ -108,20 +109,20 @@ def part_of(path):
 
 
 def code_only(text):
-    """The text without comments and string literals, lines kept."""
+    """The text without comments and string literals. Lines keep their numbers."""
     return COMMENT_OR_STRING.sub(lambda m: "\n" * m.group().count("\n"), text)
 
 
-# What begins a brace that is no function's body.
+# Start of a brace that is not a function's.
 TYPE = re.compile(r"^\s*(?:template\s*<.*>\s*)?(?:inline\s+)?(?:namespace|class|struct|enum|union|extern)\b", re.S)
 FUNCTION_NAME = re.compile(r"([\w~]+|operator\W+)\s*\((?!\()")
 
 
 def functions(text):
-    """(first line, last line, name) of every function's body; lambdas belong to the function around them."""
+    """(first line, last line, name) of every function's body. Lambdas belong to the enclosing function."""
     text = re.sub(r"'(?:\\.|[^'\\\n])'", "0", code_only(text))
     text = re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", lambda m: "\n" * m.group().count("\n"), text, flags=re.M)
-    scopes, last = [], 0  # where a function's text begins, or None for any other brace
+    scopes, last = [], 0  # start of a function's text, or None for other braces
     for match in re.finditer(r"[{};]", text):
         if match.group() == "{":
             head = text[last:match.start()]
@@ -154,7 +155,7 @@ def includes(text):
 
 
 def resolve(root, path, name):
-    """The file of this project that an #include of `name` in `path` means, relative to root, or None."""
+    """The project file, relative to root, that `path` includes as `name`. None for other files."""
     for candidate in (Path("include") / name, Path(name), path.parent / name):
         if (root / candidate).is_file():
             return candidate
@@ -162,7 +163,7 @@ def resolve(root, path, name):
 
 
 def check_arrow(path, target):
-    """What is wrong with `path` including `target`, or None."""
+    """The violation if `path` includes `target`, or None."""
     here, there = part_of(path), part_of(target)
     if here is None:
         if "detail" in target.parts and path.parts[0] == "examples":
@@ -178,7 +179,7 @@ def check_arrow(path, target):
         return None if there == "numerics" or there in PARTS[here] else f"{here}/ must not include {there}/"
     if there != "numerics":
         return f"a numerics header must not include {there}/"
-    # The umbrella header and detail/ stand outside the layers; cycles() still sees them.
+    # The umbrella header and detail/ are outside the layers. cycles() checks them.
     from_layer, to_layer = LAYER.get(path.stem), LAYER.get(target.stem)
     layered = len(path.parts) == len(target.parts) == 3
     if layered and from_layer is not None and to_layer is not None and from_layer < to_layer:
@@ -235,7 +236,7 @@ def check_includes(root, path, text, report):
 
 
 def check_umbrella(graph, report):
-    """rotoscale.hpp includes every numerics header but detail/ and what NOT_IN_UMBRELLA names."""
+    """rotoscale.hpp includes every numerics header except detail/ and NOT_IN_UMBRELLA."""
     umbrella = Path("include/rotoscale.hpp")
     if umbrella not in graph:
         return
@@ -246,7 +247,7 @@ def check_umbrella(graph, report):
 
 
 def cycles(graph):
-    """Headers that include themselves by way of others."""
+    """Headers that include themselves through others."""
     for start in graph:
         seen, todo = set(), list(graph[start])
         while todo:
@@ -260,7 +261,7 @@ def cycles(graph):
 
 
 def check_listed(root, files, report):
-    """Every X_test.cpp, X_fuzz.cpp and X_bench.cpp is named in the meson.build above it, so that none is forgotten."""
+    """Every X_test.cpp, X_fuzz.cpp and X_bench.cpp is named in the meson.build above it."""
     for path in files:
         for folder, suffix in (("tests", "_test.cpp"), ("tests/fuzz", "_fuzz.cpp"), ("bench", "_bench.cpp")):
             if path.as_posix().startswith(folder + "/") and path.name.endswith(suffix):

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the code on purpose, one place at a time, and demands that a test fails each time.
+"""Breaks the code on purpose, one place at a time. A test must fail each time.
 
-usage: mutants.py ROOT [TEXT]                    TEXT: only mutants whose name, list or source contains it
-       mutants.py --check ROOT                   compiles nothing: is each text found exactly once?
-       mutants.py --generate HEADER ROOT         tries plain mutants of a header (include/rotoscale/scale.hpp), on lines
-                                                 that its test reaches
+usage: mutants.py ROOT [TEXT]              TEXT: only mutants whose name, list or source contains it
+       mutants.py --check ROOT             checks that each text is found exactly once; compiles nothing
+       mutants.py --generate HEADER ROOT   tries plain mutants of a header (include/rotoscale/scale.hpp), on lines that
+                                           its test reaches
 
-tests/.../X.mutants lists the mutants that X_test.cpp has to notice (docs/hacking.md has the format). A list states
-changes that --generate cannot make, in numerics and kernels alone. A failing test program or a static_assert kills a
-mutant. Any other compile error is an error of its list, and so is a text that is not found exactly once. The mutants of
-the byte instructions need a machine with AVX512_VBMI2.
+tests/.../X.mutants lists the mutants that X_test.cpp must detect (docs/hacking.md has the format). Lists cover
+numerics and kernels, and only changes that --generate cannot make.
+
+A failing test program or a static_assert kills a mutant. Any other compile error is an error of the list. So is a
+text that is not found exactly once. Mutants of the byte instructions need AVX512_VBMI2.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 import mutants_generate
 
-# What a mutant may be in, and what is copied to compile it.
+# Folders of mutants, which are copied for compilation.
 FOLDERS = ("include", "gpu")
 
 TOKEN = re.compile(r"""
@@ -56,18 +57,18 @@ class Mutant(NamedTuple):
 
 
 class ListError(Exception):
-    """A list that cannot be read: `file:line: what is wrong`."""
+    """A list that cannot be read: `file:line: message`."""
 
 
 @functools.lru_cache(maxsize=None)
 def tokens(text):
-    """[(token, begin, end)] without white space and comments: lines may be broken and commented as one likes."""
+    """[(token, begin, end)] without white space and comments, so that lists may break lines and comment freely."""
     return [(m.group(), m.start(), m.end()) for m in TOKEN.finditer(text) if m.group("blank") is None]
 
 
 @functools.lru_cache(maxsize=None)
 def joined(text):
-    """The tokens as one string that is searched for other such strings."""
+    """The tokens as one string, for searching."""
     return "\0" + "\0".join(token for token, _, _ in tokens(text)) + "\0"
 
 
@@ -125,7 +126,7 @@ def places(text, mutant_text):
 
 
 def list_fault(root, mutant):
-    """What is wrong with an entry, or None."""
+    """The fault of an entry, or None."""
     source = root / mutant.source
     for path in (mutant.source, mutant.test, *mutant.sources):
         if not (root / path).is_file():
@@ -142,7 +143,7 @@ def list_fault(root, mutant):
 
 
 def check(root, mutants):
-    """Prints what is wrong with the lists, a line each; how many lines."""
+    """Prints the faults of the lists, one line each. Returns their number."""
     faults = [(m, fault) for m in mutants if (fault := list_fault(root, m)) is not None]
     names = [m.name for m in mutants]
     faults += [(m, "the name is there twice") for m in mutants if names.count(m.name) > 1]
@@ -152,8 +153,8 @@ def check(root, mutants):
 
 
 def configured(root, source, folder):
-    """The file to compile of a source: of X.cpp.in the X.cpp that Meson makes of it, with the table NAME.csv beside it
-    for @NAME@."""
+    """The file to compile for a source. For X.cpp.in: X.cpp as Meson makes it, with the table NAME.csv in place of
+    @NAME@."""
     path = root / source
     if path.suffix != ".in":
         return path
@@ -164,7 +165,7 @@ def configured(root, source, folder):
 
 
 def outcome(root, folder, mutant, name, text):
-    """What becomes of `text` as the mutant's source: `killed`, `survived`, or how it does not compile."""
+    """Result of `text` as the mutant's source: `killed`, `survived`, or the compile error."""
     place = folder / name
     for part in FOLDERS:
         shutil.copytree(root / part, place / part)
@@ -202,7 +203,7 @@ def compile_main(root, folder):
 
 
 def try_mutants(root, mutants, jobs):
-    """Prints each survivor; how many there are."""
+    """Prints each survivor. Returns their number."""
     def attempt(mutant):
         return outcome(root, folder, mutant, re.sub(r"\W", "_", mutant.name), mutated(root, mutant))
 
@@ -219,7 +220,7 @@ def try_mutants(root, mutants, jobs):
 
 
 def as_entry(text, change):
-    """A generated change as an entry of a list: as many tokens around it as make its text unique."""
+    """A generated change as an entry of a list, with enough tokens around it to make its text unique."""
     found = tokens(text)
     first = next(i for i, (_, begin, end) in enumerate(found) if end > change.begin)
     last = max(i for i, (_, begin, end) in enumerate(found) if begin < change.end)
@@ -236,7 +237,7 @@ def as_entry(text, change):
 
 
 def generate(root, source, known, jobs):
-    """Tries every plain mutant of a header that no list has; prints the survivors as entries. How many there are."""
+    """Tries every plain mutant of a header that is in no list. Prints survivors as entries and returns their number."""
     lists = sorted({(m.list, m.sources) for m in known if m.source == source})
     own = "tests/" + source.removeprefix("include/").removesuffix(".hpp") + ".mutants"
     list_name, sources = next((found for found in lists if found[0] == own), (own, ()))

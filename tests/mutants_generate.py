@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plain mutants of a header, for `mutants.py --generate`: on each line that its test reaches, comparisons and other
-operators are exchanged, integers are off by one, and statements are left out."""
+"""Plain mutants of a header for `mutants.py --generate`, on each line that its test reaches: exchanged operators,
+integers off by one, removed statements."""
 import json
 import re
 import subprocess
@@ -13,10 +13,10 @@ EXCHANGED = {
     "^": ["|"], "+=": ["-="], "-=": ["+="], "*=": ["/="], "/=": ["*="], "|=": ["&="], "&=": ["|="], "<<=": [">>="],
     ">>=": ["<<="], "++": ["--"], "--": ["++"],
 }
-# clang-format puts blanks around binary operators and none into template arguments.
+# clang-format puts blanks around binary operators, but not in template arguments.
 OPERATOR = re.compile(r"(?<=\s)(<<=|>>=|<=|>=|==|!=|&&|\|\||\+=|-=|\*=|/=|\|=|&=|<<|>>|[-<>+*/%&|^])(?=\s)|\+\+|--")
 INTEGER = re.compile(r"(?<![\w.])(0x[0-9A-Fa-f]+|\d+)([uUlL]*)(?![\w.'])")
-# What a statement that can be left out does not begin with.
+# Starts of statements that cannot be removed.
 KEPT = re.compile(r"\s*(?:(?:const|constexpr|auto|return|using|static|break|continue|throw|case|default|template|struct|class|enum|"
                   r"static_assert|ROTOSCALE_ASSERT|else|if|for|while|switch|typedef|friend|namespace|public|private)\b|[\w:<>,]+[&*]? "
                   r"[&*]?\w+(?:\[\w*\])?(?: = |\{|;|\())")
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 def blanked(text):
-    """The text with comments, strings, preprocessor lines and assertions as blanks, every character in its place."""
+    """The text with comments, strings, preprocessor lines and assertions blanked. Positions are unchanged."""
     def blanks(match):
         return re.sub(r"[^\n]", " ", match.group())
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', blanks, text, flags=re.S)

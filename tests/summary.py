@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up Meson's test logs: doctest programs count their test cases, every other test counts one.
+"""Adds up Meson's test logs. Doctest programs count their test cases; every other test counts as one.
 
-usage: summary.py testlog.json...   The last line printed is "N passed, N failed" (", N skipped" may follow). Exit
-status 1 if anything failed or nothing passed.
+usage: summary.py testlog.json...
+
+The last line is "N passed, N failed", optionally with ", N skipped". Exit status 1 if a test failed or none passed.
 """
 import json
 import re
@@ -15,7 +16,7 @@ DOCTEST = re.compile(r"\[doctest\] test cases:\s*(\d+) \|\s*(\d+) passed \|\s*(\
 
 
 def count(test):
-    """(passed, failed, skipped) of one entry of a log. Cases that a doctest filter left out count nowhere."""
+    """(passed, failed, skipped) of one log entry. Cases excluded by a doctest filter are not counted."""
     result = test["result"]
     if result == "SKIP":
         return 0, 0, 1
@@ -26,7 +27,7 @@ def count(test):
     if total == 0:
         print(f"{test['name']}: no test case matches its filter")
         return 0, 1, 0
-    # A program may pass its cases and still fail: a leak found at exit, for instance.
+    # A program can fail although its cases pass: a leak found at exit, for example.
     return passed, max(failed, 0 if result == "OK" else 1), 0
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the scripts that turn measurements into tables. bench/ratios.py reads output in which the names of runs by the
-clock have or lack `/real_time`. A copy of bench/record.py writes a page in a temporary folder. The pages of docs/
-results equal what their JSON gives.
+"""Checks the scripts that turn measurements into tables.
+
+- bench/ratios.py reads benchmark names with and without `/real_time`. - A copy of bench/record.py writes a page in a
+temporary folder. - The pages of docs/results equal the output for their JSON.
 
 usage: record.py ROOT
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 PAGE = "# Figures\n\nBefore.\n\n<!-- run a -->\nold a\n<!-- end -->\n\n<!-- run b -->\nold b\n<!-- end -->\nAfter.\n"
 
 
-# Benchmark, its counter, median and spread. Google Benchmark appends `/real_time` to the names of runs by the clock.
+# Benchmark, its counter, median and spread. Google Benchmark appends `/real_time` to names of wall-clock runs.
 CLOCK, CPU = True, False
 RUNS = {
     "quantize": [("copy", CLOCK, "bytes_per_second", 200.0, 0.01),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks bench/tune in host mode, where times mean nothing: rows, shapes of a model, refusals.
+"""Checks bench/tune in host mode, where times have no meaning: rows, shapes of a model, refusals.
 
 usage: tune.py PROGRAM
 """
@@ -51,10 +51,10 @@ class Tune(unittest.TestCase):
             self.assertEqual((row[0], row[9]), ("host", "1"))
             self.assertIn(row[7], ["256x256", "128x128", "64x256", "256x64"])
             self.assertIn(row[8], ["3", "4", "5", "6"])
-            self.assertRegex(row[10], "^[mn]4$")  # of one row and column of tiles
-            self.assertLess(float(row[13]), 0.01)  # BF16 outputs: 2^-9 each
+            self.assertRegex(row[10], "^[mn]4$")  # one row and one column of tiles
+            self.assertLess(float(row[13]), 0.01)  # BF16 outputs: at most 2^-9 each
             self.assertGreaterEqual(float(row[13]), 0)
-        # 32 x 64 and 64 x 64; one row has no blocks along columns.
+        # 32 x 64 and 64 x 64. One row has no blocks along columns.
         self.assertEqual(len(quantizers), 4)
         self.assertTrue(all(re.match(r"# quantize (H16 \+ MXFP4|MXFP8 E4M3), rows and columns of \d+ x \d+ BF16: ", q)
                             for q in quantizers))
