@@ -262,7 +262,8 @@ def generate(root, source, known, jobs):
                 counts[what] += 1
             if what == "survived":
                 print("\n" + as_entry(text, change), end="", flush=True)
-    print(f"\n{counts['killed']} killed, {counts['survived']} survive, {len(found) - sum(counts.values())} do not compile")
+    print(f"\n{counts['killed']} killed, {counts['survived']} survive, {len(found) - sum(counts.values())} do not "
+          f"compile")
     return counts["survived"]
 
 

@@ -61,7 +61,8 @@ def check_config(tool, folder, config):
     from transformers import LlamaConfig
     written = json.loads(run(tool, "config", folder / "config.json"))
     again = LlamaConfig(**{key: value for key, value in written.items() if key != "torch_dtype"})
-    for key in ("vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    for key in ("vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+                "head_dim "
                 "max_position_embeddings rms_norm_eps rope_parameters tie_word_embeddings hidden_act attention_bias "
                 "mlp_bias").split():
         if not hasattr(config, key):  # rope_parameters came with transformers 5
