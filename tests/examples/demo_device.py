@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels examples/demo.sh builds: CUDA's where there are nvcc and a device that they run on, or where it is
-asked for them.
+"""The kernels that examples/demo.sh builds: CUDA's if requested, or if there are nvcc and a supported device. A copy
+of the script runs with stand-ins for these programs, which record their calls.
 
-A copy of the script runs with programs of these names that only write down what they are asked. usage: demo_device.py
-ROOT
+usage: demo_device.py ROOT
 """
 
 import os
@@ -20,7 +19,7 @@ toolkit = Path("/usr/local/cuda/bin/nvcc").exists()
 
 
 def builds(want, name, *arguments, devices=None, nvcc=True, visible=None):
-    """`devices`: the compute capabilities that nvidia-smi prints, None without one."""
+    """`devices`: compute capabilities that nvidia-smi prints; None without nvidia-smi."""
     global failed
     with tempfile.TemporaryDirectory() as folder:
         tree, programs = Path(folder) / "tree", Path(folder) / "programs"

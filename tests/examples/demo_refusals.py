@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What examples/demo.sh refuses before it builds: one line that names the option or the program, exit status 2.
+"""Errors that examples/demo.sh reports before it builds: one line that names the option or the program, exit status
+2.
 
 usage: demo_refusals.py ROOT
 """

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// --device of a program that was built for a device which is not there: refused by name with what would do, and `auto`
-// goes on with the CPU and says so. The device's library is this file's.
+// --device of a program built for a missing device. The error names the device and the alternatives; `auto` continues
+// on the CPU and says so. This file replaces the device library.
 #define ROTOSCALE_LLAMA_DEVICES
 #include "examples/llama/device.cpp"
 
@@ -39,7 +39,7 @@ void show_devices() {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) unsetenv(name);
 }
 
-/// What choose_backend says: what it refuses, how the device fails, or the line of its note.
+/// Result of choose_backend: its error, the device's failure, or the line of its note.
 struct result {
   std::string refusal, failure, line;
   int threads = 0;
@@ -124,7 +124,7 @@ TEST_CASE("auto takes the device, or the CPU and says why in a line, unless devi
     CHECK_FALSE(choose("hip", none, "hip").refusal.empty());
   }
   unsetenv("HIP_VISIBLE_DEVICES");
-  // Host mode is for tests: auto never meant it.
+  // Host mode is for tests: auto never chooses it.
   const result host = choose("host", {}, "auto");
   CHECK(host.threads == 1);
   CHECK(host.line.empty());

@@ -1,18 +1,19 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A library to be preloaded (LD_PRELOAD) that traces what a program does to the files below its working directory, and
-// fails at a chosen call: mini_llama_kill.py kills runs at every one of them and fills their disk. Environment:
-//   FAULTS_TRACE=FILE   a line for each call: its name, the path, and the number of bytes or the new path
-//   FAULTS_KILL_AT=N    SIGKILL in place of call N (from 1); of a write or pwrite the first half is done
-//   FAULTS_MEMORY=N     aligned allocations of N bytes and more, a model's arenas, fail
-//   FAULTS_SMALL_AT=N   aligned allocation N (from 1) of at most 256 bytes, as a device's queue takes some, fails
-//   FAULTS_HEAP_AT=N    after fsync N one `operator new` of FAULTS_HEAP_BYTES (1024) or more throws
-//   FAULTS_THREADS=N    thread N (from 0) and later ones cannot be started
-//   FAULTS_FULL_AT=N    from byte N on, all calls together, writing says ENOSPC
-//   FAULTS_FULL_IN=PART  only in paths that hold this
-//   FAULTS_HOLD=N       fsync of checkpoint K < N waits until step K + 1 is logged: 20 s at most
-//   FAULTS_SIGNAL_IN=TEXT, FAULTS_SIGNAL="N ..."  the process gets signals N ... after the first write that holds TEXT, or
-//                       mkdtemp whose path does
+// A library for LD_PRELOAD that traces a program's calls on files below its working directory, and fails at a chosen
+// call. mini_llama_kill.py uses it to kill runs at every call and to fill their disk. Environment:
+//
+//   FAULTS_TRACE=FILE    one line per call: its name, the path, and the number of bytes or the new path
+//   FAULTS_KILL_AT=N     SIGKILL instead of call N (from 1); a write or pwrite is done by half
+//   FAULTS_MEMORY=N      aligned allocations of at least N bytes, a model's arenas, fail
+//   FAULTS_SMALL_AT=N    aligned allocation N (from 1) of at most 256 bytes fails, as in a device's queue
+//   FAULTS_HEAP_AT=N     after fsync N, one `operator new` of FAULTS_HEAP_BYTES (1024) or more throws
+//   FAULTS_THREADS=N     starting thread N (from 0) and later ones fails
+//   FAULTS_FULL_AT=N     writes fail with ENOSPC from byte N on, counted over all calls
+//   FAULTS_FULL_IN=PART  only in paths that contain PART
+//   FAULTS_HOLD=N        fsync of checkpoint K < N waits until step K + 1 is logged, at most 20 s
+//   FAULTS_SIGNAL_IN=TEXT, FAULTS_SIGNAL="N ..."
+//                        signals N ... after the first write, or mkdtemp path, that contains TEXT
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -65,7 +66,7 @@ std::string path_at(int directory, const char* path) {
 std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, small{0}, logged{0};
 std::atomic<bool> heap_failed{false}, signalled{false};
 
-/// Is this call to be killed at? Traces it. Calls on other files are not counted.
+/// Traces the call. True if the process is to be killed here. Calls on other files are not counted.
 bool is_due(const char* call, const std::string& path, const std::string& more = "") {
   if (!path.starts_with(folder())) return false;
   static const char* const trace = ::getenv("FAULTS_TRACE");
@@ -100,7 +101,7 @@ ssize_t write_with_faults(const char* call, int fd, std::size_t count, const Wri
   return -1;
 }
 
-/// Notes the step of a log's record, and sends the signals that wait for it.
+/// Records the step of a log record, and sends the signals waiting for it.
 void read_record(std::string_view record) {
   constexpr std::string_view step = "{\"event\":\"step\",\"step\":";
   if (const std::size_t at = record.rfind(step); at != record.npos) logged = ::atol(record.data() + at + step.size());
@@ -112,7 +113,7 @@ void read_record(std::string_view record) {
   }
 }
 
-/// Keeps a checkpoint from being complete before the run's next step.
+/// Delays a checkpoint's completion until the run's next step.
 void hold(const std::string& path) {
   static const long most = number_in("FAULTS_HOLD");
   const std::size_t at = path.find("/.step-");
@@ -140,7 +141,7 @@ int open(const char* path, int flags, ...) {
   return next<int (*)(const char*, int, ...)>("open")(path, flags, mode);
 }
 
-// What aligned `operator new` is made of depends on the standard library.
+// Aligned `operator new` calls different functions in different standard libraries.
 void* aligned_alloc(size_t alignment, size_t size) {
   if (is_refused(size)) return nullptr;
   return next<void* (*)(size_t, size_t)>("aligned_alloc")(alignment, size);

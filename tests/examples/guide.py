@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of README.md and docs/guide/*.md as they stand, compares what they print, and follows all links.
+"""Runs the commands of README.md and docs/guide/*.md, compares their output, and checks all links.
 
 usage: guide.py [--write] ROOT BUILD [PAGE...]
-  The ```sh blocks of a page run in one shell, in a scratch folder that shows the tree's folders, with BUILD's programs
-  on the path. A ```text block is what the sh block above it prints: `...` stands for any lines, `…` for any text within
-  a line, and decimal numbers may differ by 1 % (losses depend on the C library). A comment before a block changes that:
+  The ```sh blocks of a page run in one shell, in a scratch folder with the tree's folders, and with BUILD's programs
+  on the path. A ```text block is the output of the sh block above it. `...` stands for any lines, `…` for any text
+  within a line. Decimal numbers may differ by 1 %, since losses depend on the C library.
+  Comments before a block:
     <!-- file NAME -->      the block is written to NAME
-    <!-- run by PATH -->    the commands are run by that test or script, not here
-    <!-- examples/NAME -->  is outputs.py's
-  --write records what the commands print.
+    <!-- run by PATH -->    the named test or script runs the commands
+    <!-- examples/NAME -->  outputs.py checks the block
+  --write records the output of the commands.
 """
 import math
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(?:^<!-- (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.M | re.S)
 DECIMAL = re.compile(r"[-+]?\d+\.\d+")
-FOLDERS = ["docs", "examples", "include", "tests"]  # what commands may name of the tree
+FOLDERS = ["docs", "examples", "include", "tests"]  # folders of the tree for commands
 
 
 def same_line(recorded, printed):
@@ -42,7 +43,7 @@ def same(recorded, printed):
 
 
 def run_page(page, text, root, build, folder):
-    """Runs the blocks of a page in one shell; returns the page with what they print, and what is wrong."""
+    """Runs the blocks of a page in one shell. Returns the page with their output, and the faults."""
     faults, script = [], ""
     for name in FOLDERS:
         (folder / name).symlink_to(root / name)
@@ -54,7 +55,7 @@ def run_page(page, text, root, build, folder):
             faults.append(f"{page}: there is no {marker[7:]}")
         if language == "sh":
             script += ("" if marker else body) + "printf '\\036'\n"
-    no_plots = folder / "gnuplot"  # which takes seconds
+    no_plots = folder / "gnuplot"  # takes seconds
     no_plots.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     no_plots.chmod(0o755)
     programs = [str(folder), *(str(build / "examples" / name) for name in ("llama", "validate"))]
@@ -84,7 +85,7 @@ def run_page(page, text, root, build, folder):
 
 
 def anchors(page):
-    """The names that GitHub gives to a page's headings."""
+    """The anchors that GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     heads = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs mini-llama as its users do, with a tiny model on generated text (words drawn at random: nothing is claimed about
-language): exact resume, equal bytes on any number of threads, inputs, logs and outputs. Other scripts take its
-`Scratch`.
+"""Runs mini-llama as its users do, with a tiny model on generated text of random words: exact resume, equal bytes on
+any number of threads, inputs, logs and outputs. Other scripts use its `Scratch`.
 
-usage: mini_llama.py PROGRAM [NAME...]   NAME: only the tests whose name contains one of these
+usage: mini_llama.py PROGRAM [NAME...]   NAME: only tests whose name contains one of these
 """
 import fcntl
 import gzip
@@ -35,7 +34,7 @@ SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hid
          "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
-# In so small a model threads wait for one another, and for a core where others run tests as well.
+# In so small a model threads mostly wait, for each other and for a core.
 THREADS = {"threads": 1}
 MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors",
                "trainer_state.json"]
@@ -53,7 +52,7 @@ def as_flags(options):
 
 
 def tree_of(folder):
-    """Every path below a folder with a digest of its bytes."""
+    """Every path below a folder, with a digest of its bytes."""
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "directory"
             for p in sorted(Path(folder).rglob("*"))}
 
@@ -64,8 +63,8 @@ def records(log, event=None):
 
 
 def main(usage, *others):
-    """Runs the tests of the script that calls: its command line is PROGRAM, a path for each of `others`, which become
-    global names of that script, and names of tests. What begins with -- is the script's own."""
+    """Runs the tests of the calling script: PROGRAM [OTHER...] [NAME...]. `others` name the paths after PROGRAM,
+    which become global names of the script. Words that begin with -- are for the script."""
     global PROGRAM
     paths = [Path(path).resolve() for path in sys.argv[1:2 + len(others)]]
     if len(paths) < 1 + len(others):
@@ -78,15 +77,15 @@ def main(usage, *others):
 
 
 def scratch_parent():
-    """Memory where there is enough of it, else what tempfile chooses: the runs sync every checkpoint, and hundreds of
-    short ones wait for a disk five times as long as they compute. No test needs a disk: what a loss of power leaves is
-    read from the calls."""
+    """A folder in memory if there is one, else tempfile's default. Runs sync every checkpoint, and short runs would
+    spend five times as long on the disk as on computation. No test needs a disk: power loss is checked by the traced
+    calls."""
     memory = Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 1 << 30 else None
 
 
 class Scratch(unittest.TestCase):
-    """A directory of its own for each test; the program runs inside it."""
+    """Each test has a directory, in which the program runs."""
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="rotoscale-mini-llama-", dir=scratch_parent()))
@@ -95,7 +94,7 @@ class Scratch(unittest.TestCase):
 
     @staticmethod
     def expect_signals():
-        """Whoever started the tests may ignore some, as nohup and a shell's background jobs do."""
+        """Resets signals that the caller may ignore, as nohup and a shell's background jobs do."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
 
@@ -114,29 +113,29 @@ class Scratch(unittest.TestCase):
 
     def succeed(self, *arguments):
         done = self.run_program(*arguments)
-        # A report without plots is right where gnuplot is not installed.
+        # Without gnuplot a report has no plots.
         said = done.stderr.replace("gnuplot is not on PATH: plots skipped\n", "") if NO_GNUPLOT else done.stderr
         self.assertEqual((done.returncode, said), (0, ""))
         return done.stdout
 
     def replay(self, *arguments, code=0):
-        """What a replay of `run` prints."""
+        """Output of a replay of `run`."""
         done = self.run_program("replay", "run", *arguments)
         self.assertEqual((done.returncode, done.stderr), (code, ""))
         return done.stdout
 
     def digests(self):
-        """Of the run: what it has digests of, and those of its steps."""
+        """The run's digests: the choice of tensors, and the digests of its steps."""
         choice, *steps = [json.loads(line) for line in (self.folder / "run/digests.jsonl").read_text().splitlines()]
         return choice, steps
 
     def planned(self, *arguments):
-        """What plan prints: bytes by category, and the two lines behind them."""
+        """Output of plan: bytes by category, and the two lines after them."""
         *rows, checkpoints, parameters = self.succeed("plan", *arguments).splitlines()
         return {row.split()[0]: int(row.split()[1]) for row in rows}, checkpoints, parameters
 
     def refuse(self, arguments, *parts, code=2):
-        """Exit code, one line that holds every part, and a folder whose files and bytes are as before."""
+        """Expects the exit code, one line that contains every part, and unchanged files."""
         before = tree_of(self.folder)
         done = self.run_program(*arguments)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -160,7 +159,7 @@ class Scratch(unittest.TestCase):
             try:
                 while part := os.read(master, 4096):
                     shown += part
-            except OSError:  # Linux's way of saying that the other side is closed
+            except OSError:  # Linux reports the closed side as an error.
                 pass
             child.communicate(timeout=60)
         os.close(master)
@@ -193,7 +192,7 @@ class Resume(Scratch):
         self.assertEqual(records(self.folder / "parts/log.jsonl")[-1]["status"], "stopped")
         self.succeed("train", "--resume", "parts")
         self.assert_same_checkpoint("whole", "parts")
-        # The two logs tell the same story, clocks left out.
+        # Both logs have the same records, except for clocks.
         for event, keys in (("step", ("step", "loss", "lr", "grad_norm", "tokens", "recipe")),
                             ("eval", ("step", "val_loss")), ("switch", ("step", "from", "to", "reason", "scales",
                                                                         "val_loss_before", "val_loss_after")),
@@ -245,7 +244,7 @@ class Resume(Scratch):
         self.check_heal(4, accumulate=2)
 
     def check_trigger(self, trigger, switch, scales="reset", **options):
-        """Stopped before the switch, at it and after it."""
+        """A run stopped before, at, and after the switch."""
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"},
                                             {"recipe": "fp8_amd", "trigger": trigger, "scales": scales}]})
         for stop in (switch - 1, switch):
@@ -257,7 +256,7 @@ class Resume(Scratch):
                 shutil.rmtree(self.folder / run)
 
     def test_heal_at_a_plateau(self):
-        # No loss falls by 10 nats: the first evaluation is the best, the next two show a plateau.
+        # No loss falls by 10 nats, so the first evaluation is the best and the next two are a plateau.
         self.check_trigger({"kind": "plateau", "patience": 2, "min_delta": 10}, 3, eval_every=1)
 
     def test_heal_by_gradient_noise(self):
@@ -272,7 +271,7 @@ class Resume(Scratch):
                     shutil.rmtree(self.folder / run)
 
     def test_fp8_to_fp8_keeps_its_scales(self):
-        """A switch to an equal recipe changes nothing, stopped at the switch or not."""
+        """A switch to an equal recipe changes nothing, also when the run stops at the switch."""
         self.write("same.json", {"phases": [{"recipe": "fp8_delayed"}, {"recipe": "fp8_delayed", "at": 4}]})
         self.check(4, schedule="same.json", name="arm")
         self.train("plain", schedule="fp8_delayed", name="arm")
@@ -338,7 +337,7 @@ class Results(Scratch):
         config = json.loads((self.folder / "over/config.json").read_text())
         self.assertEqual((config["train"]["seed"], config["schedule"], config["name"]), (4, "bf16", "over"))
         self.assertEqual(config["train"]["batch"], TRAIN["batch"])
-        # The configuration that a run leaves behind makes the same run.
+        # The config.json of a run makes the same run.
         self.succeed("train", "--config", "file/config.json", "--out", "again")
         self.assert_same_checkpoint("file", "again")
 
@@ -355,7 +354,7 @@ class Results(Scratch):
         switch, = records(self.folder / "run/log.jsonl", "switch")
         self.assertEqual((switch["step"], switch["from"], switch["to"]), (5, "mxfp4_h16", "fp8_amd"))
         self.assertEqual((switch["reason"], switch["scales"]), ({"kind": "step", "at": 5}, "reset"))
-        # Both losses are of the weights behind step 5, on the same windows.
+        # Both losses are of the weights after step 5, on the same windows.
         self.train("before", "--stop-at", 5, schedule="mxfp4_h16")
         for recipe, loss in (("mxfp4_h16", "val_loss_before"), ("fp8_amd", "val_loss_after")):
             found = self.succeed("eval", "--checkpoint", self.checkpoint("before", 5), "--recipe", recipe, "--windows",
@@ -385,7 +384,7 @@ class Results(Scratch):
         self.assertEqual([r["step"] for r in noise], [2, 4, 6])
         for r in noise:
             self.assertTrue(0.5 < r["gradient_to_noise"] < 50)
-        # Measuring leaves no trace.
+        # Measuring does not change the run.
         self.write("plain.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "bf16", "at": 7}]})
         self.train("plain", schedule="plain.json")
         self.assert_same_tensors("plain", "run")
@@ -402,7 +401,7 @@ class Results(Scratch):
         longer = json.loads(self.succeed("eval", "--checkpoint", "bf16", "--sequence", 64, "--windows", 4))
         self.assertEqual(longer["sequence"], SHAPE["max_position_embeddings"])
         self.refuse(["eval", "--checkpoint", "bf16", "--sequence", 65], "--sequence", "64 positions")
-        # Another's model, of which no run says how long its sequences were.
+        # Another program's model, without a run that states its sequence length.
         model = self.checkpoint("bf16")
         foreign = self.folder / "foreign"
         foreign.mkdir()
@@ -413,8 +412,8 @@ class Results(Scratch):
         self.assertNotEqual(other["val_loss"], records(self.folder / "bf16/log.jsonl", "eval")[-1]["val_loss"])
 
     def test_logits_of_every_token(self):
-        """The loss that follows from them is the one that is said: of text, whose last pass is not full, and of
-        records, whose prompts are masked and whose documents attend to themselves."""
+        """The printed loss equals the loss computed from the logits. Text: the last pass is not full. Records:
+        prompts are masked, and attention stays within a document."""
         lines = [json.dumps({"prompt": "what follows %d? " % n, "answer": str(n + 1)}) for n in range(400)]
         self.write("r.jsonl", "\n".join(lines) + "\n")
         for data, more in (("text.txt", []), ("r.jsonl", ["document_starts"])):
@@ -484,7 +483,7 @@ class Results(Scratch):
 
 class Warmup(Scratch):
     def test_synthetic_warmup_leaves_no_trace(self):
-        """Random steps in FP8 before the run: the checkpoint's bytes are those of a run without them."""
+        """Random steps in FP8 before the run leave its checkpoint unchanged."""
         for schedule in ("mxfp4_h16", "fp8_delayed", "nvfp4"):
             self.train(f"plain-{schedule}", schedule=schedule, accumulate=2)
             self.train(f"warm-{schedule}", "--synthetic-warmup", 3, schedule=schedule, accumulate=2)
@@ -496,11 +495,11 @@ class Warmup(Scratch):
         self.assert_same_tensors("plain-mxfp4_h16", "mxfp4")
 
     def test_the_pretraining_configuration(self):
-        """AMD's hyper-parameters; the learning rate of a step does not depend on how long the run is."""
+        """AMD's hyperparameters. The learning rate of a step does not depend on the run's length."""
         file = ROOT / "examples/llama/configs/amd_llama31_8b.json"
         tiny = {**SHAPE, "accumulate": 2, "sequence": 32, "eval_windows": 1, "final_eval_windows": 1}
         rates = []
-        for steps, config in ((5, "amd_llama31_8b"), (70, file)):  # by its name, and as the file that has the name
+        for steps, config in ((5, "amd_llama31_8b"), (70, file)):  # by name, and as the file of that name
             self.succeed("train", "--config", config, "--data", "text.txt", "--out", f"run-{steps}",
                          "--synthetic-warmup", 20,
                          "--synthetic-recipe", "fp8_delayed", "--steps", steps, "--max-epochs", 9, *as_flags(tiny))
@@ -510,7 +509,7 @@ class Warmup(Scratch):
         self.assertEqual(rates[0], rates[1][:5])
         self.assertEqual(rates[1][0], 8e-4 / 64)
         self.assertEqual(max(rates[1]), 8e-4)
-        self.assertGreater(rates[1][-1], 0.999999 * 8e-4)  # the end of the cosine is 1.2 million steps away
+        self.assertGreater(rates[1][-1], 0.999999 * 8e-4)  # the cosine ends after 1.2 million steps
 
     def test_what_a_synthetic_warmup_refuses(self):
         for more in ((), ("--synthetic-warmup", 0)):
@@ -527,7 +526,7 @@ class Warmup(Scratch):
 
 
 def documented_events():
-    """Keys by event, in order, and those that may be absent: the table of docs/reference/logs.md."""
+    """Required keys and optional keys by event, in order: the table of docs/reference/logs.md."""
     text = (ROOT / "docs/reference/logs.md").read_text()
     table = text[text.index("## log.jsonl"):text.index("**Model FLOPs**")]
     keys, optional, event = {}, set(), None
@@ -646,7 +645,7 @@ class Diverged(Scratch):
         self.assertFalse((self.folder / "run/checkpoints").exists())
 
     def test_last_good_checkpoint_is_kept_and_loads(self):
-        """The first steps of a long warm-up are harmless; a rate of 1e30 leaves no later one."""
+        """The first steps of a long warm-up are harmless; at a rate of 1e30 every later step diverges."""
         self.train("good", "--stop-at", 2, steps=30, checkpoint_every=1)
         good = tree_of(self.checkpoint("good", 2))
         state = self.checkpoint("good", 2) / "trainer_state.json"
@@ -672,7 +671,7 @@ class Schedule(Scratch):
     def test_warm_up_in_steps_and_decay_longer_than_the_run(self):
         self.assertEqual(self.rates("steps", warmup=4)[:4], [0.25, 0.5, 0.75, 1.0])
         self.assertEqual(self.rates("fraction", warmup=0.5), self.rates("same", warmup=4))
-        # The first half of a decay over 16 steps, or one that ends early and then stays.
+        # The first half of a decay over 16 steps; a decay that ends early and then stays.
         longer, ended = self.rates("longer", warmup=0, decay_steps=16), self.rates("ended", warmup=0, decay_steps=4)
         self.assertGreater(longer[-1], 0.625)
         self.assertEqual(ended[4:], [0.25] * 4)
@@ -707,7 +706,7 @@ class Output(Scratch):
         self.refuse([*self.train_command("run", steps=10**6), "--overwrite"], "too short")
 
     def test_unwritable(self):
-        # A path below a regular file cannot be made by anyone, root included.
+        # No user can create a path below a regular file, not even root.
         self.refuse(self.train_command("text.txt/out"), "text.txt")
         self.refuse(self.train_command("text.txt"), "text.txt")
         self.train("run")

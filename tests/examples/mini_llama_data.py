@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mini-llama is trained on: token files of llm.c, records of prompt and answer, tokenizers, binary files; the
-same tokens from any of them give the same checkpoint.
+"""Training data of mini-llama: token files of llm.c, records of prompt and answer, tokenizers, binary files. The
+same tokens from any source give the same checkpoint.
 
 usage: mini_llama_data.py PROGRAM [NAME...]
 """
@@ -86,7 +86,7 @@ class Data(Scratch):
             self.assertEqual(json.loads(self.succeed("eval", "--checkpoint", "run"))["val_loss"], loss)
             self.succeed("train", "--resume", "run", "--threads", 1)
             self.assertEqual(tree_of(self.checkpoint("whole")), tree_of(self.checkpoint("run")))
-        self.refuse(["train", "--resume", "made", "--tokenizer", "t.model"], "t.model")  # who names one gets that one
+        self.refuse(["train", "--resume", "made", "--tokenizer", "t.model"], "t.model")  # the named tokenizer is used
         own = "run/checkpoints/step-000000008/tokenizer.model"
         self.refuse([*self.train_command("run", "--tokenizer", own, vocab_size=300), "--overwrite"],
                     own + ": lies in run", "--overwrite")
@@ -109,7 +109,7 @@ class Data(Scratch):
         self.assertEqual(bits["file"], [None] * len(bits["file"]))
         self.assertEqual(bits["both"], bits["pieces"])
         for nats, b in zip((r["val_loss"] for r in records(self.folder / "both/log.jsonl", "eval")), bits["both"]):
-            self.assertLess(b, nats / 0.6931471805599453)  # a piece is at least a byte
+            self.assertLess(b, nats / 0.6931471805599453)  # a token is at least one byte
             self.assertGreater(b, nats / 0.6931471805599453 / 16)
         said = json.loads(self.succeed("eval", "--checkpoint", "pieces", "--windows", 4))
         self.assertEqual(said["bits_per_byte"], bits["pieces"][-1])
@@ -132,11 +132,11 @@ class Data(Scratch):
         self.refuse(self.train_command("out", data="cut.jsonl"), "cut.jsonl: line 2, column 13: syntax error")
 
     def test_bits_per_byte_of_records_count_the_bytes_of_text(self):
-        """By one rule: the nats of all that is learnt, ends of records among it, over ln 2 and the bytes of the
-        answers. Records of one length, so that each evaluation scores as many of them as it has windows for."""
+        """Bits per byte: the nats of all targets, ends of records included, over ln 2 and the bytes of the answers.
+        All records have one length, so that each evaluation scores as many of them as it has windows."""
         self.sentencepiece()
         for out, options, vocabulary in (("bytes", [], 256), ("pieces", ["--tokenizer", "t.model"], 300)):
-            for answer in ("7", "q9"):  # no piece of two letters: a token a byte
+            for answer in ("7", "q9"):  # no piece has two letters: one token per byte
                 line = json.dumps({"prompt": "a", "answer": answer}) + "\n"
                 self.write("r.jsonl", line * 400)
                 run = f"{out}{len(answer)}"
@@ -204,7 +204,7 @@ class Data(Scratch):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["t.bin", "text.txt"])
 
     def test_tokens_that_the_tokenizer_has_not(self):
-        """Neither the model's vocabulary nor the width of a file's numbers says that the tokenizer has a token."""
+        """Neither the model's vocabulary nor a file's number width shows whether the tokenizer has a token."""
         self.sentencepiece(280)
         self.train("run", "--tokenizer", "t.model", vocab_size=512)
         (self.folder / "good.bin").write_bytes(token_file([5, 279] * 2000))
@@ -224,7 +224,7 @@ class Data(Scratch):
         self.train("good", "--tokenizer", "t.model", data="good.bin", vocab_size=280)
 
     def test_loader_share(self):
-        """How large it is, a clock says: training's benchmark."""
+        """loader_share is a share. Its size depends on the clock, so training's benchmark measures it."""
         self.train("run", steps=3, eval_every=3)
         for event in ("step", "eval"):
             for r in records(self.folder / "run/log.jsonl", event):

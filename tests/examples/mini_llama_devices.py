@@ -14,12 +14,12 @@ import mini_llama
 from mini_llama import ROOT, SHAPE, Scratch, as_flags, records
 
 
-FOUND = []  # the device, once it is known
+FOUND = []  # the device, after it was found
 
 
 class OnDevice(Scratch):
     def device(self):
-        """The device whose code the program has, `host` where it is the CPU's."""
+        """The program's device; `host` if kernels run on the CPU."""
         for name in FOUND or ("host", "cuda", "hip"):
             done = None if FOUND else self.run_program(*self.train_command("probe", "--device", name, "--overwrite",
                                                                            steps=1, eval_windows=1,
@@ -33,10 +33,10 @@ class OnDevice(Scratch):
 class Devices(OnDevice):
     def test_training_on_a_device_is_replayed_by_the_cpu(self):
         device = self.device()
-        # Step 3, which leaves digests, is observed.
+        # Step 3 is observed and leaves digests.
         more = {"steps": 4, "checkpoint_every": 2, "batch": 1, "eval_windows": 1, "final_eval_windows": 1,
                 "statistics_every": 2}
-        for recipe in ("mxfp4_h16", "nvfp4"):  # others: gpu/train/training_test
+        for recipe in ("mxfp4_h16", "nvfp4"):  # the others: gpu/train/training_test
             with self.subTest(recipe=recipe):
                 self.train("run", "--device", device, "--recipe", recipe, "--overwrite", "--digest-steps", "2:4",
                            **more)
@@ -44,7 +44,7 @@ class Devices(OnDevice):
                 for steps in ("2:4", "0:4"):
                     self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
                 self.assertIn(" digests", self.replay("--steps", "2:4"))
-        # And the other way round; --keep keeps the replay's own run.
+        # And from CPU to device. --keep keeps the replay's run.
         self.train("run", "--device", "cpu", "--recipe", "mxfp4_h16", "--overwrite", **more)
         self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
         self.assertEqual([p.name for p in (self.folder / "kept/checkpoints").iterdir()], ["step-000000004"])
@@ -93,7 +93,7 @@ class Devices(OnDevice):
                 self.assertEqual((done.returncode, done.stderr), (0, ""), recipe)
 
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
-        """Those of q_proj, k_proj and v_proj draw a mask each; the run heals behind its fifth step."""
+        """Adapters of q_proj, k_proj and v_proj draw one mask each. The run heals after step 5."""
         device = self.device()
         self.train("base", steps=1)
         more = {"init": "base", "lora_rank": 4, "schedule": "amd_lora", "checkpoint_every": 4, "batch": 1,
@@ -101,7 +101,7 @@ class Devices(OnDevice):
                 "final_eval_windows": 1}
         self.train("run", "--device", device, "--digest-steps", "4:6",
                    lora_targets="q_proj,k_proj,v_proj,up_proj,down_proj", **more)
-        # Digests of both phases: the frozen base's operands are the stash's after the switch.
+        # Digests of both phases. After the switch, the frozen base has the operands of the stash.
         self.assertRegex(self.replay("--steps", "4:8", "--device", "cpu"),
                          r"of the checkpoint are equal, and \d+ digests")
         _, lines = self.digests()
@@ -109,14 +109,14 @@ class Devices(OnDevice):
         self.assertEqual(weights, [{"mxfp4", "bf16"}, {"fp8_e4m3", "bf16"}])
 
     def test_a_step_of_the_1b_class_takes_at_most_46_gib(self):
-        """With a head of its own, recording statistics, 4 x 4096 tokens."""
+        """With a separate head, statistics, and 4 x 4096 tokens."""
         plan, *_ = self.planned("--device", self.device(), "--config", "llama_1b", "--no-tie-word-embeddings",
                                 "--recipe", "bf16_tc")
         self.assertLessEqual(plan["device"], 46 << 30)
         self.assertEqual(plan["device"] + sum(plan[name] for name in ("snapshot", "stash", "transfers")), plan["total"])
 
     def go_on(self, steps_and_devices, command, last):
-        """A run in parts, the first of them begun by `command`: each to its step, on its device."""
+        """A run in parts, started by `command`. Each part ends at its step, on its device."""
         (step, device), *others = steps_and_devices
         self.succeed(*command, "--device", device, "--overwrite", "--stop-at", step)
         for step, device in others:
@@ -152,7 +152,7 @@ class Devices(OnDevice):
                 self.assert_same_checkpoint("whole", "run")
 
     def test_graphs_change_nothing(self):
-        """Launched one by one, or waited for one by one: adapters through their switch, and all weights."""
+        """Without graphs, or with a wait after each operation: adapters through their switch, and all weights."""
         device = self.device()
         self.train("base", steps=1)
         some = {"batch": 1, "eval_windows": 1, "final_eval_windows": 1}
@@ -271,7 +271,7 @@ class Profiles(OnDevice):
         self.assertNotIn("--wait-for-each", self.succeed("profile", "--help"))
 
     def test_a_profile_whose_device_fails(self):
-        """At allocations and copies of each of its sessions, and while it measures rates."""
+        """The device fails at allocations and copies of each session, and while rates are measured."""
         if self.device() != "host":
             self.skipTest("a device is lost in host mode alone")
         on = ["profile", "--device", "host", "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
@@ -305,7 +305,7 @@ class Profiles(OnDevice):
                            *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
         self.assertIn("recipe mxfp4_h16 (the first of 2 phases), 32 tokens a step", out)
         if self.device() == "host":
-            self.assertNotIn("matrix product", out)  # there is no library that could be measured
+            self.assertNotIn("matrix product", out)  # there is no library to measure
 
 
 if __name__ == "__main__":

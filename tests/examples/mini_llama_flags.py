@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bad values of every flag: one line that names the flag (or the file that was given), not the key of a configuration
-that nobody wrote, and says why. Where the value is from a file, its key.
+"""Bad values of every flag. The message is one line that names the flag, or the given file, and the reason. A value
+from a file is named by its key; a value from a flag never is.
 
 usage: mini_llama_flags.py PROGRAM [NAME...]
 """
@@ -13,9 +13,9 @@ import shutil
 import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 
-# Any text is right, or only what it holds can be wrong.
+# Flags that accept any text, or whose file is the only thing that can be wrong.
 ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits"}
-# What is a file's name, or one of several names: messages name the value.
+# Flags with a file name or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
          "--base", "--keep"}
 NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"],
@@ -26,14 +26,14 @@ NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "r
 COMMANDS = ["train", "plan", "profile", *NEEDED]
 WHOLE = ("ten", "1.5", "99999999999999999999")
 REAL = ("fast", "nan")
-# Looked at by other tests, or not at all by these commands.
+# Tested elsewhere, or unused by these commands.
 ELSEWHERE = {("merge", "--base"), *((command, flag) for command in ("plan", "profile")
                                     for flag in ("--data", "--text-format", "--tokenizer"))}
 
 
 class Flags(Scratch):
     def options(self, command):
-        """{flag: its type as --help has it, None: a switch}"""
+        """{flag: its type in --help; None for a switch}"""
         found = {}
         for line in self.succeed(*command.split(), "--help").splitlines():
             if match := re.match(r" +(?:-\w,)?(--[\w-]+)(?:,!?--[\w-]+)?(\{\w+\})?(?: +([A-Z]+\b\S*))?", line):
@@ -51,7 +51,7 @@ class Flags(Scratch):
             return [*words, *given[:at], *given[at + 2:]]
         shape = {key: value for key,
                  value in {**SHAPE, **TRAIN, "steps": 8}.items() if flag != "--" + key.replace("_", "-")}
-        if command == "profile":  # which evaluates nothing
+        if command == "profile":  # profile evaluates nothing
             shape = {key: value for key, value in shape.items() if "eval" not in key}
         outputs = [] if command != "train" else [x for given in (("--out", "out"), ("--data", "text.txt"))
                                                  if given[0] != flag for x in given]
@@ -99,7 +99,7 @@ class Flags(Scratch):
                            "_(size|dim|rate|windows|chunk|layers)")
 
     def test_what_does_not_fit_a_recipe(self):
-        """The recipe's flag, and those of the shapes that its blocks do not divide."""
+        """Names the recipe's flag, and the flags of sizes that its blocks do not divide."""
         for given, *parts in (({"recipe": "mxfp4", "hidden_size": 48},
                                "mini-llama: --recipe: recipe mxfp4: --hidden-size: 48 is not a multiple of 32"),
                               ({"schedule": "mxfp4", "intermediate_size": 80},
@@ -126,7 +126,7 @@ class Flags(Scratch):
                                     r"arguments|[a-z]_(size|dim)")
 
     def test_what_would_do_nothing(self):
-        """Options that contradict each other, wait for a step that never comes, or mean nothing to the command."""
+        """Options that contradict each other, wait for a step beyond the end, or mean nothing to the command."""
         for flag in ("--data", "--init", "--resume", "--recipe", "--config"):
             self.refuse(["train", "--out", "out", flag, ""], f"mini-llama: {flag}: is empty")
         self.refuse(["train", "--out", "", "--data", "text.txt"], "mini-llama: --out: is empty")
@@ -159,7 +159,7 @@ class Flags(Scratch):
                     self.assertEqual(self.refuse([*command, name]), f"mini-llama: {command[-1]} {name}: {reason}\n")
 
     def test_a_shape_that_is_not_that_of_given_weights(self):
-        """What is said is which of the two to leave out; what no weight depends on may differ."""
+        """The message says which of the two to leave out. Values that no weight depends on may differ."""
         self.train("run", steps=2, checkpoint_every=1)
         self.write("hf.json", {**SHAPE, "hidden_size": 64})
         new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
@@ -192,7 +192,7 @@ class Flags(Scratch):
                      *as_flags({**SHAPE, "max_position_embeddings": 128, "rms_norm_eps": 1e-4, "rope_theta": 5e4}))
 
     def test_a_configuration_whose_model_is_not_that_of_given_weights(self):
-        """A file says what it says; the model of a configuration that the program has by name is a default."""
+        """Values in a file are binding. The model of a built-in configuration is a default."""
         self.train("run", steps=2)
         new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
         for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("head_dim", 64),
@@ -205,7 +205,7 @@ class Flags(Scratch):
                     self.assertEqual(self.refuse([*command, "--config", "c.json", *more]), said + init + ending)
         flag = ["--no-tie-word-embeddings"]
         self.succeed(*new, "--config", "c.json", *more, *flag)
-        # What no weight depends on is the file's own, as it would be a flag's: a run's config.json makes the same run.
+        # Values that no weight depends on may be in the file, as in flags: a run's config.json makes the same run.
         self.write("c.json", {"model": {"max_position_embeddings": 128, "rope_theta": 5e4}, "init": "run"})
         self.succeed(*new, "--config", "c.json", "--overwrite")
         model = json.loads((self.folder / "out/config.json").read_text())["model"]
@@ -235,7 +235,7 @@ class Flags(Scratch):
         self.refuse([*new, "--model-config", "wrong.json"], "its shape 256 x 32 is not the model's 256 x 96")
         self.succeed(*new, "--model-config", "right.json")
         self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
-        # One that fits is no less right for another's saying so, and a damaged file has no other shape.
+        # A fitting file is valid although another one differs. A damaged file has no other shape.
         self.write("given/config.json", whole)
         self.refuse([*new, "--overwrite", "--model-config", "wrong.json"],
                     "hidden_size (wrong.json): 96 contradicts --init given, ")
@@ -249,7 +249,8 @@ class Flags(Scratch):
             self.refuse(["plan", "--config", name], f"--config {name}: ", f"--recipe {name}")
 
     def test_files(self):
-        """A value that a file has keeps its key, also beside flags; one that a flag overrides has the flag."""
+        """A value from a file is named by its key, also with flags present. A value that a flag overrides is named
+        by the flag."""
         shape = {**SHAPE, "hidden_size": 48}
         self.write("c.json", {"model": shape, "train": {**TRAIN, "steps": 8, "learning_rate": -1}, "schedule": "mxfp4",
                               "data": ["text.txt"]})

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run of mini-llama cannot be lost: killed at system calls, by signals, with the disk full or a checkpoint damaged,
-it goes on and ends with the bytes of an unbroken run, and nothing temporary stays. What a loss of power would leave is
-checked by the order of the system calls.
+"""A run of mini-llama survives kills at system calls, signals, a full disk and damaged checkpoints. It continues,
+ends with the bytes of an uninterrupted run, and leaves no temporary files. Power loss is checked by the order of
+system calls.
 
 usage: mini_llama_kill.py PROGRAM FAULTS [--slow] [NAME...]
-FAULTS is the library of faults.cpp, which provokes all of it; --slow: every system call of a whole run, and kills at
-200 random moments.
+  FAULTS  the library of faults.cpp
+  --slow  kills at every system call of a whole run, and at 200 random moments
 """
 import json
 import os
@@ -24,21 +24,20 @@ from mini_llama import Scratch, records, tree_of
 
 FAULTS = ""
 SLOW = "--slow" in sys.argv
-UNBROKEN = {}  # runs that were not interrupted, by their command
+UNBROKEN = {}  # uninterrupted runs, by command
 STORY = {"step": ("step", "loss", "lr", "grad_norm", "tokens", "recipe"), "eval": ("step", "val_loss"),
          "switch": ("step", "from", "to", "val_loss_before")}
 
 
 def story(log):
-    """What a log says happened, without clocks: records of later steps are void once the run goes on from an earlier
-    one."""
+    """A log's records without clocks. Records after the step from which a run continued are void."""
     told = []
     for r in records(log):
         if r["event"] in ("resume", "rollback"):
             told = [t for t in told if t[1] <= r["step"]]
         elif r["event"] in STORY:
             told.append((r["event"],) + tuple(r[key] for key in STORY[r["event"]]))
-    # An evaluation behind the last checkpoint is made again.
+    # The evaluation after the last checkpoint is repeated.
     return sorted(set(told), key=lambda t: (t[1], t[0] != "step", t[0]))
 
 
@@ -65,13 +64,13 @@ class Runs(Scratch):
         return done.returncode, done.stdout, done.stderr
 
     def signalled(self, command, text, *signals, **more):
-        """A run that gets signals when it has written a record that holds the text."""
+        """A run that gets signals after writing a record that contains the text."""
         return self.with_faults(command, FAULTS_SIGNAL_IN=text,
                                 FAULTS_SIGNAL=" ".join(str(int(number)) for number in signals), **more)
 
     def unbroken(self, **options):
-        """Makes `whole`, or a copy of what another test made of the same command: the program's bytes are the same each
-        time."""
+        """Makes `whole`, or copies the result of the same command in another test: the program's bytes are
+        reproducible."""
         command = self.command("whole", **options)
         made = UNBROKEN.setdefault(str(command), self.folder.parent / f"{self.folder.name}-unbroken")
         if not made.exists():
@@ -86,14 +85,14 @@ class Runs(Scratch):
         self.assertEqual(found, expected)
         names = sorted(str(p.relative_to(self.folder / out)) for p in (self.folder / out).rglob("*"))
         wanted = sorted(str(p.relative_to(self.folder / "whole")) for p in (self.folder / "whole").rglob("*"))
-        self.assertEqual(names, wanted)  # no temporary stays
+        self.assertEqual(names, wanted)  # no temporary files
         self.assertEqual(story(self.folder / out / "log.jsonl"), story(self.folder / "whole" / "log.jsonl"))
         ends = [records(self.folder / run / "log.jsonl", "end")[-1] for run in (out, "whole")]
         for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
             self.assertEqual(ends[0][key], ends[1][key])
 
     def assert_memory_table(self, said, *parts):
-        """One line that holds every part, and the categories behind it."""
+        """Expects one line that contains every part, followed by the categories."""
         line, *table = said.splitlines()
         for part in parts:
             self.assertIn(part, line)
@@ -102,7 +101,7 @@ class Runs(Scratch):
                           "workspace", "snapshot", "transfers", "device", "total"])
 
     def assert_little_is_lost(self, out="run"):
-        """The last resume began at the newest checkpoint of which the log knew."""
+        """The last resume started at the newest checkpoint in the log."""
         seen = records(self.folder / out / "log.jsonl")
         last = max((i for i, r in enumerate(seen) if r["event"] == "resume"), default=None)
         if last is not None:
@@ -121,9 +120,9 @@ class Kill(Runs):
     def test_at_every_call(self):
         self.unbroken()
         calls = self.trace()
-        # The log's lines are alike: of them only those around the checkpoint.
+        # The log's lines are similar: keeps only those around the checkpoint.
         second = [i for i, (call, path, *_) in enumerate(calls) if path.startswith("run/checkpoints/.step-000000004")]
-        # Behind the last one nothing is written that would mend what is missing.
+        # Nothing that is written after the last one could repair a fault.
         last = next(i for i,
                     (call, _, to) in enumerate(calls) if call == "rename" and to == "run/checkpoints/step-000000006")
         some = [*range(1, 26), *range(second[0], second[-1] + 6), *range(last, min(last + 12, len(calls) + 1))][::8]
@@ -176,7 +175,7 @@ class Kill(Runs):
                 self.assert_little_is_lost()
 
     def test_before_anything_is_written(self):
-        """What the first calls leave is nothing, or a run that --resume and --auto-resume take up."""
+        """The first calls leave nothing, or a run that --resume and --auto-resume continue."""
         self.unbroken()
         self.trace()
         for number in range(1, 12) if SLOW else (1, 4, 7, 11):
@@ -198,7 +197,7 @@ class Kill(Runs):
             shutil.rmtree(self.folder / "run")
             shutil.copytree(self.folder / "old", self.folder / "run")
             self.assertEqual(self.with_faults(again, FAULTS_KILL_AT=number)[0], -signal.SIGKILL)
-            # Either run can be resumed, whichever is there, or neither is; nothing is a mixture.
+            # Either run, old or new, can be resumed, or neither exists. No mixture exists.
             if (self.folder / "run/trainer_state.json").exists():
                 self.succeed("train", "--resume", "run")
             else:
@@ -210,10 +209,10 @@ class Kill(Runs):
     def test_order_of_writes_through_a_loss_of_power(self):
         calls = self.trace()
         parent = os.path.dirname
-        # Records up to each step's, behind which its checkpoint follows; more may be written meanwhile.
+        # Records up to each step's, after which its checkpoint follows. More may be written meanwhile.
         before = {r["step"]: number for number, r in enumerate(records(self.folder / "traced/log.jsonl"), 1)
                   if r["event"] in ("step", "eval")}
-        unwritten, unlisted = set(), set()  # files with data, directories with entries that are not on disk
+        unwritten, unlisted = set(), set()  # files with data, and directories with entries, that are not on disk
         renamed, logged, flushed = 0, 0, 0
         for call, path, more in calls:
             if path == "run/log.jsonl":
@@ -255,7 +254,7 @@ class Full(Runs):
         code, *_ = self.with_faults(self.command("traced"), FAULTS_TRACE=self.folder / "trace")
         if code != 0 or not (self.folder / "trace").exists():
             self.skipTest("no library can be preloaded here")
-        written, begin, end = 0, None, None  # of the second checkpoint, which is as long as the first
+        written, begin, end = 0, None, None  # of the second checkpoint, which has the length of the first
         for line in (self.folder / "trace").read_text().splitlines():
             call, path, more = line.split("\t")
             if call != "write":
@@ -265,7 +264,7 @@ class Full(Runs):
                 end = (begin if end is None else end) + int(more)
             written += int(more)
         draw = random.Random(3)
-        # Steps go on meanwhile, and their log has clocks: to the byte only where the log's disk has room.
+        # Steps continue meanwhile, and their log has clocks. Bytes are exact only where the log's disk has room.
         size = end - begin
         chosen = [(at, "/checkpoints/") for at in (size, size + 1, 2 * size - 1, size + draw.randrange(size))]
         for full_at, part in [*chosen, (draw.randrange(begin, end), "")]:
@@ -277,8 +276,7 @@ class Full(Runs):
                 self.assert_like_unbroken()
 
     def test_of_a_run_that_has_not_begun_nothing_stays(self):
-        """Neither what it has written, nor directories that it has made; what was there stays. Without --auto-resume it
-        can begin later."""
+        """Removes its files and directories, and keeps existing ones. Without --auto-resume it can start later."""
         self.train("parts", "--stop-at", 3, **self.OPTIONS)
         (self.folder / "empty").mkdir()
         self.train("old", "--stop-at", 1, **{**self.OPTIONS, "seed": 5})
@@ -319,7 +317,7 @@ class Full(Runs):
 
 
 class Rollback(Runs):
-    """Loss jumps, forced by a rate that is too high."""
+    """Loss jumps, forced by too high a learning rate."""
     OPTIONS = {"steps": 40, "checkpoint_every": 3, "eval_every": 20, "learning_rate": 0.2, "warmup": 0.5,
                "schedule": "bf16",
                "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 50, "batch": 1}
@@ -349,7 +347,7 @@ class Rollback(Runs):
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
 
     def test_without_memory_for_a_queue(self):
-        """The device's own, one of the model's, and one of the model's that is made again."""
+        """Fails an allocation of the device, one of the model, and one of the model loaded again for a rollback."""
         if self.run_program("plan", "--device", "host").returncode != 0:
             self.skipTest("no host mode")
         self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
@@ -387,8 +385,8 @@ class Rollback(Runs):
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
 
     def test_weights_go_back_too(self):
-        """Where all data are alike, what follows a rollback is what it took back."""
-        (self.folder / "even.txt").write_bytes(b"the same words in every window.\n" * 4000)  # of 32 bytes
+        """With identical data everywhere, a rollback is followed by the same steps."""
+        (self.folder / "even.txt").write_bytes(b"the same words in every window.\n" * 4000)  # 32 bytes
         done = self.run_program(*self.command(data="even.txt", max_loss_jump=1e-7, max_rollbacks=2))
         self.assertEqual(done.returncode, 3, done.stderr)
         first, second = ((r["step"], r["from_step"], r["reason"])

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The logs of mini-llama beside log.jsonl: CSV, TensorBoard's event files (by a reader written here, and by TensorBoard
-where it is installed), MLPerf's lines (by MLCommons' compliance checker where it is installed), FLOPs and roofs.
+"""Logs of mini-llama other than log.jsonl:
+
+- CSV
+- TensorBoard's event files, read by this script, and by TensorBoard where it is installed
+- MLPerf's lines, checked by MLCommons' compliance checker where it is installed
+- FLOPs and roofs
 
 usage: mini_llama_logs.py PROGRAM [NAME...]
 """
@@ -27,7 +31,7 @@ def crc32c(data):
 
 
 def fields(data):
-    """(number, value) of a protocol buffer: integers, bytes, or 4 or 8 raw bytes."""
+    """(number, value) pairs of a protocol buffer: integers, bytes, or 4 or 8 raw bytes."""
     at = 0
 
     def varint():
@@ -121,16 +125,16 @@ class Logs(Scratch):
         logs = ("--csv", "--tensorboard")
         self.train("whole", *logs, checkpoint_every=2)
         self.train("parts", *logs, checkpoint_every=2)
-        for step in (6, 8):  # as if it had been lost
+        for step in (6, 8):  # as if it were lost
             shutil.rmtree(self.checkpoint("parts", step))
-        self.succeed("train", "--resume", "parts", *logs)  # from the beginning: no checkpoint is left
+        self.succeed("train", "--resume", "parts", *logs)  # from the start: no checkpoint is left
         clocks = ("seconds", "tokens_per_s", "flops_per_s", "loader_share")
         stories = [[{k: v for k, v in row.items() if k not in clocks} for row in self.rows(run)]
                    for run in ("whole", "parts")]
         self.assertEqual(*stories)
         files = sorted((self.folder / "parts/tensorboard").iterdir())
         self.assertEqual(len(files), 2)
-        # A reader that drops what a start of a session voids sees one curve.
+        # A reader that drops records voided by a session start sees one curve.
         seen = {}
         for file in files:
             for e in events(file):
@@ -192,7 +196,7 @@ class Logs(Scratch):
 
 
 class MLPerf(Scratch):
-    """Text of one letter, so that a tiny model meets the open division's bound at once."""
+    """Text of one letter: a tiny model meets the open division's bound at once."""
 
     def run_benchmark(self, benchmark, *more, **options):
         (self.folder / "easy.txt").write_bytes(b"ab" * 100000)
@@ -237,15 +241,14 @@ class MLPerf(Scratch):
         self.assertTrue(all(e["value"] > 0.9 for e in evaluations[:-1]))
         self.assertLessEqual(evaluations[-1]["value"], 0.9)
         self.assertEqual(lines[-1]["metadata"]["status"], "success")
-        # The same losses as the log has, and no evaluation before the first step.
+        # The losses equal the log's, and no evaluation precedes the first step.
         log = records(self.folder / "run/log.jsonl")
         self.assertEqual([r["val_loss"] for r in log if r["event"] == "eval"], [e["value"] for e in evaluations])
         self.assertEqual(log[-1]["status"], "target")
         self.assertGreater(log[-1]["time_to_target"], 0)
 
     def test_the_closed_division_lacks_the_target_alone(self):
-        """The benchmark's values with a tiny model: the checker, told that the division is closed, misses nothing
-        else."""
+        """The benchmark's values with a tiny model. Told that the division is closed, the checker reports only that."""
         try:
             from mlperf_logging.compliance_checker import mlp_compliance
         except ImportError:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training from given weights, and adapters beside them: what a run leaves, exact resume, the base by its digest, runs
-that begin with given adapters, AMD's configuration, merging, and every bad input with its exit code and its one line.
+"""Training from given weights, and adapters on them: files of a run, exact resume, the base's digest, runs from
+given adapters, AMD's configuration, merging. Every bad input gives its exit code and one line.
 
 usage: mini_llama_lora.py PROGRAM [NAME...]
 """
@@ -61,7 +61,7 @@ class Init(Lora):
         self.assert_same_checkpoint("whole", "parts")
 
     def test_a_place_that_resume_is_given_must_hold_what_the_run_began_with(self):
-        """Where all weights train, they are needed again only from the first step on."""
+        """If all weights train, a resume needs the given weights only before the first checkpoint."""
         self.train("wide", checkpoint_every=4, hidden_size=64)
         self.train("other", checkpoint_every=4, seed=2)
         self.lora("adapters")
@@ -80,7 +80,7 @@ class Init(Lora):
         shutil.copytree(self.folder / "base", self.folder / "copy")
         self.succeed("train", "--resume", "parts", "--init", "copy")
         for name in MODEL_FILES:
-            if name != "trainer_state.json":  # has the new name
+            if name != "trainer_state.json":  # it has the new name
                 self.assertEqual(*((self.checkpoint(run) / name).read_bytes() for run in ("whole", "parts")))
         self.train("begun", "--init", "base", "--adapter", "adapters", "--stop-at", 4)
         for adapter, said in (("others", "not the adapters that the run began with (--adapter)"),
@@ -90,14 +90,14 @@ class Init(Lora):
         self.succeed("train", "--resume", "begun", "--adapter", "adapters")
 
     def test_a_base_that_goes_on(self):
-        """A run begins with what was its base's newest checkpoint then, however far the base has gone since."""
+        """A run keeps the base checkpoint that was newest at its start, although the base trains on."""
         growing = {"learning_rate": 0.01, "checkpoint_every": 4, "keep_checkpoints": 1}
         self.train("growing", "--stop-at", 4, **growing)
         kinds = {"full": (), "lora": ("--lora-rank", 4)}
         for kind, more in kinds.items():
             self.train(f"{kind}-whole", "--init", "growing", *more)
             self.train(f"{kind}-begun", "--init", "growing", "--stop-at", 4, *more)
-            shutil.rmtree(self.folder / f"{kind}-begun/checkpoints")  # as if killed before its first one
+            shutil.rmtree(self.folder / f"{kind}-begun/checkpoints")  # as if killed before its first checkpoint
         shutil.copytree(self.checkpoint("growing", 4), self.folder / "copy")
         self.train("later", **{**growing, "keep_checkpoints": 2})
         shutil.copytree(self.checkpoint("later", 8), self.checkpoint("growing", 8))
@@ -109,7 +109,7 @@ class Init(Lora):
                         "step-000000008: not the weights that the ")
         loss = records(self.folder / "lora-whole/log.jsonl", "end")[0]["final_val_loss"]
         self.assertEqual(self.evaluate("--checkpoint", "lora-whole"), loss)
-        # Gone, it is asked for.
+        # The deleted checkpoint is asked for.
         shutil.rmtree(self.checkpoint("growing", 4))
         self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004", "--adapter")
         for kind in kinds:
@@ -131,9 +131,9 @@ class Adapters(Lora):
         self.assert_same_checkpoint("whole", "parts")
         end = records(self.folder / "whole/log.jsonl", "end")[0]
         self.assertEqual(self.evaluate("--checkpoint", "whole"), end["final_val_loss"])
-        # Before the first step the model is the base under the same recipe.
+        # Before the first step, the model is the base under the same recipe.
         start = records(self.folder / "whole/log.jsonl", "eval")[0]
-        if "fixed_signs" not in start["recipe"]:  # whose signs are of the run's own seed
+        if "fixed_signs" not in start["recipe"]:  # random signs depend on the run's seed
             self.assertEqual(start["val_loss"],
                              self.evaluate("--checkpoint", "base", "--recipe", start["recipe"], "--windows", 4))
         self.assertLess(end["final_val_loss"], 1.05 * start["val_loss"])
@@ -148,7 +148,7 @@ class Adapters(Lora):
         self.check_resume(schedule="mxfp4_h16_fixed_signs", lora_targets=FUSED)
 
     def test_healing_as_amd_does(self):
-        """Stopped before the switch, which follows step 5 (339 of 550), at it, and after it."""
+        """Stopped before the switch after step 5 (339 of 550), at it, and after it."""
         for schedule, stop in (("amd_lora", 4), ("amd_lora", 5), ("heal_scaled_stash", 6)):
             with self.subTest(schedule=schedule, stop=stop):
                 self.check_resume(stop, schedule=schedule)
@@ -157,7 +157,7 @@ class Adapters(Lora):
                     memory = switch["memory"]
                     self.assertEqual((switch["step"], switch["reason"], switch["scales"]),
                                      (5, {"kind": "step", "at": 5}, "reset"))
-                    # The stash is all that comes; MXFP4 and FP8 are never resident together.
+                    # Only the stash is added: MXFP4 and FP8 are never resident together.
                     self.assertEqual(memory["quantized_between"], 0)
                     self.assertEqual(memory["quantized_peak"],
                                      max(memory["quantized_before"], memory["quantized_after"]))
@@ -221,7 +221,7 @@ class Adapters(Lora):
         own = self.evaluate("--checkpoint", "run")
         self.assertEqual(own, self.evaluate("--checkpoint", "base", "--adapter", "run", "--recipe", "fp32"))
         self.assertNotEqual(own, self.evaluate("--checkpoint", "base", "--recipe", "fp32"))
-        # As PEFT leaves it: the two files alone.
+        # PEFT's output: only these two files.
         (self.folder / "peft").mkdir()
         for name in ADAPTER_FILES[:2]:
             shutil.copy(self.checkpoint("run") / name, self.folder / "peft")
@@ -231,7 +231,7 @@ class Adapters(Lora):
         self.assertEqual(texts[1], texts[2])
 
     def test_a_merged_model_has_the_loss(self):
-        """FP32 on both sides: the two differ by roundings of 2^-24."""
+        """FP32 on both sides: results differ by roundings of 2^-24."""
         self.lora("run", schedule="fp32", lora_targets=FUSED, learning_rate=0.05)
         self.succeed("merge", "--base", "base", "--adapter", "run", "--out", "merged")
         self.assertEqual(sorted(tree_of(self.folder / "merged")), ["config.json", "model.safetensors"])
@@ -272,7 +272,7 @@ class Adapters(Lora):
         self.assertEqual(start["trained_parameters"], 4 * (32 + 128) + 4 * (64 + 32))
 
     def test_the_plan_of_llama_2_70b(self):
-        """MLPerf's adapters have 44.6 million parameters; MXFP4 takes 4.25 bits a weight and orientation, the head
+        """MLPerf's adapters have 44.6 million parameters. MXFP4 takes 4.25 bits per weight and orientation, the head
         16."""
         shape = {"vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                  "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192}
@@ -290,7 +290,7 @@ class GivenAdapters(Lora):
                                                 **{"seed": 9, "learning_rate": 0.01, "schedule": "fp32", **options}))
 
     def copy_files(self, run, folder="peft"):
-        """As PEFT leaves them: the two files alone."""
+        """PEFT's output: only these two files."""
         (self.folder / folder).mkdir()
         for name in ADAPTER_FILES[:2]:
             shutil.copy(self.checkpoint(run) / name, self.folder / folder)
@@ -319,7 +319,7 @@ class GivenAdapters(Lora):
             for name in ("adapter_model.safetensors", "optimizer.safetensors"):
                 self.assertEqual(tree_of(self.checkpoint(whole))[name], tree_of(self.checkpoint("whole-0"))[name])
         self.assertNotEqual(self.matrices("first"), self.matrices("whole-0"))
-        # A learning rate of 0 leaves the values as they were given, by bytes.
+        # A learning rate of 0 leaves the given values unchanged, byte for byte.
         self.begin("still", "peft", learning_rate=0)
         self.assertEqual(self.matrices("still"), self.matrices("first"))
 
@@ -332,7 +332,7 @@ class GivenAdapters(Lora):
         shutil.move(self.folder / "first", self.folder / "elsewhere")
         self.succeed("train", "--resume", "parts")
         self.assert_same_checkpoint("whole", "parts")
-        # Killed before its first checkpoint a run needs them again, and the same ones.
+        # A run killed before its first checkpoint needs the same adapters again.
         self.refuse(["train", "--resume", "fresh"], "first")
         path = next((self.folder / "elsewhere/checkpoints").iterdir()) / "adapter_model.safetensors"
         tensors = load(path)
@@ -359,7 +359,7 @@ class GivenAdapters(Lora):
         self.assertEqual(len(set(a("from-run"))), 1)
         self.assertEqual(len(set(a("from-files"))), 3)
         self.assertEqual(self.matrices("said"), self.matrices("from-run"))
-        # Parts whose A differ cannot become one.
+        # Parts with different A cannot become one.
         self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "from-files", "--lora-targets",
                      FUSED],
                     "k_proj.lora_A.weight", "as a fused adapter's has to be")
@@ -395,7 +395,7 @@ class GivenAdapters(Lora):
             self.train("other", "--overwrite", schedule="bf16", **{option: value})
             command = ["train", "--data", "text.txt", "--init", "other", "--adapter", "first", "--sequence", 32,
                        "--batch", 2, "--steps", 2]
-            if option == "intermediate_size":  # no adapter stands beside it
+            if option == "intermediate_size":  # no adapter is on a layer of this size
                 self.succeed(*command, "--out", "fits")
             else:
                 self.refuse([*command, "--out", "out"], "adapter_model.safetensors", *parts)
@@ -408,7 +408,7 @@ class Amd(Lora):
              "final_learning_rate": 0, "warmup": 0,
              "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 1e-4, "clip": 0.3, "eval_every": 48}
     LORA = {"rank": 16, "alpha": 32, "dropout": 0.1, "targets": ["qkv_proj", "o_proj"], "init": "xavier_normal"}
-    # What a model of one layer with 64 positions and a short text can take.
+    # Limits for a model of one layer with 64 positions and a short text.
     TINY = {"sequence": 32, "batch": 2, "accumulate": 1, "eval_windows": 2, "final_eval_windows": 2, "max_epochs": 99}
 
     def run_config(self, out, *more, **options):
@@ -431,7 +431,7 @@ class Amd(Lora):
                          ("reset", 4, "most_recent"))
         self.assertEqual((start["warmup_steps"], start["decay_steps"]), (0, 550))
         self.assertEqual(records(self.folder / "run/log.jsonl", "step")[0]["lr"], 6e-4)
-        # Those that this model cannot take are in the file as well.
+        # The file also has the values that this model cannot take.
         file = json.loads((ROOT / "examples/llama/configs/amd_llama2_70b_lora.json").read_text())
         self.assertEqual({key: file["train"][key] for key in self.TRAIN}, self.TRAIN)
         self.assertEqual(file["lora"], self.LORA)
@@ -468,7 +468,7 @@ class Amd(Lora):
         self.run_config("plain", steps=8)
         self.run_config("warm", "--synthetic-warmup", 5, steps=8)
         self.assert_same_checkpoint("plain", "warm")
-        # In the run's own MXFP4: the base is kept for no recipe more than without.
+        # In the run's own MXFP4: warm-up keeps the base for no additional recipe.
         self.assertEqual(records(self.folder / "warm/log.jsonl", "warm_up")[0]["recipe"], "mxfp4_h16")
         peaks = [{name: entry["peak"] for name,
                   entry in records(self.folder / run / "log.jsonl", "start")[0]["memory"].items()}
@@ -514,7 +514,7 @@ class BadInput(Lora):
         self.refuse([*self.train_command("out"), "--init", "text.txt"], "text.txt")
         self.refuse(self.train_command("out", "--init", self.base, intermediate_size=96),
                     "--intermediate-size: 96 contradicts --init ")
-        # Another's model, whose config.json is not its tensors'.
+        # Another program's model, whose config.json does not match its tensors.
         (self.folder / "other").mkdir()
         shutil.copy(self.folder / self.base / "model.safetensors", self.folder / "other")
         self.write("other/config.json",
@@ -573,7 +573,7 @@ class BadInput(Lora):
         self.check_adapter("no tensor of a linear layer's adapter")
 
     def test_numbers_that_are_not_finite(self):
-        """One line with file, tensor and element, and nothing written: of the base, of adapters, of both dtypes."""
+        """One line with file, tensor and element, and nothing written: for the base, for adapters, in both dtypes."""
         self.lora("run", lora_targets="q_proj,v_proj")
         for bits, text in ((0xFFA00001, "NaN"), (0xFF800000, "-Inf")):
             value = bits.to_bytes(4, "little")

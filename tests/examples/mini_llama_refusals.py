@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mini-llama refuses, each in one line and with its files left alone: arguments, configurations, damaged
-checkpoints, models beyond a memory limit or the largest sizes. Here one case of each kind; the functions' own tests
-have the others.
+"""Errors of mini-llama, each one line with all files unchanged: arguments, configurations, damaged checkpoints,
+models above a memory limit or the size limits. One case of each kind; unit tests of the functions have the others.
 
 usage: mini_llama_refusals.py PROGRAM [NAME...]
 """
@@ -34,7 +33,7 @@ class BadArguments(Scratch):
         self.refuse(command[:3] + command[5:], "--data", "no text given")
 
     def test_flags_where_flags_were_given(self):
-        """And keys where a file was."""
+        """Names flags, and keys if a file was given."""
         said = self.refuse(self.train_command("out", num_key_value_heads=3),
                            "--num-key-value-heads: 3 does not divide --num-attention-heads")
         self.assertNotIn("_", said)
@@ -62,7 +61,7 @@ class BadArguments(Scratch):
 
 class BadFiles(Scratch):
     def test_configuration(self):
-        """Wrong keys and types in the file are named with their place. Each kind: json_test, config_json_test."""
+        """Wrong keys and types in the file are named with their place. All kinds: json_test, config_json_test."""
         base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
         for part, key, value, said in (("train", "learning_rat", 1, "did you mean 'learning_rate'?"),
                                        ("train", "steps", "8", "expected an integer"),
@@ -76,7 +75,7 @@ class BadFiles(Scratch):
         self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
 
     def test_model_configuration_of_another_architecture(self):
-        """Every field: config_json_test."""
+        """All fields: config_json_test."""
         self.write("hf.json", {**SHAPE, "model_type": "mistral"})
         self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json",
                     "model_type")
@@ -99,7 +98,7 @@ class BadFiles(Scratch):
         self.succeed(*self.train_command("out", data="little.txt", steps=100, max_epochs=20, validation=0.2))
 
     def test_recipe_and_schedule_files(self):
-        """The file and the field are named. Every fault of a recipe: recipe_test; of a schedule: schedule_test,
+        """Names the file and the field. All faults of a recipe: recipe_test; of a schedule: schedule_test,
         trigger_test."""
         h16 = {"format": "mxfp4", "rotation": {"points": 16}}
         for content, *parts in (({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
@@ -118,7 +117,7 @@ class BadFiles(Scratch):
                                  "did you mean 'nvfp4'?")):
             self.write("arm.json", content)
             self.refuse(self.train_command("out", schedule="arm.json"), *parts)
-        # A later phase is looked at before the first step.
+        # A later phase is checked before the first step.
         self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 4}]})
         self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48),
                     "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48",
@@ -127,10 +126,10 @@ class BadFiles(Scratch):
                     "never fires")
 
     def test_triggers_by_the_evaluations_that_there_are(self):
-        """By sequences, as MLPerf's rules have them: eval_every says nothing then."""
+        """By sequences, as in MLPerf's rules; eval_every is ignored."""
         self.write("heal.json",
                    {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
-        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two a step: behind 3 and 6
+        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two per step: after 3 and 6
         self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
         self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
                     "heal.json: phases[1].trigger.patience: never fires", "8 sequences (2 a step)", "end at step 8")
@@ -148,7 +147,7 @@ class BadFiles(Scratch):
 
 class BadCheckpoints(Scratch):
     def damaged(self, name, content):
-        """A copy of the run whose checkpoint has one file of other bytes (None: without it)."""
+        """A copy of the run in which one checkpoint file has other bytes (None: is missing)."""
         shutil.rmtree(self.folder / "copy", ignore_errors=True)
         shutil.copytree(self.folder / "run", self.folder / "copy")
         path = self.checkpoint("copy", 4) / name
@@ -248,7 +247,7 @@ class BadCheckpoints(Scratch):
         config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
         (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
         self.refuse(["eval", "--checkpoint", "run"], "config.json: vocab_size is not that of trainer_state.json")
-        (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as another's model
+        (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as in another program's model
         self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "text.txt", "--vocab-size")
 
 
@@ -275,8 +274,8 @@ class Memory(Scratch):
         self.assertEqual(list(p.name for p in self.folder.glob("plan*")), [])
 
     def test_llama_shapes_by_name(self):
-        """Their parameters, as published where a model is. A plan allocates nothing (session_memory_test)."""
-        own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as the training benchmark has them
+        """Parameter counts, as published where a model is. A plan allocates nothing (session_memory_test)."""
+        own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as in the training benchmark
         for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824),
                             ("llama_8b", 8030261248)):
             file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
@@ -288,8 +287,8 @@ class Memory(Scratch):
                 self.assertEqual(parameters, f"parameters   {wanted}, {wanted} of them train")
                 self.assertGreater(plan["total"], 18 * wanted)  # master, gradient, two moments, a BF16 operand
             self.succeed("plan", "--config", name, "--recipe", "mxfp4_h16", "--threads", 1)
-        self.succeed("plan", "--data", "text.txt", "--batch", 1000000, "--steps", 2)  # a plan meets no token
-        # Another vocabulary, another context: whatever a flag says.
+        self.succeed("plan", "--data", "text.txt", "--batch", 1000000, "--steps", 2)  # a plan reads no token
+        # Other vocabulary, other context: flags override.
         *_, parameters = self.planned("--config", "llama_124m", "--vocab-size", 256, "--threads", 1)
         self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
         self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
@@ -382,7 +381,7 @@ class Memory(Scratch):
 
 
 class Limits(Scratch):
-    """The largest of each that is taken, and the next one; `plan` takes no memory."""
+    """The largest accepted value of each, and the next one. `plan` takes no memory."""
 
     def test_at_the_edge(self):
         huge = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -417,14 +416,14 @@ class Limits(Scratch):
         self.train("run")
         path = self.checkpoint("run") / "config.json"
         config = json.loads(path.read_text())
-        # More than any machine has, were it believed.
+        # More than any machine has, if it were believed.
         path.write_text(json.dumps({**config, "hidden_size": 1 << 24, "intermediate_size": 1 << 24}))
         commands = (["eval", "--checkpoint", "run", "--data", "text.txt"], ["sample", "--checkpoint", "run"],
                     ["train", "--out", "new", "--data", "text.txt", "--init", "run", "--sequence", 32, "--batch", 2,
                      "--steps", 2])
         for command in (*commands, ["train", "--resume", "run"]):
             self.refuse(command, "config.json: hidden_size is not that of trainer_state.json")
-        (path.parent / "trainer_state.json").unlink()  # as another's model
+        (path.parent / "trainer_state.json").unlink()  # as in another program's model
         for command in commands:
             self.refuse(command, "its shape 256 x 32 is not the model's 256 x 16777216")
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""mini-llama's replay of runs: with faults planted in their checkpoints and in their digests, of runs that rolled back
-or went on, and whose files have moved.
+"""mini-llama's replay of runs: with faults in checkpoints and digests, of runs with rollbacks or resumes, and of
+runs whose files have moved.
 
 usage: mini_llama_replay.py PROGRAM [NAME...]
 """
@@ -25,7 +25,7 @@ class Replays(Scratch):
         weights = self.folder / "run/checkpoints/step-000000004/model.safetensors"
         good = weights.read_bytes()
         bad = bytearray(good)
-        for at in (-8, -4):  # the last two elements' lowest bits
+        for at in (-8, -4):  # lowest bits of the last two elements
             bad[at] ^= 1
         weights.write_bytes(bad)
         said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
@@ -44,7 +44,7 @@ class Replays(Scratch):
         said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
         self.assertIn(f"step 4, operation {at + 1} (attention_forward 2x32x2x32): digest ", said)
         self.assertIn("the run's is 0123456789abcdef", said)
-        # A quantizer's own, of codes and scales.
+        # Digests of a quantizer: codes and scales.
         for line in lines:
             self.assertEqual(line["version"], 4)
         name, at = next((o, i) for i,
@@ -60,13 +60,13 @@ class Replays(Scratch):
             line = {key: value for key, value in recorded[0].items() if key != "version"}
             digests.write_text(json.dumps({**line, **version}) + "\n")
             self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], f"digests.jsonl: {of}")
-        # One more than the replay has.
+        # One operation more than the replay has.
         more = [{**recorded[0], "operations": [*recorded[0]["operations"], ["gemm 1x1", 16 * "0"]]}, recorded[1]]
         digests.write_text("".join(json.dumps(line) + "\n" for line in more))
         self.assertIn("(gemm 1x1): the run had it, the replay has not",
                       self.replay("--steps", "2:4", "--device", "cpu", code=1))
         digests.write_text("".join(json.dumps(line) + "\n" for line in recorded))
-        # Other weights at the start: every later tensor differs, and the first operation says so.
+        # Other weights at the start: every later tensor differs, and the first operation is named.
         first = self.folder / "run/checkpoints/step-000000002/model.safetensors"
         bad = bytearray(first.read_bytes())
         bad[-2] ^= 0x40
@@ -97,7 +97,7 @@ class Replays(Scratch):
         self.refuse(command, "run/digests.jsonl: line 2: no record of a step's digests")
 
     def test_a_run_that_rolled_back_is_replayed(self):
-        """Every attempt of a step is compared with its own digests, wherever the replay begins."""
+        """Every attempt of a step is compared with its own digests, from any start of the replay."""
         done = self.run_program(*self.train_command(
             "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20,
             learning_rate=0.1,
@@ -124,7 +124,7 @@ class Replays(Scratch):
                 self.train("run", "--device", "cpu", "--digest-steps", "1:6", "--stop-at", 4, "--overwrite", **options)
                 self.succeed("train", "--resume", "run", *more)
                 self.assertEqual((self.folder / "run/digests.jsonl").read_text().splitlines(), whole[:4] + added)
-        # Begun anew, it has none of the old ones.
+        # A new run has none of the old digests.
         self.train("run", "--device", "cpu", "--digest-steps", "3:6", "--overwrite", **options)
         self.assertEqual([line["step"] for line in self.digests()[1]], [4, 5, 6])
         (self.folder / "run/digests.jsonl").write_text('{"version": 4, "digest_steps": "6"}\n')
@@ -169,7 +169,7 @@ class Replays(Scratch):
                             f"{flag} x: the run has none that could have moved")
 
     def replay_with(self, temporary, *arguments, **more):
-        """A replay of the run whose directory is made in `temporary`."""
+        """A replay of the run, with its directory in `temporary`."""
         return subprocess.run([mini_llama.PROGRAM, "replay", "run", *arguments], cwd=self.folder,
                               stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=120, env={**os.environ, "TMPDIR": str(temporary)}, **more)
@@ -178,7 +178,7 @@ class Replays(Scratch):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
         temporary = self.folder / "temporary"
         temporary.mkdir()
-        # The name that it had once.
+        # A predictable name must not matter.
         done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4',
                                mini_llama.PROGRAM],
                               cwd=self.folder, capture_output=True, text=True,
@@ -191,7 +191,7 @@ class Replays(Scratch):
         self.assertEqual(done.stderr,
                          f"mini-llama: TMPDIR: cannot create a directory in {temporary}: No such file or directory; "
                          "--keep names one for the replay's own run\n")
-        # No room for a checkpoint.
+        # No space for a checkpoint.
         temporary.mkdir()
         done = self.replay_with(temporary, "--steps", "2:4",
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
@@ -202,8 +202,8 @@ class Replays(Scratch):
         self.assertEqual(list(temporary.iterdir()), [])
 
     def interrupted(self, steps, text, signal):
-        """The line of a replay that gets a signal when it has written the text, or made a directory whose name holds
-        it."""
+        """The line of a replay that gets a signal after writing the text, or after making a directory whose name
+        contains it."""
         faults = os.environ.get("ROTOSCALE_FAULTS")
         if not faults:
             self.skipTest("no library of faults")
@@ -255,7 +255,7 @@ class Replays(Scratch):
                 self.refuse(command, f"step-000000004/{name}: cannot read: a directory, not a regular file")
                 (whole / name).rmdir()
                 (whole / name).write_bytes(kept)
-        # Another tensor beside those of the replay.
+        # One tensor more than the replay has.
         path = whole / "optimizer.safetensors"
         kept = path.read_bytes()
         size = int.from_bytes(kept[:8], "little")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run of mini-llama goes on after signals, lost messages, failed devices, failed checkpoint writers and damaged
-checkpoints, and ends with the bytes of an unbroken run.
+"""A run of mini-llama continues after signals, lost messages, failed devices, failed checkpoint writers and damaged
+checkpoints. It ends with the bytes of an uninterrupted run.
 
 usage: mini_llama_resume.py PROGRAM FAULTS [NAME...]   FAULTS: the library of faults.cpp
 """
@@ -28,7 +28,7 @@ class Asynchronous(Runs):
                "eval_windows": 1, "final_eval_windows": 1}
 
     def test_steps_go_on_while_a_checkpoint_is_written(self):
-        """Its first fsync waits until the next step is logged."""
+        """The checkpoint's first fsync waits until the next step is logged."""
         self.unbroken()
         has_host = self.run_program("plan", "--device", "host").returncode == 0
         for out, *more in (("on", "on"), ("off", "off"), *([("device", "on", "--device", "host")] if has_host else [])):
@@ -48,7 +48,7 @@ class Asynchronous(Runs):
                     self.assertLess(at["step", r["step"] + 1], at["checkpoint", r["step"]])
 
     def test_a_failure_is_told_with_what_follows(self):
-        """At the next checkpoint, at the end, by a signal: the disk is full whatever waits for the checkpoint."""
+        """The disk is full when the run waits for the checkpoint: at the next one, at the end, after a signal."""
         for stop, options in ((12, {}), (5, {}), (4, {})):
             shutil.rmtree(self.folder / "run", ignore_errors=True)
             code, out, said = self.with_faults(self.command("run", "--stop-at", stop, **options), FAULTS_FULL_AT=1000,
@@ -109,7 +109,7 @@ class Device(Runs):
         self.assert_like_unbroken()
 
     def test_without_memory_for_an_operation_of_host_mode(self):
-        """Its threads' stacks are no arena."""
+        """Thread stacks are not arenas."""
         if self.run_program("plan", "--device", "host").returncode != 0:
             self.skipTest("no host mode")
         self.unbroken()
@@ -119,14 +119,14 @@ class Device(Runs):
             self.assert_memory_table(said, "the device failed ", ": out of memory)")
 
     def test_without_threads(self):
-        """A checkpoint is then written between steps."""
+        """Without a writer thread, checkpoints are written between steps."""
         self.unbroken()
         code, _, said = self.with_faults(self.command("run", "--async-checkpoints", "on"), FAULTS_THREADS=0)
         self.assertEqual((code, said), (0, ""))
         for record in records(self.folder / "run/log.jsonl", "checkpoint"):
             self.assertEqual(record["seconds"], record["wait_seconds"])
         self.assert_like_unbroken()
-        # Of the CPU's own two, and of two more that measure the roof.
+        # Of the CPU's two threads, and of two more that measure the roof.
         for started, more in ((1, ()), (3, ("--roof", "measure"))):
             code, out, said = self.with_faults(self.command("other", "--device", "cpu", "--threads", 3, *more),
                                                FAULTS_THREADS=started)
@@ -135,7 +135,7 @@ class Device(Runs):
             self.assertFalse((self.folder / "other").exists())
 
     def test_a_lost_device_leaves_the_last_checkpoint(self):
-        """At allocations and copies while weights are loaded, at copies of the first steps, of an evaluation and of
+        """Failures at allocations and copies during loading, and at copies of the first steps, an evaluation and
         checkpoints."""
         self.unbroken()
         if self.run_program("plan", "--device", "host").returncode != 0:
@@ -167,7 +167,7 @@ class Signals(Runs):
     OPTIONS = {"steps": STEPS, "checkpoint_every": 70, "eval_every": 50, "schedule": "mxfp4_h16_heal", "max_epochs": 50}
 
     def interrupt(self, command, text, number):
-        """The step at which the run ended, by the signal that it got after a record with the text."""
+        """Step at which the run ended, by a signal after a record with the text."""
         code, out, said = self.signalled(command, text, number)
         self.assertEqual((code, out), (4, ""), said)
         match = mini_llama.re.fullmatch(r"mini-llama: mxfp4_h16_heal: (SIG[A-Z]+) at step (\d+) of "
@@ -191,7 +191,7 @@ class Signals(Runs):
         self.assert_like_unbroken()
 
     def test_before_an_evaluation(self):
-        """Of some step, and of the last one."""
+        """At an early step, and at the last one."""
         long = {"steps": 6, "eval_every": 3, "checkpoint_every": 2}
         self.unbroken(**long)
         for step in (3, 6):
@@ -220,7 +220,7 @@ class Signals(Runs):
 
 
 class Streams(Runs):
-    """What becomes of messages is not what becomes of the run."""
+    """Lost messages do not affect the run."""
     OPTIONS = {**Signals.OPTIONS, "schedule": "bf16"}
 
     def interrupt(self, command, **how):
@@ -228,7 +228,7 @@ class Streams(Runs):
         self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "interrupted")
 
     def test_closed_ones_take_no_file(self):
-        """A file would get the number of a closed stream, and its messages."""
+        """A new file must not get the descriptor of a closed stream, and so its messages."""
         self.unbroken()
         for streams in ((2,), (0, 1, 2), (1,)):
             with self.subTest(streams=streams):
@@ -250,7 +250,7 @@ class Streams(Runs):
         return child
 
     def test_nobody_reads_the_messages(self):
-        """As when `tee` behind a pipe ends by the same Ctrl-C."""
+        """As when `tee` in a pipe ends by the same Ctrl-C."""
         self.unbroken()
         reader, writer = os.pipe()
         os.close(reader)
@@ -258,7 +258,7 @@ class Streams(Runs):
         os.close(writer)
         self.succeed("train", "--resume", "run", "--threads", 1)
         self.assert_like_unbroken()
-        # The last evaluation's line on standard output is lost, its record is not.
+        # The last evaluation's line on standard output is lost; its record is not.
         self.assertEqual(self.without_a_reader(self.command("dead")).wait(timeout=60), 2)
         self.assert_like_unbroken("dead")
         self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens",
@@ -266,7 +266,7 @@ class Streams(Runs):
 
     def test_a_rollback_that_nobody_hears_of(self):
         command = self.train_command("run", **mini_llama_kill.Rollback.OPTIONS)
-        self.assertEqual(self.without_a_reader(command).wait(timeout=60), 2)  # standard output's line is lost
+        self.assertEqual(self.without_a_reader(command).wait(timeout=60), 2)  # the line on standard output is lost
         self.assertGreater(len(records(self.folder / "run/log.jsonl", "rollback")), 0)
         self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "ok")
 
@@ -311,10 +311,10 @@ class Resume(Runs):
         both = self.command("both", "--stop-at", 1)
         both.insert(both.index("--data") + 2, "text2.txt")
         self.succeed(*both)
-        self.refuse(self.command("both"), "--data", "text2.txt", "the run in both")  # one file of two
+        self.refuse(self.command("both"), "--data", "text2.txt", "the run in both")  # one of two files
         self.succeed(*self.command())
         before = tree_of(self.folder / "run/checkpoints")
-        self.succeed(*self.command())  # a finished run stays as it is
+        self.succeed(*self.command())  # a finished run is unchanged
         self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
 
     def test_a_damaged_checkpoint_points_to_the_one_before_it(self):
@@ -400,7 +400,7 @@ class Resume(Runs):
         state = self.folder / "far/trainer_state.json"
         shutil.copy(self.checkpoint("whole", 4) / "trainer_state.json", state)
         self.refuse(["train", "--resume", "far"], "far/trainer_state.json", "step 4", "no tensors")
-        # Links: to a checkpoint, and of all checkpoints to another disk.
+        # Links: to a checkpoint, and of the checkpoints folder to another disk.
         (self.folder / "whole/checkpoints").rename(self.folder / "elsewhere")
         (self.folder / "whole/checkpoints").symlink_to(self.folder / "elsewhere")
         (self.folder / "latest").symlink_to("whole/checkpoints/step-000000004")

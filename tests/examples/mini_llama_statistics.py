@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/logs.md, and continues on
-resume. What the backward pass keeps (--recompute, --stored-activations): tensors, memory, refusals. Seeds of an arm in
-a report.
+"""statistics.jsonl of mini-llama: it changes no checkpoint, has the fields of docs/reference/logs.md, and continues
+on resume. Saved activations (--recompute, --stored-activations): tensors, memory, errors. Seeds of an arm in a
+report.
 
 usage: mini_llama_statistics.py PROGRAM ROOT [NAME...]
 """
@@ -41,7 +41,7 @@ class Statistics(Scratch):
         self.assertEqual(found[0], {"event": "start", "schema": 1, "step": 0, "every": 4, "name": "mxfp4_h16"})
         self.assertEqual([r["step"] for r in found if r["event"] == "step"], [1, 5])
         operands = [r for r in found if r["event"] == "operand" and r["step"] == 5]
-        # Six of each of the layer's four linear layers, and of the head.
+        # Six for each of the layer's four linear layers, and for the head.
         self.assertEqual(len(operands), 30)
         places = {(r["layer"], r["linear"], r["tensor"], r["gemm"]) for r in operands}
         self.assertEqual(len(places), 30)
@@ -68,7 +68,7 @@ class Statistics(Scratch):
             self.assertIn(f"`{field}`", page)
 
     def test_adapters(self):
-        """Beside a frozen base the gradients are those of A and B; no record has a 0 for what nobody measured."""
+        """With a frozen base, gradients are those of A and B. Unmeasured values are absent, not 0."""
         self.train("base", schedule="bf16")
         for targets, names in (("q_proj,k_proj,down_proj", {"q_proj": "qkv", "k_proj": "qkv", "down_proj": "down"}),
                                ("qkv_proj,o_proj", {"qkv_proj": "qkv", "o_proj": "o"})):
@@ -76,13 +76,13 @@ class Statistics(Scratch):
             self.train("none", "--statistics-every", 0, "--overwrite", **lora)
             self.train("run", "--statistics-every", 2, "--overwrite", **lora)
             self.assert_same_checkpoint("none", "run")
-            for step in (1, 3, 5, 7):  # from the sixth on in FP8
+            for step in (1, 3, 5, 7):  # FP8 from the sixth on
                 gradients = [r for r in self.observed("run", "gradient") if r["step"] == step]
                 self.assertEqual({(r["layer"], r["linear"], r["tensor"]) for r in gradients},
                                  {(0, linear, f"{name}.lora_{m}") for name, linear in names.items() for m in "AB"})
                 for r in gradients:
                     self.assertEqual(list(r), PLACE + ["tensor"] + GRADIENT)
-                    if r["tensor"].endswith("A"):  # whose operands were BF16 before; while B is 0 the gradient is
+                    if r["tensor"].endswith("A"):  # operands were BF16 before; while B is 0 the gradient is 0
                         self.assertEqual((r["norm"] > 0, r["noise"], r["norm_to_noise"]), (step > 1, 0, None))
                     else:
                         self.assertTrue(r["norm"] > 0 and 0 < r["relative_error"] < 0.01, r)
@@ -98,8 +98,8 @@ class Statistics(Scratch):
         self.assertNotIn("observed steps below it", page)
 
     def test_noise_of_the_whole_pass(self):
-        """A backward pass in BF16 beside each observed one: no bit moves, whatever is drawn at random, whatever trains,
-        through every switch; the whole pass has more noise than each gradient's own GEMM."""
+        """A BF16 backward pass for each observed one. No bit changes: with random draws, for all trained weights,
+        through every switch. The whole pass has more noise than each gradient's GEMM."""
         self.train("base", schedule="bf16")
         for schedule in ("mxfp4_h16_sr", "mxfp4_h16_step_signs", "nvfp4", "fp8_delayed", "heal_repeated", "amd_lora",
                          "heal_forward"):
@@ -123,21 +123,21 @@ class Statistics(Scratch):
                                          {(0, linear, None) for linear in ("qkv", "o", "gate_up", "down")} |
                                          {(None, "head", None)})
                         for r in each:
-                            if step > 1 or r.get("tensor", "B")[-1] == "B":  # while B is 0 the gradient of A is
+                            if step > 1 or r.get("tensor", "B")[-1] == "B":  # while B is 0 the gradient of A is 0
                                 self.assertTrue(0.005 < r["relative_error"] < 1.5 and r["cosine"] > 0.2, r)
-                        if lora:  # norms of vectors and the embedding train otherwise
+                        if lora:  # otherwise norms of vectors and the embedding train too
                             self.assertAlmostEqual(whole["noise"] / math.hypot(*(r["noise"] for r in each)), 1)
                         own, = [r for r in self.observed("run", "step") if r["step"] == step]
                         self.assertLess(whole["norm_to_noise"],
                                         500 if own["norm_to_noise"] is None else own["norm_to_noise"])
 
     def test_noise_is_the_triggers(self):
-        """One measurement, two readers."""
+        """One measurement serves both logs."""
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "bf16", "at": 7, "trigger": {
             "kind": "gradient_noise", "patience": 1, "ratio": 1e-9, "every": 2}}]})
         self.train("run", "--statistics-every", 1, "--statistics-noise", schedule="heal.json")
         whole = {r["step"]: r["norm_to_noise"] for r in self.observed("run", "noise_step")}
-        self.assertEqual(sorted(whole), list(range(1, 8)))  # none under bf16
+        self.assertEqual(sorted(whole), list(range(1, 8)))  # no record under bf16
         for r in records(self.folder / "run/log.jsonl", "noise"):
             self.assertAlmostEqual(r["gradient_to_noise"], whole[r["step"]])
 
@@ -166,7 +166,7 @@ class Statistics(Scratch):
         self.assertEqual([r for r in parts if r["event"] == "resume"],
                          [{"event": "resume", "schema": 1, "step": 4, "every": 3}])
         self.assertEqual([r for r in parts if r["event"] != "resume"], whole)
-        # A run that was not observed stays so, unless asked for.
+        # A run without statistics stays without, unless asked for.
         self.train("without", "--statistics-every", 0, "--stop-at", 4)
         self.succeed("train", "--resume", "without", "--stop-at", 5)
         self.assertFalse((self.folder / "without/statistics.jsonl").exists())
@@ -193,7 +193,7 @@ class Kept(Scratch):
             memory = [records(self.folder / run / "log.jsonl", "start")[0]["memory"]["activations"]["bytes"]
                       for run in ("none", part)]
             self.assertLess(memory[1], memory[0])
-        # A run that is resumed keeps its choice.
+        # A resumed run keeps its choice.
         self.train("half", "--recompute", "layer", "--stop-at", 4, **shape, schedule="mxfp4_h16")
         self.succeed("train", "--resume", "half")
         self.assert_same_checkpoint("layer", "half")

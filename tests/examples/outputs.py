@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the example programs and checks that the tree says what they do: recorded outputs and generated parts of docs.
+"""Runs the example programs, and checks recorded outputs and generated parts of documents.
 
 usage: outputs.py [--write] ROOT BUILD
-  BUILD is a build directory of ROOT with the examples built in it. examples/NAME.out must be what the program
-  examples/NAME prints, byte for byte, for every NAME.cpp that begins with a digit. In README.md and docs/*.md, the text
-  between the line `<!-- WHAT -->` and the line `<!-- end -->` must be
+  BUILD: a build directory of ROOT with the examples. For every NAME.cpp that begins with a digit, examples/NAME.out
+  must equal the output of examples/NAME, byte for byte. In README.md and docs/*.md, the text between `<!-- WHAT -->`
+  and `<!-- end -->` must be:
     examples/NAME.cpp         that file from its first line of code on
     examples/NAME.out         that recorded output
     recipes                   two tables of the presets
     recipe NAME               the preset as mini-llama logs it
     schedule NAME             the schedule as mini-llama logs it for a run of 1000 steps
-  --write brings all of them up to date instead.
+  --write updates all of them.
 """
 import difflib
 import json
@@ -36,7 +36,7 @@ def fenced(language, text):
 
 
 def fenced_json(text):
-    """JSON whose lines are broken between members where they exceed 100 columns."""
+    """JSON with line breaks between members where lines exceed 100 columns."""
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -47,7 +47,7 @@ def fenced_json(text):
 
 
 def without_head(source):
-    """A source file without the comment that it begins with."""
+    """A source file without its head comment."""
     lines = source.splitlines(keepends=True)
     while lines and lines[0].startswith("//"):
         lines.pop(0)
@@ -55,11 +55,11 @@ def without_head(source):
 
 
 def render(value, depth=0):
-    """JSON with the operands of a GEMM on a line each."""
+    """JSON with one line per GEMM operand."""
     if not isinstance(value, dict) or depth == 2:
         return json.dumps(value)
     indent = "  " * (depth + 1)
-    # Small objects are one line.
+    # Small objects take one line.
     if depth and len(json.dumps(value)) < 200:
         return json.dumps(value)
     items = [f"{indent}{json.dumps(key)}: {render(v, depth + 1)}" for key, v in value.items()]
@@ -67,7 +67,7 @@ def render(value, depth=0):
 
 
 class Llama:
-    """What mini-llama logs about a recipe or schedule."""
+    """A recipe or schedule as mini-llama logs it."""
 
     def __init__(self, program, folder):
         self.program, self.folder = program, Path(folder)
@@ -136,7 +136,7 @@ def presets(root):
 
 
 def expected(root, build, llama, what):
-    """The text that belongs behind the marker `what`."""
+    """The text after the marker `what`."""
     if what == "recipes":
         return recipes(llama, presets(root)[0])
     kind, _, name = what.partition(" ")

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// `mini-llama report` on generated logs: no model was trained for any number in this file.
+// `mini-llama report` on generated logs. No model was trained for any number in this file.
 
 #include "examples/llama/report/report.hpp"
 
@@ -96,7 +96,7 @@ class log_text {
   std::string recipe_;
 };
 
-/// A whole generated run: loss `initial` at step 0, and `last` at steps 100 and 200.
+/// A generated run: loss `initial` at step 0, and `last` at steps 100 and 200.
 log_text whole(const std::string& name, double initial, double last, const std::vector<double>& windows = {}) {
   log_text log(name);
   log.eval(0, initial).step(100, last + 0.1).eval(100, last).step(200, last + 0.1).eval(200, last);
@@ -108,7 +108,7 @@ struct result {
   std::string arms, curves, html, table, errors;
 };
 
-/// Redirects std::cerr for the life of the object.
+/// Redirects std::cerr during its lifetime.
 class captured_errors {
  public:
   captured_errors() : old_(std::cerr.rdbuf(text_.rdbuf())) {}
@@ -122,7 +122,7 @@ class captured_errors {
   std::streambuf* old_;
 };
 
-/// Most cases need no plots; they run without gnuplot, which is also much faster.
+/// Most cases run without gnuplot, which is much faster.
 class path_variable {
  public:
   explicit path_variable(const std::string& value) {
@@ -198,7 +198,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// The generated comparison with a switch: a gap of 0.04 to fp8_delayed before it, 0.02 just after, 0.01 at the end.
+/// A generated comparison with a switch. Gap to fp8_delayed: 0.04 before it, 0.02 just after, 0.01 at the end.
 std::vector<log_text> switching_logs() {
   log_text healed("heal", {{0, "mxfp4"}, {150, "fp8_delayed"}});
   healed.eval(0, 5.5).step(100, 2.2).eval(100, 2.04).step(150, 2.1).change(150, "fp8_delayed", 1.94);
@@ -239,7 +239,7 @@ TEST_CASE("summary.json has exactly its keys, and arms come by final loss") {
 }
 
 TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
-  // Windows that agree to 0.0001 change nothing: their spread is the evaluation's.
+  // Windows that agree to 0.0001 change nothing: their spread is that of the evaluation.
   const result r =
       report_without_plots({whole("bf16", 5, 2, {1.99, 2.0, 2.01}), whole("x", 5, 2.05, {2.04, 2.05, 2.06}),
                             whole("y", 5, 2.09), whole("z", 5, 2.9)});
@@ -249,7 +249,7 @@ TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   CHECK(contains(r.html, "All other neighbours in the order differ by more than what seeds are known to move (0.06"));
   CHECK(contains(r.html, "move by several hundredths of a nat between seeds"));
   CHECK(contains(r.table, "One seed an arm: gaps of such models move by several hundredths of a nat between seeds"));
-  // bf16 is below y and z for sure, x only below z.
+  // bf16 is clearly below y and z; x is clearly below z only.
   std::vector<int> ranks;
   for (const json& arm : r.summary["arms"]) ranks.push_back(arm["rank"]);
   CHECK(ranks == std::vector<int>{1, 1, 2, 4});
@@ -268,7 +268,7 @@ TEST_CASE("Student's t is that of the tables") {
 
 namespace {
 
-/// A whole generated run of a seed.
+/// A generated run with a seed.
 log_text seeded(const std::string& name, int seed, double last) {
   log_text log(name, {}, seed);
   log.eval(0, 5).step(100, last + 0.1).eval(100, last + 0.5).step(200, last + 0.1).eval(200, last);
@@ -294,7 +294,7 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
   CHECK(x["gap_interval_95"][0].get<double>() == doctest::Approx(0.2 - 0.248414).epsilon(1e-5));
   CHECK(x["gap_interval_95"][1].get<double>() == doctest::Approx(0.2 + 0.248414).epsilon(1e-5));
   CHECK(y["gap_interval_95"][0].get<double>() == doctest::Approx(0.31 - 0.0248414).epsilon(1e-5));
-  // y is worse than bf16 beyond doubt, x is not; y minus x is 0.1, 0.21, 0.02.
+  // y is clearly worse than bf16, x is not. y minus x is 0.1, 0.21, 0.02.
   CHECK(r.summary["arms"][0]["rank"] == 1);
   CHECK(x["rank"] == 1);
   CHECK(y["rank"] == 2);
@@ -396,7 +396,7 @@ TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {
   CHECK(contains(r.html,
                  "Its twin without the switch, mxfp4, ended at +0.05 nats. The two ends are closer than one "
                  "seed resolves."));
-  // The loss that the switch record states is a point of the curve.
+  // The loss in the switch record is a point of the curve.
   CHECK(contains(r.curves, "heal,150,15000,1.94,"));
 }
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""safetensors files without a package: what the tests of programs read and write."""
+"""safetensors files without a package, read and written by tests of programs."""
 import json
 import struct
 
@@ -23,7 +23,7 @@ def write_safetensors(path, tensors):
 
 
 def load(path):
-    """The same, of a file."""
+    """The same, from a file."""
     header, body = read_safetensors(path)
     return {n: (t["dtype"], t["shape"], body[t["data_offsets"][0]:t["data_offsets"][1]])
             for n, t in header.items() if n != "__metadata__"}

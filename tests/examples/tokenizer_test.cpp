@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of text: decoding gives the text again whatever its bytes are, training is reproducible, and what is no model
-// is refused.
+// Tokens of text. Decoding restores any bytes, training is reproducible, and invalid models are refused.
 #include "data/tokenizer.hpp"
 
 #include <doctest/doctest.h>
@@ -22,7 +21,7 @@ using io::testing::scratch_directory;
 
 namespace {
 
-/// Words of a fixed congruence, in lines, with what tokenizers like to lose.
+/// Words of a fixed congruence, in lines, with characters that tokenizers tend to lose.
 std::string sample_text() {
   static const char* words[] = {"the",     "block", "scale",   "of",     "a",       "tensor", "is",
                                 "rounded", "to",    "nearest", "even",   "  two  ", "\ttab",  "caf\u00E9",
@@ -52,7 +51,7 @@ tokenizer_options options_in(const scratch_directory& dir) {
   return o;
 }
 
-/// False where the build has no SentencePiece: the rest of such a test is left out.
+/// False if the build has no SentencePiece: the test ends.
 bool trained(const tokenizer_options& o) {
   const std::string message = message_of([&] { train_tokenizer(o); });
   if (message.find("built without SentencePiece") != message.npos) return false;
@@ -77,7 +76,7 @@ TEST_CASE("SentencePiece: decoding what was encoded gives every text, and bytes 
   for (const char* type : {"bpe", "unigram"}) {
     tokenizer_options o = options_in(dir);
     o.type = type;
-    if (o.type == "unigram") o.vocabulary = 291;  // all that the text has pieces for
+    if (o.type == "unigram") o.vocabulary = 291;  // all pieces that the text allows
     if (!trained(o)) return;
     const tokenizer t = tokenizer::load(o.out);
     CHECK_FALSE(t.is_bytes());
@@ -139,14 +138,14 @@ TEST_CASE("SentencePiece: a text without lines is encoded in parts, wherever it 
   CHECK((shares[1] >= std::int64_t{2 * mib} && shares[1] < std::int64_t{2 * mib} + 100));
   CHECK(t.first_part(std::string_view(words).substr(0, static_cast<std::size_t>(shares[1]))) ==
         static_cast<std::size_t>(shares[1]));
-  for (std::string_view rest = words; !rest.empty();) {  // in other parts, each taken as one
+  for (std::string_view rest = words; !rest.empty();) {  // other parts, each encoded at once
     std::size_t end = std::min(mib / 2, rest.size());
     while (end < rest.size() && !(rest[end] == ' ' && rest[end - 1] > ' ')) ++end;
     t.encode(rest.substr(0, end), parts);
     rest.remove_prefix(end);
   }
   CHECK(parts == whole);
-  // Lines are cut before words, also the first one behind a long one, and what has neither is not cut.
+  // Lines are cut before words, also the first one after a long one. Text without lines or words is not cut.
   std::string lines = words;
   lines[mib + 7] = lines[mib + 8] = '\n';
   CHECK(t.first_part(lines) == mib + 9);
@@ -174,7 +173,7 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   };
   CHECK(tokenizer().decode(encoded("")) == sample_text());
   if (!trained(o)) return;
-  // More than is encoded at once: parts end behind lines, so that the pieces are those of the whole.
+  // More than is encoded at once. Parts end after lines, so that the pieces equal those of the whole text.
   std::string text;
   while (text.size() < (std::size_t{5} << 18)) text += sample_text();
   put(dir / "text", text);

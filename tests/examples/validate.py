@@ -27,7 +27,7 @@ class Program(unittest.TestCase):
         self.folder = Path(scratch.name)
 
     def call(self, *arguments, program=VALIDATE):
-        """One thread, unless a test is about threads: cases are small, and other tests run as well."""
+        """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
         threads = ["--threads", "1"] if program == VALIDATE and "--threads" not in arguments else []
         return subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, text=True,
                               cwd=self.folder,
@@ -104,8 +104,7 @@ class Cases(Program):
         self.assertIn("[0, 2, 3]", done.stdout)
 
     def test_differences_are_counted_and_the_worst_are_listed(self):
-        """Distances of many rows, made here: d is FP32 of one sign where it is moved, so that codes count units in the
-        last place."""
+        """Distances in many rows. d is FP32 of one sign, so that differences of codes count units in the last place."""
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
         tensors = load(path)
         dtype, shape, data = tensors["d"]
@@ -128,7 +127,7 @@ class Cases(Program):
             name = f"{half + 1}-{2 * half}" if units > 2 else str(units)
             bins[name] = bins.get(name, 0) + 1
         self.assertEqual(list(report["ulps"].items()), [*bins.items(), ("Inf or NaN", 1)])
-        # The largest first, of equal ones the first.
+        # Largest first, then by position.
         worst = [7, *sorted(moved, key=lambda e: (-moved[e], e))][:10]
         listed = [d["row"] * 8 + d["column"] for d in report["worst"]]
         self.assertEqual(listed, worst)
@@ -142,7 +141,7 @@ class Cases(Program):
 
     def test_models_that_explain_nothing_are_not_listed(self):
         path = self.make("case.safetensors", "--model", "blackwell-f8f6f4-f32", "--kind", "wide")
-        for sample in (1, 64):  # of which those of Ada and Hopper explain none
+        for sample in (1, 64):  # models of Ada and Hopper explain none
             done = self.call("--identify", "--input", path, "--sample", sample, "--report", "report.json")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             counts = [int(count) for count in re.findall(r"^  (\d+)  ", done.stdout, re.M)]
@@ -194,7 +193,7 @@ class Cases(Program):
         self.refused("tensor 'b': is U8: --b-format", *arguments, "--a-format", "e2m1")
         known = [*arguments, "--a-format", "e2m1", "--b-format", "e2m1"]
         bytes_of = {name: ("I8", *tensors[name][1:])
-                    for name in ("a", "b", "scale_a", "scale_b")}  # as torch.int8 is stored
+                    for name in ("a", "b", "scale_a", "scale_b")}  # torch.int8 is stored this way
         write_safetensors(self.folder / "u8.safetensors", tensors | bytes_of)
         self.assertEqual(self.call(*known).returncode, 0)
         self.refused("tensor 'b': is I8: --b-format", *arguments, "--a-format", "e2m1")
@@ -350,7 +349,7 @@ def halves(values):
 
 
 class Epilogues(Program):
-    """What stands between sums and d, planted in dumps: named with the options that check the dump."""
+    """Epilogues between sums and d, planted in dumps: found, and named with the options that check the dump."""
     MODEL = "hopper-wgmma-fp8-f32"
 
     def setUp(self):
@@ -361,7 +360,7 @@ class Epilogues(Program):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         self.tensors = load(path)
         self.sums = struct.unpack("<384f", self.tensors["d"][2])
-        # Numbers of BF16, so that each type of d can hold them.
+        # BF16 numbers, so that each type of d can hold them.
         self.bias = [bf16(7.5 * math.sin(j + 1)) for j in range(24)]
         self.c = [bf16(9 * math.cos(3 * e)) for e in range(384)]
 
@@ -373,7 +372,7 @@ class Epilogues(Program):
         return self.folder / "planted.safetensors"
 
     def expect(self, options, path):
-        """The first line names model and options, nothing ties with it but other models, and the options check it."""
+        """The first line names model and options, only other models tie with it, and the options check the dump."""
         done = self.call("--identify", "--input", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         first = re.search(r"^  384  (\S+)  \(.*\)(?:, with (.*))?$", done.stdout, re.M)
@@ -401,7 +400,7 @@ class Epilogues(Program):
             with self.subTest(alpha):
                 path = self.plant(halves([bf16(fp32(fp32(alpha) * s)) for s in self.sums]), "BF16")
                 done = self.call("--identify", "--input", path)
-                # BF16 leaves a few: the one of fewest digits first, the right one among them.
+                # BF16 leaves several: the one with fewest digits first, and the right one among them.
                 found = re.findall(r"^  384  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M)
                 self.assertLess(abs(float(found[0]) / alpha - 1), 1e-4)
                 self.assertIn(fp32(alpha), [fp32(float(text)) for text in found])
@@ -465,7 +464,7 @@ class Epilogues(Program):
         self.refused("tensor 'bias': must be F32, F16 or BF16", *known)
 
     def test_nothing_to_tell_apart(self):
-        """That no file was written is said: where nothing ties with the first, and where nothing explains any of it."""
+        """The message says that no file was written: nothing ties with the first, or nothing explains any result."""
         path = self.make("alone.safetensors", "--model", "hopper-wgmma-fp8-f32")
         done = self.call("--identify", "--input", path, "--tell-apart", "apart.safetensors")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -482,7 +481,7 @@ class Epilogues(Program):
         self.assertFalse((self.folder / "none.safetensors").exists())
 
     def test_what_is_found_is_reported(self):
-        """By --identify and --fit, with the exit codes and the output that they have without a report."""
+        """Reports of --identify and --fit. Exit code and output are as without a report."""
         def report(code, *arguments):
             plain = self.call(*arguments)
             done = self.call(*arguments, "--report", "report.json")
@@ -501,7 +500,7 @@ class Epilogues(Program):
         self.assertEqual([(c["explained"], c["model"]) for c in found["candidates"]], listed)
         self.assertEqual(found["conclusion"], out.splitlines()[1 + len(listed):])
         self.assertEqual(found["tied"], sum(c["explained"] == 384 for c in found["candidates"]))
-        # A sample is right, but not all of the result; its first 16 elements are.
+        # A sample matches but the whole result does not; its first 16 elements do.
         planted = list(self.sums)
         wrong = next(e for e in range(384) if planted[e] != 0)
         for sample in (1, 400):
@@ -512,7 +511,7 @@ class Epilogues(Program):
             if found["best"] is not None and found["best"]["explained"] == 1:
                 self.assertEqual((found["different"], found["conclusion"][-1]),
                                  (1, "but not all of the result: 1 of 384 elements differ"))
-        # Nothing is the best where nothing made it.
+        # Without an explanation there is no best model.
         found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(384)])))
         self.assertEqual((found["identical"], found["best"]), (False, None))
         self.assertRegex(found["conclusion"][0],
@@ -553,7 +552,7 @@ class Epilogues(Program):
         groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
         self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)
         self.assertGreater(len(groups), 12)
-        # With the first one's own result, what is left are those that were said to be equal.
+        # The first model's result leaves the models that were reported equal.
         again = self.call("--identify", "--input", "apart.safetensors")
         self.assertEqual(again.returncode, 0)
         count = int(re.search(r"of (\d+):", again.stdout).group(1))
@@ -561,7 +560,7 @@ class Epilogues(Program):
         self.assertEqual({f"{m} {w}".strip() for m, w in left}, set(groups[0].strip().split(" = ")))
 
     def test_the_case_that_tells_fitted_parameters_apart(self):
-        """What --fit advises can be done, also of block scales and of a sparse A."""
+        """The advice of --fit works, also for block scales and a sparse A."""
         for model, *more in (("hopper-sparse-mma-fp8-f32", "--ignore", "c"),):
             path = self.make("tie.safetensors", "--model", model, "--kind", "tiny", "--k", 64, *more)
             known = ["--fit", "--model", model, "--sample", 100, "--input"]
@@ -575,7 +574,7 @@ class Epilogues(Program):
             self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)
             told = json.loads((self.folder / "report.json").read_text())["told_apart"]
             self.assertEqual(["  " + " = ".join(group) for group in told], groups)
-            # The first one's own result is again the first one's, and not the other groups'.
+            # The first model's result is again the first's, and not the other groups'.
             again = self.call(*known, "apart.safetensors")
             self.assertEqual(again.returncode, 0, again.stderr)
             first = re.search(r"^  \d+  (.*?)  \(a fit\)", again.stdout, re.M)[1]
@@ -676,7 +675,7 @@ class NotANumber(Program):
         write_safetensors(path, tensors)
         note = r"\d+ bytes of scale_b have their top bit set"
         arguments = ["--model", "blackwell-nvf4-f32", "--input", path]
-        for code, rest in ((1, tensors), (0, {**tensors, "d": (dtype, shape, data)})):  # whatever differs
+        for code, rest in ((1, tensors), (0, {**tensors, "d": (dtype, shape, data)})):  # any difference
             write_safetensors(path, rest)
             done = self.call(*arguments, "--report", self.folder / "report.json")
             self.assertEqual(done.returncode, code)
@@ -733,7 +732,7 @@ class BadInput(Program):
         self.assertEqual([p.name for p in self.folder.iterdir()], ["case.safetensors"])
 
     def test_control_characters_are_escaped(self):
-        """A message is one line whatever an argument or a file name holds."""
+        """A message is one line for every argument and file name."""
         path, odd = self.make("case.safetensors"), "a\nb\x1b"
         for argument in ("--nan", "--threads", "--split-sum", "--kernel", "--model", "--tensor"):
             self.refused(r"a\\x0ab\\x1b", "--input", path, argument, odd)
@@ -816,7 +815,7 @@ class Probe(Program):
         self.assertGreaterEqual(len(own), 2)
         for line in own:
             self.assertEqual(line[3], "4096 of 4096", line)
-        # The library's stand-in adds in one chain, in two parts, and in a way that no candidate has.
+        # The library's stand-in adds in one chain, then in two parts, then in an order that no candidate has.
         found = {(line[0], line[1], line[2]): line[4:] for line in lines if line[0] not in ("own", "library")}
         fp16 = [found["FP16 to FP32", "128x128x128", str(i)] for i in range(3)]
         self.assertEqual(fp16[0], ["4096 of 4096", "hopper-mma-fp16-f32, one chain"])
@@ -824,7 +823,7 @@ class Probe(Program):
         self.assertEqual(fp16[2][0], "not found")
         self.assertEqual(found["E4M3 to BF16", "208x272x336", "0"], ["4096 of 4096",
                                                                       "hopper-wgmma-fp8-f32, promoted every 128"])
-        # What is not found is saved: here with the model that made it, all but 10 fraction bits right.
+        # Unexplained GEMMs are saved: all but 10 fraction bits match the model that made this one.
         saved = self.folder / "FP16_to_FP32_128x128x128_2.safetensors"
         fitted = self.call("--fit", "--model", "hopper-mma-fp16-f32", "--input", saved, "--sample", 40)
         self.assertRegex(fitted.stdout, r"  40  aligned group 16 fraction_bits 10 result fp32_truncate ")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-validate --identify on quantizers' dumps: presets, changes and factors are told apart, and reported.
+"""rotoscale-validate --identify on quantizers' dumps: distinguishes and reports presets, changes and factors.
 
 usage: validate_identify.py VALIDATE [--slow] [TEST...]   --slow: every preset in every format
 """
@@ -20,18 +20,15 @@ SLOW = "--slow" in sys.argv
 
 
 class Presets(Program):
-    #: Presets that are the same bytes by definition: floor's rule under OCP's policy is OCP's procedure.
+    #: Presets with equal bytes by definition: floor's rule under OCP's policy is OCP's procedure.
     EQUAL = [{"torchao_floor", "ocp"}]
-    # : Scales of UE4M3 come of amax and factor without a rule, so those that differ in the rule alone are equal. Of
-    # policies,
-    # : largest_scale is what exponent_128 gives too, since 2^128 is beyond every scale of UE4M3
-    # (docs/reference/numerics.md).
+    #: UE4M3 scales come from amax and factor without a rule, so presets that differ only in the rule are equal.
+    #: Policies exponent_128 and largest_scale are equal too: 2^128 exceeds every UE4M3 scale (docs/reference/numerics.md).
     EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
                       {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
 
     def told_apart(self, preset, equal, *arguments, runs="512", asked=()):
-        """The preset explains all, and of all other explanations without a change only those that are equal to it
-        do."""
+        """The preset explains the whole dump. Other explanations without a change do so only if they equal it."""
         path = self.make("--quantizer", preset, *arguments)
         found, done = self.ranking("--input", path, *asked)
         self.assertEqual((done.returncode, found[0][0]), (0, runs), done.stdout)
@@ -46,10 +43,10 @@ class Presets(Program):
             for preset in presets:
                 with self.subTest(blocks=blocks, preset=preset):
                     found = self.told_apart(preset, self.EQUAL, "--format", blocks)
-                    self.assertLess(int(found[1][0]), 512)  # nor does any change of it explain all
+                    self.assertLess(int(found[1][0]), 512)  # no change of it explains all either
 
     def test_nvfp4(self):
-        # A byte of 127 for a block of zeros is no number of UE4M3, so te_rocm makes none of these blocks.
+        # Byte 127 for a block of zeros is not a UE4M3 number, so te_rocm makes none of these blocks.
         all_others = (*(preset for preset in PRESETS if preset != "te_rocm"), "torchao_nvfp4")
         for preset in all_others if SLOW else ("primus", "aiter_ceil", "nvidia", "torchao_nvfp4"):
             with self.subTest(preset):
@@ -58,8 +55,8 @@ class Presets(Program):
                      "--make-case", "new.safetensors")
 
     def test_fp6_and_int8(self):
-        """Of F32: no BF16 number lies between INT8's largest, where rceil steps, and the middle to 2, where even
-        does."""
+        """F32 sources: no BF16 number lies between INT8's largest number, where rceil steps, and the midpoint to 2,
+        where even steps."""
         some = (("mxfp6_e2m3", ("torchao_rceil",)), ("mxint8", ("primus", "aiter_even")))
         six = ("te_rocm", "primus", "aiter_even", "torchao_rceil", "nvidia", "ocp")
         for blocks, presets in ((blocks, six) for blocks in ("mxfp6_e2m3", "mxfp6_e3m2", "mxint8")) if SLOW else some:
@@ -105,15 +102,15 @@ class Searches(Program):
             with self.subTest(text=text):
                 self.assertEqual((done.returncode, found[0]), (0, ("512", text)), done.stdout)
                 self.assertLess(int(found[1][0]), 512)
-        for used in (1.0, 0.25):  # the factor was not used, or its inverse was stored
+        for used in (1.0, 0.25):  # factor unused, or its inverse stored
             path = self.make(*made[:4], "--factor", used, *made[6:], "--m", 256)
             self.change(path, "factor", lambda _: struct.pack("<f", 4.0))
             found, done = self.ranking("--quantizer", "fp8", "--input", path)
             self.assertEqual((done.returncode, found[0]), (0, ("512", f"fp8, but factor {used:g}")), done.stdout)
 
     def test_made_cases_have_the_borders_of_their_elements(self):
-        """The largest number, where rceil steps, and what rounds up to 2, where even does: an amax there, just below
-        and just above."""
+        """An amax just below and just above two thresholds: the largest number, where rceil steps, and the midpoint
+        to 2, where even steps."""
         for blocks, largest, carry in (("mxfp4", 1.5, 1.75), ("mxfp8_e4m3", 1.75, 1.9375), ("mxfp8_e5m2", 1.75, 1.875),
                                        ("mxfp6_e2m3", 1.875, 1.9375), ("mxint8", 1.984375, 1.9921875)):
             x = floats_of_bf16(load(self.make("--quantizer", "ocp", "--format", blocks, result=False))["x"][2])
@@ -126,7 +123,7 @@ class Searches(Program):
                                           2**-7}, mantissas)
 
     def test_a_single_wrong_code_is_no_random_rounding(self):
-        """Either neighbour of a value is what unknown words may give, but not always the nearer one."""
+        """Unknown words may give either neighbour of a value, but the dump must not always have the nearer one."""
         good = load(self.make("--quantizer", "te_rocm"))
         data = bytearray(good["codes"][2])
         data[1000] ^= 1
@@ -137,7 +134,7 @@ class Searches(Program):
         self.assertNotIn("stochastic", done.stdout)
 
     def test_few_elements_are_no_random_rounding_either(self):
-        """Of a few blocks no distribution can be told from that of nearest."""
+        """In a few blocks, no distribution differs from that of nearest."""
         for extents in (("--m", 1, "--k", 32), ("--m", 4, "--k", 128)):
             good = load(self.make("--quantizer", "te_rocm", *extents))
             for at in range(0, len(good["codes"][2]), 37):
@@ -150,7 +147,7 @@ class Searches(Program):
                                  (extents, at, done.stdout))
 
     def test_an_orientation_of_its_own_rounding(self):
-        """Gradients of which one orientation alone is rounded at random."""
+        """Gradients of which one orientation is rounded at random."""
         made = ["--quantizer", "primus", "--axis", "both"]
         nearest = load(self.make(*made))
         random = load(self.make(*made, "--rounding", "stochastic", "--random-seed", 7))
@@ -176,7 +173,7 @@ class Searches(Program):
             with self.subTest(points=points, more=more):
                 self.assertEqual((done.returncode, found[0]), (0, ("64", f"te_rocm, but rotation of {points} points")),
                                  done.stdout)
-        # A wrong code is one region's, however long the run.
+        # A wrong code counts against one region only, however long the rotation.
         path = self.make("--quantizer", "te_rocm", "--rotation", 128)
         self.change(path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
         self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0],
@@ -237,16 +234,16 @@ class Factors(Program):
             if is_one:
                 continue
             self.assertEqual(factor * amax, 2688)
-            write_safetensors(path, {name: t for name, t in tensors.items() if name != "factor"})  # of the source
+            write_safetensors(path, {name: t for name, t in tensors.items() if name != "factor"})  # from the source
             self.same(*known)
-            # Twice as large beside the right amax: the codes show it, and the number itself is named.
+            # A wrong factor with the right amax: the codes show it, and the number is named.
             write_safetensors(path, {**tensors, "amax": ("F32", [1], struct.pack("<f", amax)),
                                      "factor": ("F32", [1], struct.pack("<f", 2 * factor))})
             self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
 
     def test_a_factor_that_the_dump_does_not_have(self):
-        """NVFP4's is of the amax after the rotation, as the definition has it, or of the source's, and the answer says
-        of which."""
+        """NVFP4's factor is that of the amax after the rotation (the definition) or of the source. The answer says
+        which."""
         source, rows, columns = "the source's amax", "the amax of rotated rows", "the amax of rotated columns"
         for points, axis, of in ((0, "row", source), (64, "row", rows), (16, "column", columns), (16, "both", rows),
                                  (16, "both", source)):
@@ -264,12 +261,12 @@ class Factors(Program):
                 found, done = self.ranking("--input", path, "--quantizer", "nvidia")
                 self.assertEqual((done.returncode, found[0][1]),
                                  (0, f"nvidia{changes} (factor {used:.9g} assumed, of {of})"), done.stdout)
-            # The factor is what decides: another one explains less.
+            # The factor decides: any other one explains less.
             self.assertEqual({text.split("(")[1] for count, text in found if count == found[0][0] and "(" in text},
                              {f"factor {used:.9g} assumed, of {of})"}, done.stdout)
 
     def test_each_orientation_has_a_factor_that_the_dump_does_not_have(self):
-        """As Transformer Engine's has: no one factor explains both, and each by itself has its own."""
+        """As in Transformer Engine: no single factor explains both orientations, and each has its own."""
         made = ["--quantizer", "nvidia", "--format", "nvfp4", "--seed", 8, "--m", 128, "--rotation", 16, "--axis",
                 "both"]
         asked = ["--quantizer", "nvidia", "--input"]
@@ -293,13 +290,13 @@ class Factors(Program):
         self.assertEqual(int(explained[1]) + int(explained[2]), 128)
 
     def test_what_is_advised_can_be_done(self):
-        """The case of the dump's format that is advised where quantizers tie, by a name of its own for the file."""
+        """If quantizers tie, the advised command makes a case of the dump's format under a new file name."""
         for preset, *blocks in (("ocp",), ("nvidia", "--format", "nvfp4"), ("fp8", "--format", "fp8_e4m3fnuz"),
                                 ("primus", "--format", "e5m2fnuz"),
                                 ("primus", "--format", "mxfp8_e4m3", "--block-rows", 32)):
             path = self.make("--quantizer", preset, *blocks, "--m", 32, "--k", 64)
             tensors = load(path)
-            for name in tensors.keys() - {"factor"}:  # zeros, which tell nothing apart but policies
+            for name in tensors.keys() - {"factor"}:  # zeros, which distinguish only policies
                 dtype, shape, data = tensors[name]
                 tensors[name] = (dtype, shape, bytes(len(data)))
             write_safetensors(path, tensors)
@@ -312,7 +309,7 @@ class Factors(Program):
 
 
 class Reports(Program):
-    """Of --identify: what it says, and its exit code, as without one."""
+    """Reports of --identify. Output and exit code are as without a report."""
 
     def report(self, code, *arguments):
         done = self.call("--identify", *arguments, "--report", "report.json")
@@ -364,7 +361,7 @@ class Reports(Program):
         self.assertEqual((found["identical"], found["best"]), (False, None))
 
     def test_the_best_of_those_that_explain_the_sample(self):
-        """That which leaves the fewest blocks, not the first of them; where one leaves none, that one."""
+        """The best preset explains most blocks of the whole dump. It need not be the first on the sample."""
         path = self.make("--quantizer", "torchao_even", "--m", 256)
         for wrong in (1, 0):
             self.change(path, "codes", lambda b: b[:9000] + bytes([b[9000] ^ 1]) + b[9001:])
@@ -410,7 +407,7 @@ class Reports(Program):
                              "g\ufffd.safetensors")
 
     def test_a_report_that_cannot_be_written(self):
-        """Refused before anything else, so that the missing input is not what is said; no file is made for it."""
+        """Refused before the missing input is noticed, and without making a file."""
         (self.folder / "folder").mkdir()
         (self.folder / "file").write_bytes(b"")
         before = sorted(self.folder.rglob("*"))

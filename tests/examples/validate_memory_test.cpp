@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Out of memory on any thread of a comparison or a search is one exception, on the calling thread.
+// Memory exhaustion on any thread of a comparison or search gives one exception, on the calling thread.
 #include <algorithm>
 #include <new>
 #include <string>
@@ -15,7 +15,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// A dump of 8 chunks of tiles, all of whose blocks differ from what te_rocm gives.
+/// A dump of 8 chunks of tiles. All of its blocks differ from te_rocm's.
 std::pair<quantizer_dump, quantizer> damaged_case(thread_pool& pool) {
   quantizer_options o;
   o.preset = "te_rocm";
@@ -25,7 +25,7 @@ std::pair<quantizer_dump, quantizer> damaged_case(thread_pool& pool) {
   return {std::move(dump), std::move(q)};
 }
 
-/// Calls `run` with allocation n failing, for about `tries` n up to the last one.
+/// Calls `run` with allocation n failing, for about `tries` values of n up to the last allocation.
 template <class Run>
 void fail_allocations(long tries, const Run& run) {
   const testing::counted_allocations taken;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-validate on quantizers' dumps: right ones, a planted fault of each kind, identification, bad input.
+"""rotoscale-validate on quantizers' dumps: correct dumps, one planted fault of each kind, identification, bad input.
 
 usage: validate_quantizer.py VALIDATE [TEST...]
 """
@@ -56,7 +56,7 @@ class Program(unittest.TestCase):
         self.folder = Path(scratch.name)
 
     def call(self, *arguments, stdin=b""):
-        """One thread, unless a test is about threads: cases are small, and other tests run as well."""
+        """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
         threads = [] if "--threads" in arguments else ["--threads", "1"]
         done = subprocess.run([str(VALIDATE), *map(str, arguments), *threads], capture_output=True, cwd=self.folder,
                               input=stdin,
@@ -94,7 +94,7 @@ class Program(unittest.TestCase):
         write_safetensors(path, tensors)
 
     def turn(self, path):
-        """A dump along rows becomes one along columns: these of a source are the rows of its transpose."""
+        """A dump along rows becomes one along columns: a source's columns are the rows of its transpose."""
         tensors = load(path)
         dtype, *x = tensors["x"]
         tensors["x"] = (dtype, *turned(*x))
@@ -148,7 +148,7 @@ class RightDumps(Program):
         self.differs(r"amax: \S+ expected, 1 written", "--quantizer", "fp8", "--input", path)
 
     def test_fp8_without_its_factor(self):
-        """It is that of the amax, the tensor's or the source's, or 1, and which one is said."""
+        """The factor is that of the tensor's amax, of the source's amax, or 1. The output says which."""
         made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor"]
         x = floats_of_bf16(load(self.make(*made, 1, result=False))["x"][2])
         amax = max(abs(v) for v in x if math.isfinite(v))
@@ -167,7 +167,7 @@ class RightDumps(Program):
             self.assertTrue(all(" assumed, of " in text for _, text in found), done.stdout)
 
     def test_fnuz(self):
-        """What gfx942's kernels write: codes of another bias, whose 0x80 is NaN."""
+        """Output of gfx942's kernels: codes with another bias, where 0x80 is NaN."""
         for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"),
                               ("e4m3fnuz", "F8_E4M3FNUZ")):
             preset = "fp8" if blocks.startswith("fp8") else "te_rocm"
@@ -184,7 +184,7 @@ class RightDumps(Program):
             out = self.differs("codes: 1 of ", *known)
             self.assertIn("code: NaN: 1\n", out)
             self.assertRegex(out, rf"code 0x00 \(0\) expected, 0x80 \(-?nan\) written at byte {zero}: code: NaN")
-            # One is twice the other, so OCP's reading of the bytes is not right.
+            # One is twice the other, so OCP's reading of the bytes is wrong.
             tensors["codes"] = ("U8", *tensors["codes"][1:])
             write_safetensors(path, tensors)
             self.same(*known, "--format", blocks)
@@ -256,7 +256,7 @@ class RightDumps(Program):
         path = self.make(*square, "--m", 64, "--k", 64)
         tensors = load(path)
         scales = tensors["scales"][2]
-        for row in (0, 13, 32, 63):  # once for each row, as GEMM kernels read it
+        for row in (0, 13, 32, 63):  # once per row, as GEMM kernels read it
             repeated = bytearray(b"".join(scales[r // 32 * 2:r // 32 * 2 + 2] for r in range(64)))
             tensors["scales"] = ("U8", [64, 2], bytes(repeated))
             write_safetensors(path, tensors)
@@ -293,7 +293,7 @@ class RightDumps(Program):
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
         write_safetensors(path, tensors)
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)
-        # Nor does a search read them that looks for no stochastic rounding.
+        # A search without stochastic rounding does not read them either.
         fixed = ["--identify", "--input", path, "--rounding"]
         self.refused("dump.safetensors: tensor 'random': give --rounding stochastic$", "--quantizer", "primus",
                      "--input", path)
@@ -303,7 +303,7 @@ class RightDumps(Program):
             self.assertIn(self.call(*arguments).returncode, (0, 1), arguments)
 
     def test_other_bits_of_a_code_a_byte(self):
-        """Every byte is compared: a code has 4 bits, or 6, and those above are 0."""
+        """Whole bytes are compared: a code has 4 or 6 bits, and the bits above are 0."""
         for blocks, bits, above in (("mxfp4", 4, 0x30), ("mxfp6_e2m3", 6, 0x80)):
             path = self.make("--quantizer", "ocp", "--format", blocks)
             tensors = load(path)
@@ -320,7 +320,8 @@ class RightDumps(Program):
                              *known)
 
     def test_a_code_a_byte_of_a_transpose(self):
-        """Elements change places, not pairs of them: of extents that differ, and of a square, which no shape tells."""
+        """Transposed elements, not pairs of elements: with different extents, and in a square, whose shape does not
+        tell."""
         for rows, columns in ((64, 256), (64, 64)):
             path = self.make("--quantizer", "ocp", "--m", rows, "--k", columns)
             tensors = load(path)
@@ -350,7 +351,7 @@ class RightDumps(Program):
 
 
     def test_formats_are_spelled_one_way(self):
-        """By the library's name or by that of safetensors, in every option."""
+        """Every option accepts the library's name and that of safetensors."""
         path = self.make("--quantizer", "te_rocm")
         for name in ("mxfp4", "e2m1", "F4"):
             self.same("--quantizer", "te_rocm", "--format", name, "--input", path)
@@ -371,8 +372,8 @@ class RightDumps(Program):
 
 
 class UnknownWords(Program):
-    """Stochastic rounding by its distribution: two codes are right where a value lies between numbers, and all else is
-    compared as under any rounding."""
+    """Stochastic rounding checked by its distribution. Two codes are right where a value lies between numbers; the
+    rest is compared as under any rounding."""
 
     def setUp(self):
         super().setUp()
@@ -423,7 +424,7 @@ class UnknownWords(Program):
                                  rf"0x0{codes[at] & 15 ^ bits:x} \(\S+\) written at byte {at}: {kind}\n")
 
     def test_words_of_fewer_bits(self):
-        """They round up as often as the fraction's first bits say, in which a word of 32 bits has more."""
+        """Values round up as often as the first bits of their fraction say, where 32-bit words use more bits."""
         bits = ["--random-bits", 2]
         path = self.make("--quantizer", "primus", "--m", 512, "--x-format", "F32", "--rounding", "stochastic",
                          "--random-seed", 3, *bits)
@@ -451,7 +452,7 @@ class UnknownWords(Program):
         self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
 
     def test_words_of_columns_lie_as_the_source_does(self):
-        """Words of zeros and of ones, by what a seed's words did to each element, make a dump's rows, and its
+        """Words of zeros and ones, chosen by each element's rounding under a seed, make a dump's rows, and its
         transpose's columns."""
         toward_zero = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero", name="zero.safetensors"))
         path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7)
@@ -470,7 +471,7 @@ class UnknownWords(Program):
         self.differs("code: rounding", *self.check[:-1], path)
 
 class SourceTypes(Program):
-    """x of F32 and F16, along rows and columns, with and without a rotation; elsewhere it is BF16."""
+    """x of F32 and F16 instead of BF16, along rows and columns, with and without a rotation."""
 
     KINDS = (("F32", "f"), ("F16", "e"))
 
@@ -489,7 +490,7 @@ class SourceTypes(Program):
                 self.assertEqual(tensors["x"][0], dtype)
                 known = ["--quantizer", preset, "--input", path]
                 self.both_ways(path, lambda: self.same(*known))
-                # The same numbers, and those that the preset makes of them first, are as good in a wider type.
+                # The same numbers, or the numbers to which the preset rounds them, in a wider type.
                 values = struct.unpack(f"<{len(tensors['x'][2]) // struct.calcsize(letter)}{letter}", tensors["x"][2])
                 shape = tensors["x"][1]
                 write_safetensors(path, {**tensors, "x": ("F32", shape, struct.pack(f"<{len(values)}f", *values))})
@@ -520,13 +521,13 @@ class SourceTypes(Program):
                 self.assertLess(int(found[1][0]), 512, done.stdout)
             with self.subTest(dtype=dtype, preset=preset, rounded=rounded):
                 check()
-        for dtype, rounded in (("F16", "fp16"), ("BF16", "bf16")):  # its own type: nothing to name
+        for dtype, rounded in (("F16", "fp16"), ("BF16", "bf16")):  # the type itself: nothing to name
             path = self.make("--quantizer", "primus", "--x-format", dtype, "--source", rounded)
             self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("512", "primus"))
 
 
 class BothOrientations(Program):
-    """Codes and scales along rows and along columns of one source, as a fused launch writes them."""
+    """Codes and scales along rows and along columns of one source, as a fused kernel writes them."""
 
     LAUNCHES = (("te_rocm", [], []),
                 ("te_rocm", [], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
@@ -592,7 +593,7 @@ class BothOrientations(Program):
                      "--k", 48)
         self.refused("--rotation: 24 is no power of two", "--quantizer", "ocp", "--make-case", "new", "--rotation", 24)
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
-        for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes a tile
+        for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes per tile
             self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
                          "--with-d", "--m", 8,
                          option, "aiter_data_16x16")
@@ -600,7 +601,7 @@ class BothOrientations(Program):
                      "--make-case",
                      "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
-        path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # of no whole blocks along rows
+        path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # no whole blocks along rows
         self.assertEqual(sorted(load(path)), ["codes_t", "scales_t", "x"])
         self.assertRegex(self.same("--quantizer", "ocp", "--input", path), r"\Acodes_t: 0 of 80 blocks differ")
 
@@ -627,7 +628,7 @@ class PlantedFaults(Program):
         out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
         self.assertRegex(out,
                          r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
-        # All of the block, so that the element is among what is shown.
+        # Prints the whole block, which includes the element.
         x = floats_of_bf16(load(self.path)["x"][2])[7 * 256 + 192:7 * 256 + 224]
         self.assertIn("\n  source of row 7:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after the rotation:  ", out)
         rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
@@ -680,7 +681,7 @@ class PlantedFaults(Program):
             self.assertEqual(set(re.findall(r"scale: policy of (.*):", out)), kinds)
 
     def test_what_the_command_line_says_narrows_the_search(self):
-        """Without --quantizer no field is one to start from: those that are given are those that were used."""
+        """Without --quantizer, the given fields are the quantizer."""
         path = self.make("--quantizer", "te_rocm")
         self.assertEqual(self.ranking("--input", path)[0][0], ("512", "te_rocm"))
         for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"),
@@ -713,7 +714,7 @@ class PlantedFaults(Program):
             self.assertEqual(found[0][1], "te_rocm, but " + text)
 
     def test_a_missing_factor_of_the_rotation(self):
-        # Without 1/4 every number of every block is four times as large: the same codes, scales two higher.
+        # Without 1/4, every number of every block is four times as large: the same codes, scales two higher.
         self.change(self.path, "scales", lambda b: bytes(s + 2 if 100 < s < 150 and s != 127 else s for s in b))
         found, _ = self.ranking("--quantizer", "te_rocm", "--input", self.path)
         self.assertEqual(found[0][1], "te_rocm, but rotation without its factor 1/sqrt(16)")
@@ -760,7 +761,7 @@ class PlantedFaults(Program):
         out = self.differs("1 scales", *self.check)
         self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[1, (19[2-9]|2[01]\d|22[0-3])\], rule even")
         self.assertIn(" written at byte 14\n", out)
-        wide = ["--quantizer", "te_rocm", "--rotation", 64]  # two blocks a run, of which this is the second
+        wide = ["--quantizer", "te_rocm", "--rotation", 64]  # two blocks per run; the fault is in the second
         path = self.make(*wide)
         self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
         out = self.differs("1 scales", *wide, "--input", path)
@@ -791,15 +792,15 @@ class PlantedFaults(Program):
 
 class Threads(Program):
     def test_their_number_changes_nothing(self):
-        """All that is said of a dump, the first block among that, and the report: of rows, of columns, of unknown
-        words, of FP8."""
+        """All output for a dump, with the first block, and the report: of rows, of columns, of unknown words, of
+        FP8."""
         for made, known in ((["te_rocm", "--axis", "both", "--m", 128], ["te_rocm", "--scale-rule", "floor"]),
                             (["te_rocm", "--m", 128, "--scale-placement", "nvidia_scale_128x4"], ["te_rocm"]),
                             (["primus", "--rounding", "stochastic", "--random-seed", 5, "--m", 128],
                              ["te_rocm", "--rounding", "stochastic"]),
                             (["fp8", "--format", "fp8_e4m3", "--factor", 0.5], ["fp8", "--rounding", "up"])):
             path = self.make("--quantizer", *made)
-            # In the middle and at the end too, so that later chunks of tiles alone have some kinds.
+            # Faults in the middle and at the end too, so that some kinds occur in later chunks of tiles only.
             for at in (0.3, 0.999):
                 self.change(path, "codes", lambda b: b[:int(at * len(b))] + bytes([b[int(at * len(b))] ^ 4]) +
                             b[int(at * len(b)) + 1:])
@@ -812,7 +813,7 @@ class Threads(Program):
 
     @unittest.skipUnless(os.environ.get("ROTOSCALE_FAULTS"), "no library of faults")
     def test_out_of_memory_is_one_line(self):
-        """Any allocation: validate_memory_test.cpp. Here the first one that is as large as the source."""
+        """The first allocation of the source's size fails. validate_memory_test.cpp covers all allocations."""
         path = self.make("--quantizer", "te_rocm", "--m", 512)
         faults = {"LD_PRELOAD": os.environ["ROTOSCALE_FAULTS"], "FAULTS_HEAP_AT": "0",
                   "FAULTS_HEAP_BYTES": str(4 * 512 * 256)}

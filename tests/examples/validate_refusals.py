@@ -38,7 +38,7 @@ class BadInput(Program):
         self.refused("standard input: ", "--quantizer", "te_rocm", "--input", "-", stdin=b"abc")
         self.refused("/dev/zero", "--quantizer", "te_rocm", "--input", "/dev/zero")
         self.refused("/dev/zero", "--quantizer", "te_rocm", "--tensor", "x=/dev/zero")
-        os.mkfifo(self.folder / "fifo")  # which nobody writes: opening it must not wait
+        os.mkfifo(self.folder / "fifo")  # opening must not wait for a writer
         self.refused("fifo: cannot read: a pipe", "--quantizer", "te_rocm", "--input", "fifo")
         self.refused("a directory, not a regular file", "--quantizer", "te_rocm", "--input", self.folder)
 
@@ -58,8 +58,8 @@ class BadInput(Program):
                          "--format", "mxfp4")
 
     def test_shapes_that_contradict_the_source(self):
-        """A matrix of the right size whose rows are not the source's; flat ones, and x's own leading extents, say
-        nothing wrong."""
+        """A matrix of the right size with other rows than the source. Flat tensors, and tensors with x's leading
+        extents, are valid."""
         path = self.make("--quantizer", "te_rocm", "--axis", "both", "--m", 128)
         known, good = ["--quantizer", "te_rocm", "--input", path], load(path)
         for tensor, shape, wrong, also in (("codes", [128, 128], [64, 256], [8, 16, 128]),
@@ -79,14 +79,14 @@ class BadInput(Program):
             (self.folder / "tensor.npy").write_bytes(npy("|u1", wrong, data))
             write_safetensors(path, {name: t for name, t in good.items() if name != tensor})
             self.refused(rf"tensor '{tensor}': {said}$", *known, "--tensor", f"{tensor}=tensor.npy")
-            # Other placements may be what it is, so that identification goes on without row_major.
+            # Other placements may fit, so identification continues without row_major.
             write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
             found, done = self.ranking("--quantizer", "te_rocm", "--input", path, "--sample", 32)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertRegex(done.stdout, rf"\Anote: {tensor}: {said}\n")
 
     def test_shapes_of_other_placements(self):
-        """Of a transpose the shape may be either's, and of tiles any."""
+        """A transpose may have either shape, and tiles any."""
         for option, tensor in (("--code-placement", "codes"), ("--scale-placement", "scales")):
             for placement in ("column_major", "nvidia_scale_128x4" if tensor == "scales" else "aiter_data_16x16"):
                 path = self.make("--quantizer", "te_rocm", "--m", 128, "--k", 512, option, placement)
@@ -129,7 +129,7 @@ class BadInput(Program):
                      self.folder / "dump.safetensors")
 
     def test_factors_and_maxima_that_are_none(self):
-        """The tensor is named, not an option that nobody gave; an option in its place is taken."""
+        """Names the tensor, not an absent option. An option that replaces the tensor is accepted."""
         for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4")):
             path = self.make("--quantizer", preset, "--format", blocks)
             good = load(path)
@@ -149,7 +149,8 @@ class BadInput(Program):
     def test_what_a_refusal_names(self):
         for option in ("--quantizer", "--format", "--rotation", "--signs", "--scale-rule", "--policy", "--rounding",
                        "--scale-padding",
-                       "--input", "--make-case"):  # as a script's unset variable leaves it: absent is something else
+                       # an unset shell variable leaves an empty argument, which is not an absent one
+                       "--input", "--make-case"):
             self.refused(f"^rotoscale-validate: {option}: is empty$", "--identify", option, "")
         self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm",
                      "--format",
@@ -162,7 +163,7 @@ class BadInput(Program):
         self.refused("tensor 'x': 64 x 1 along the blocks are no whole blocks", "--quantizer", "ocp", "--input", path)
 
     def test_lost_output(self):
-        """What nobody can read is no result: by the exit code of bad input, not by that of identical."""
+        """An unreadable file gives the exit code of bad input, not that of identical."""
         path = self.make("--quantizer", "te_rocm")
         for arguments in (["--list-models"], ["--list-quantizers"], ["--help"], ["--identify", "--input", path],
                           ["--quantizer", "te_rocm", "--input", path]):
@@ -183,7 +184,7 @@ class BadInput(Program):
         self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
 
     def test_options_without_a_meaning(self):
-        """Every option but these is refused by name; with a value, if it takes one."""
+        """Every other option is refused by name, with its value if it takes one."""
         meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source block-rows "
                             "code-placement scale-placement nibbles scale-padding",
                  "identify": "identify input tensor report sample quantizer format rotation signs scale-rule policy rounding source "
@@ -195,7 +196,7 @@ class BadInput(Program):
                          "add-after-rounding ignore"}
         everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
         elsewhere = {"factor", "random-seed", "random-stream",
-                     "random-bits"}  # test_options_that_the_format_leaves_idle
+                     "random-bits"}  # tested by test_options_that_the_format_leaves_idle
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
                   "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major",
@@ -215,7 +216,7 @@ class BadInput(Program):
                 if name in everywhere | elsewhere | set(meant[verb].split()) or "--" + name in base:
                     continue
                 if name in ("identify", "fit", "make-case", "quantizer") and verb != "identify" or name == "input":
-                    continue  # these say what is asked for: below
+                    continue  # they select the verb: tested below
                 with self.subTest(verb=verb, option=name):
                     value = [values.get(name, 1)] if takes_value else []
                     self.refused(rf"--{name}: (is for|excludes)", *base, f"--{name}", *value)
@@ -264,8 +265,7 @@ class BadInput(Program):
                 made = arguments[0] == "--scale-padding"
                 self.refused(f"{arguments[0]}: {'is for comparisons' if made else pattern}", "--quantizer", quantizer,
                              "--format", blocks, "--make-case", "new.safetensors", *arguments)
-        # --identify tries other rotations and roundings, but not in the place of what is given without a preset to
-        # start from.
+        # --identify tries other rotations and roundings, but does not replace given ones without a preset.
         known = ["--identify", "--input", paths["mxfp4"]]
         for idle, fixed, pattern in ((("--signs", "ffff"), ("--rotation", 0), "is for a rotation"),
                                      (("--random-seed", 1), ("--rounding", "nearest_even"), words),

@@ -55,7 +55,7 @@ void put_tokens(const std::filesystem::path& path, io::token_kind kind, const in
   writer.commit();
 }
 
-/// Drawn at once.
+/// All windows drawn at once.
 std::vector<std::int64_t> order_of_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(windows));
   std::iota(order.begin(), order.end(), 0);
@@ -78,7 +78,7 @@ TEST_CASE("an epoch's order is the same however it is drawn, and is there when t
       order.draw(first / windows);
       CHECK(order.is_drawn(first / windows));
       for (std::int64_t i = first; i < 4 * windows; ++i) {
-        // Nothing is left to draw but what one window's share is.
+        // Only one window's share is left to draw.
         if (i > first) CHECK(order.is_drawn(i / windows));
         CHECK(order.window(i) ==
               expected[static_cast<std::size_t>(i / windows)][static_cast<std::size_t>(i % windows)]);
@@ -90,7 +90,7 @@ TEST_CASE("an epoch's order is the same however it is drawn, and is there when t
   }
   epoch_order order(1000, 9);
   for (std::int64_t i = 0; i < 500; ++i) static_cast<void>(order.window(i));
-  CHECK_FALSE(order.is_drawn(1));  // half of it
+  CHECK_FALSE(order.is_drawn(1));  // half of the window
   CHECK_FALSE(order.is_drawn(2));
 }
 
@@ -107,10 +107,10 @@ TEST_CASE("text: windows that do not overlap, the end held out") {
   CHECK(source->least_vocabulary() == 256);
   const token_batch second = window(*source, data_part::training, 2);
   CHECK(second.tokens == letters("ghi"));
-  CHECK(second.targets == letters("hij"));  // across the files
+  CHECK(second.targets == letters("hij"));  // across files
   CHECK(second.document_starts.empty());
   CHECK(window(*source, data_part::validation, 0).tokens == letters("mno"));
-  // FNV-1a of the bytes, as runs from before token files have it.
+  // FNV-1a of the bytes, equal to that of runs without token files.
   CHECK(open_windows(make_options({(dir / "b").string()}, 1, 0.5))->fingerprint() == 0x2128F2162F48725Eu);
 }
 
@@ -169,11 +169,11 @@ TEST_CASE("records: only answers are learnt, records stay whole, the rest of a w
   const token_batch held_out = window(*source, data_part::validation, 0);
   CHECK(held_out.tokens == letters("k$$$$$$$"));
   CHECK(held_out.targets == letters("$_______"));
-  // The end of a record is learnt and is no text; of other bytes each is one.
+  // The end of a record is a target but not text. Every other byte is both.
   ints bytes(256, 1);
   bytes[0] = 0;
   CHECK(source->bytes_of_tokens() == bytes);
-  // Where the first two records are one token too long for a window, and the next two fill one.
+  // The first two records are one token too long for a window. The next two fill one.
   const auto narrow = open_windows(make_options({(dir / "r.jsonl").string()}, 6));
   CHECK(narrow->windows(data_part::training) == 2);
   CHECK(window(*narrow, data_part::training, 0).tokens == letters("abcd$$"));
