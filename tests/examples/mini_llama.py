@@ -740,7 +740,8 @@ class Output(Scratch):
                 named, start = f"mini-llama: mine/{name.split('/')[0]}: exists", name == "trainer_state.json"
                 for more in ([], ["--csv", "--tensorboard"], ["--auto-resume"][:not start]):
                     said = self.refuse(self.train_command("mine", *more), named, "--overwrite")
-                    self.assertEqual(said.endswith(", and mine holds no run: --overwrite removes it, another --out leaves it alone\n"), not start, said)
+                    self.assertEqual(said.endswith(", and mine holds no run: --overwrite removes it, another --out "
+                                                   "leaves it alone\n"), not start, said)
                 said = self.refuse(["train", "--resume", "run", "--out", "mine", "--csv"], named)
                 self.assertEqual(said.endswith(", and mine holds no run: another --out leaves it alone\n"), not start,
                                  said)

@@ -187,7 +187,8 @@ class Devices(OnDevice):
 
     def test_a_number_of_no_device(self):
         self.assertRegex(self.refuse(["plan", "--device", self.device(), "--device-number", 999]),
-                         r"\Amini-llama: --device-number 999: there (is 1 device, number 0|are \d+ devices, from 0); --device cpu needs no device\n\Z")
+                         r"\Amini-llama: --device-number 999: there (is 1 device, number 0|are \d+ devices, from 0); "
+                         r"--device cpu needs no device\n\Z")
         self.refuse(["profile", "--device", self.device(), "--device-number", 999], "--device-number 999: there ")
 
     def test_what_a_kernel_does_not_take_is_named_with_what_would_do(self):
@@ -252,7 +253,8 @@ class Profiles(OnDevice):
         on = ["profile", "--device", self.device(), *options]
         out = self.succeed(*on, "--memory-limit", "1GiB")
         planned, *in_use = map(float,
-                               re.search(r"^memory (\d+\.\d) MiB on the device by plan(?:, (\d+\.\d) MiB in use on it)?$", out, re.M)
+                               re.search(r"^memory (\d+\.\d) MiB on the device by plan(?:, (\d+\.\d) MiB in use on "
+                                         r"it)?$", out, re.M)
                                .groups("inf"))
         table = self.succeed("plan", "--async-checkpoints", "off", "--statistics-every", 0, *on[1:])
         self.assertEqual(planned, float(re.search(r"^device .* (\S+) MiB$", table, re.M)[1]))
@@ -284,7 +286,8 @@ class Profiles(OnDevice):
                 return True
             line, *table = done.stderr.splitlines()
             self.assertEqual(done.returncode, 5, done.stderr)
-            found = re.fullmatch(r"mini-llama: the device failed (.*) \(\w+: .*the device is lost\); no file is written; its memory, by category:", line)
+            found = re.fullmatch(r"mini-llama: the device failed (.*) \(\w+: .*the device is lost\); no file is "
+                                 r"written; its memory, by category:", line)
             if found:
                 seen.add(found[1])
                 self.assertEqual((table[0].split()[0], table[-1].split()[0]), ("weights", "total"))

@@ -118,7 +118,8 @@ class Flags(Scratch):
                               ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48},
                                "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
                               ({"sequence": 96},
-                               "mini-llama: --sequence: 96 is longer than the model's 64 positions (--max-position-embeddings)"),
+                               "mini-llama: --sequence: 96 is longer than the model's 64 positions "
+                               "(--max-position-embeddings)"),
                               ({"validation": 0.0001}, "text.txt: too short", "--validation"),
                               ({"vocab_size": 96}, "text.txt", "--vocab-size")):
             with self.subTest(given=given):
@@ -172,7 +173,8 @@ class Flags(Scratch):
                 for command in (new, ["plan"]):
                     said = self.refuse([*command, "--init", "run", flag, value])
                     self.assertEqual(said,
-                                     f"mini-llama: {flag}: {value} contradicts --init run, whose model has {SHAPE[key]}: leave out {flag}\n")
+                                     f"mini-llama: {flag}: {value} contradicts --init run, whose model has "
+                                     f"{SHAPE[key]}: leave out {flag}\n")
         for init, flag, value, other in (("run", "--tie-word-embeddings", "true", "false"),
                                          ("tied", "--no-tie-word-embeddings", "false", "true"),
                                          ("tied", "--tie-word-embeddings=false", "false", "true")):
@@ -180,11 +182,13 @@ class Flags(Scratch):
                 self.train("tied", "--tie-word-embeddings", "--overwrite", steps=1)
             flag_name = flag.split("=")[0]
             self.assertEqual(self.refuse([*new, "--init", init, flag]),
-                             f"mini-llama: {flag_name}: {value} contradicts --init {init}, whose model has {other}: leave out {flag_name}\n")
+                             f"mini-llama: {flag_name}: {value} contradicts --init {init}, whose model has {other}: "
+                             f"leave out {flag_name}\n")
         said = "--no-tie-word-embeddings: is false, but true in the run in tied, "
         self.refuse(self.train_command("tied", "--auto-resume", "--no-tie-word-embeddings", steps=1), said)
         self.refuse([*new, "--init", "run", "--model-config", "hf.json"],
-                    "mini-llama: hidden_size (hf.json): 64 contradicts --init run, whose model has 32: leave out --model-config\n")
+                    "mini-llama: hidden_size (hf.json): 64 contradicts --init run, whose model has 32: leave out "
+                    "--model-config\n")
         self.write("c.json", {"init": "run"})
         self.refuse([*new, "--config", "c.json", "--hidden-size", 64],
                     "--hidden-size: 64 contradicts init (c.json) run, ")

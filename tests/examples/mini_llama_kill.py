@@ -364,7 +364,8 @@ class Rollback(Runs):
                 break
             if "loaded" in said:
                 self.assert_memory_table(said,
-                                         "the device failed while the model was loaded (make_queue: out of memory); no file")
+                                         "the device failed while the model was loaded (make_queue: out of memory); "
+                                         "no file")
                 seen.add("model")
             else:
                 self.assertEqual(said, "mini-llama: --device host: out of memory; --device cpu needs no device\n")

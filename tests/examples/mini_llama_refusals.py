@@ -435,7 +435,8 @@ class Limits(Scratch):
         done = self.run_program(*self.train_command("out", data="holes"))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertRegex(done.stderr,
-                         rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's memory\n\Z")
+                         rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's "
+                         rf"memory\n\Z")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
 
 

@@ -29,7 +29,8 @@ class Replays(Scratch):
             bad[at] ^= 1
         weights.write_bytes(bad)
         said = self.replay("--steps", "2:4", "--device", "cpu", code=1)
-        found = re.search(r"step 4: model.safetensors: \S+: 2 of (\d+) elements differ, first element (\d+): (\S+), replayed (\S+)\n", said)
+        found = re.search(r"step 4: model.safetensors: \S+: 2 of (\d+) elements differ, first element (\d+): (\S+), "
+                          r"replayed (\S+)\n", said)
         self.assertEqual(int(found[1]) - 2, int(found[2]))
         self.assertNotEqual(found[3], found[4])
         self.assertEqual(said.count("\n"), 1)
@@ -197,7 +198,8 @@ class Replays(Scratch):
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14)))
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertRegex(done.stderr,
-                         rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or --keep [^\n]+\n\Z")
+                         rf"\Amini-llama: {temporary}/[^\n]+; a replay needs room for its checkpoint: TMPDIR or "
+                         rf"--keep [^\n]+\n\Z")
         self.assertNotIn("--resume", done.stderr)
         self.assertEqual(list(temporary.iterdir()), [])
 
@@ -236,7 +238,8 @@ class Replays(Scratch):
         self.assertEqual(done.returncode, 3)
         self.assertRegex(done.stdout, r"\Areplay: step 3, operation \d+ \([^\n]+\n\Z")
         self.assertRegex(done.stderr,
-                         r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was compared\n\Z")
+                         r"\Amini-llama: bf16: diverged at step 3 \([^\n]+\), as the run did not; nothing was "
+                         r"compared\n\Z")
         self.assertEqual(list(temporary.iterdir()), [])
 
     def test_files_of_a_checkpoint_that_differ_are_named(self):

@@ -136,7 +136,8 @@ class Cases(Program):
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
         done = self.call("--identify", "--input", path)
         self.assertRegex(done.stdout,
-                         r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells more "
+                         r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells "
+                         r"more "
                                       r"apart\n\Z")
 
     def test_models_that_explain_nothing_are_not_listed(self):
@@ -279,9 +280,11 @@ class Cases(Program):
             "hopper-mma-fp8-f32": r"  k 0 1 4 5 8 9 \.\.\. 29: .*of 16 products cut.*\n"
                                   r"  k 2 3 6 7 10 11 \.\.\. 31: .*\n  their sum \S+ is added; accumulator",
             "blackwell-nvf4-f32": r"  k 0\.\.63: products .*; aligned to 2\^-?\d+, unit 2\^-?\d+, \d of 4 groups cut",
-            "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to .*; "
+            "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to "
+                                  r".*; "
                                   r"then c joins, rounded down; accumulator",
-            "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in all\)",
+            "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in "
+                                   r"all\)",
             "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 \(0x[0-9a-f]{8}\) before"}
         for model, pattern in lines.items():
             path = self.make("case.safetensors", "--model", model, "--kind", "normal")
@@ -477,7 +480,8 @@ class Epilogues(Program):
         done = self.call("--identify", "--input", path, "--tell-apart", "none.safetensors")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
         self.assertRegex(done.stdout,
-                         r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote nothing\n\Z")
+                         r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote "
+                         r"nothing\n\Z")
         self.assertFalse((self.folder / "none.safetensors").exists())
 
     def test_what_is_found_is_reported(self):

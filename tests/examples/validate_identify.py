@@ -23,7 +23,8 @@ class Presets(Program):
     #: Presets with equal bytes by definition: floor's rule under OCP's policy is OCP's procedure.
     EQUAL = [{"torchao_floor", "ocp"}]
     #: UE4M3 scales come from amax and factor without a rule, so presets that differ only in the rule are equal.
-    #: Policies exponent_128 and largest_scale are equal too: 2^128 exceeds every UE4M3 scale (docs/reference/numerics.md).
+    # : Policies exponent_128 and largest_scale are equal too: 2^128 exceeds every UE4M3 scale
+    # (docs/reference/numerics.md).
     EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
                       {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
 
@@ -156,7 +157,8 @@ class Searches(Program):
         write_safetensors(path, {**nearest, "codes_t": random["codes_t"], "scales_t": random["scales_t"]})
         done = self.ranking(*made[:2], "--input", path, "--sample", 1024)[1]
         self.assertEqual(done.returncode, 1)
-        self.assertIn("\ncodes alone: 512  primus\ncodes_t alone: 512  primus, but rounding stochastic by unknown words\n", done.stdout)
+        self.assertIn("\ncodes alone: 512  primus\ncodes_t alone: 512  primus, but rounding stochastic by unknown "
+                      "words\n", done.stdout)
 
     def test_directed_roundings(self):
         for rounding in ("down", "to_odd"):
@@ -284,7 +286,8 @@ class Factors(Program):
         found, done = self.ranking(*asked, path, "--sample", 128)
         self.assertEqual(done.returncode, 1)
         of_rows = "%.9g" % struct.unpack("<f", rows["factor"][2])
-        explained = re.search(rf"\ncodes alone: (\d+)  nvidia, but rotation of 16 points \(factor {of_rows} assumed, of the amax of rotated "
+        explained = re.search(rf"\ncodes alone: (\d+)  nvidia, but rotation of 16 points \(factor {of_rows} assumed, "
+                              rf"of the amax of rotated "
                               r"rows\)\ncodes_t alone: (\d+)  " + said.replace(r"\S+", factor) + "\n", done.stdout)
         self.assertIsNotNone(explained, done.stdout)
         self.assertEqual(int(explained[1]) + int(explained[2]), 128)
@@ -370,7 +373,8 @@ class Reports(Program):
             self.assertEqual((found["best"]["quantizer"], found["best"]["scale_rule"]), ("torchao_even", "even"))
             if wrong:
                 self.assertEqual(found["codes"]["blocks_different"], 1)
-                self.assertIn("\nbut not all of the dump, most of it by torchao_even:\n  codes: 1 of 2048 blocks differ\n", self.said)
+                self.assertIn("\nbut not all of the dump, most of it by torchao_even:\n  codes: 1 of 2048 blocks "
+                              "differ\n", self.said)
 
     def test_an_orientation_that_nothing_explains(self):
         path = self.make("--quantizer", "te_rocm", "--axis", "both")

@@ -214,7 +214,8 @@ class RightDumps(Program):
         self.differs("code: rounding", *seeded[:-1], 4, "--input", path)
         unknown = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
         self.assertRegex(self.same(*unknown), r"\Acodes: 0 of 512 blocks differ \(0 scales, 0 of 16384 codes\)\n"
-                         r"  rounding by unknown words: \d{5} elements lie between two numbers\n  away from zero, .*\n\Z")
+                         r"  rounding by unknown words: \d{5} elements lie between two numbers\n  away from zero, .*\n"
+                         r"\Z")
 
     def test_stochastic_rounding_is_identified(self):
         seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7]
@@ -389,7 +390,8 @@ class UnknownWords(Program):
         return re.findall(r"^  ([a-z]+: [^:\n]+|nibble order \(blocks\)): (\d+)$", out, re.M)
 
     def test_the_distribution(self):
-        self.assertEqual(self.same(*self.check).count(" blocks differ (0 scales, 0 of 16384 codes)\n  rounding by unknown words: "),
+        self.assertEqual(self.same(*self.check).count(" blocks differ (0 scales, 0 of 16384 codes)\n  rounding by "
+                                                      "unknown words: "),
                          2)
         self.same(*self.check, "--report", "report.json")
         report = json.loads((self.folder / "report.json").read_text())
@@ -416,7 +418,8 @@ class UnknownWords(Program):
                 self.assertEqual(self.kinds(out), [(kind, "1")])
                 row, k = at // width, 2 * (at % width)
                 self.assertRegex(out,
-                                 rf"\n  {tensor}, rows {row}\.\.{row}, elements {k // 32 * 32}\.\.{k // 32 * 32 + 31} along the "
+                                 rf"\n  {tensor}, rows {row}\.\.{row}, elements {k // 32 * 32}\.\.{k // 32 * 32 + 31} "
+                                 rf"along the "
                                  rf"block\n  source of row {row}: ( \S+){{32}}\n  after the rotation: ( \S+){{32}}\n"
                                  r"  amax \S+ \(0x[0-9a-f]{8}\) of \[\d+, \d+\], rule even, policy te_rocm\n"
                                  r"  scale byte 0x(\w\w) \(\S+\) expected, 0x\3 \(\S+\) written at byte \d+\n"
@@ -435,7 +438,8 @@ class UnknownWords(Program):
         self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"),
                          done.stdout)
         self.assertRegex(self.differs(".", "--identify", "--quantizer", "primus", "--input", path),
-                         "\nall elements are neighbours under primus, .*; their frequencies are not those of 32-bit words")
+                         "\nall elements are neighbours under primus, .*; their frequencies are not those of 32-bit "
+                         "words")
 
     def test_scales_are_not_random(self):
         for tensor in ("scales", "scales_t"):
@@ -547,7 +551,8 @@ class BothOrientations(Program):
             path, known = self.make_both(preset, changes, placed)
             with self.subTest(preset=preset, placed=placed):
                 self.assertRegex(self.same(*known), r"\Acodes: 0 of 2048 blocks differ \(0 scales, 0 of 65536 codes\)\n"
-                                                    r"codes_t: 0 of 2048 blocks differ \(0 scales, 0 of 65536 codes\)\n\Z")
+                                                    r"codes_t: 0 of 2048 blocks differ \(0 scales, 0 of 65536 "
+                                                    r"codes\)\n\Z")
                 # The columns are the rows of the source's transpose.
                 tensors = load(path)
                 dtype, *x = tensors["x"]
@@ -648,7 +653,8 @@ class PlantedFaults(Program):
             out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "te_rocm", "--block-rows", 32,
                                "--input", path)
             values = " ".join(f"{element(row, i):.6g}" for i in range(64, 96))
-            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  {values}\n  after the rotation:  ", out)
+            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  "
+                          f"{values}\n  after the rotation:  ", out)
             rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
             self.assertEqual(rotated[6], f"{float(re.search(r'45, 70. (.*?): code', out).group(1)):.6g}")
 
@@ -766,7 +772,8 @@ class PlantedFaults(Program):
         self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
         out = self.differs("1 scales", *wide, "--input", path)
         self.assertRegex(out,
-                         r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], rule even")
+                         r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], "
+                         r"rule even")
         x = floats_of_bf16(load(path)["x"][2])[256 + 224:512]
         self.assertIn("\n  source of row 1:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after", out)
 

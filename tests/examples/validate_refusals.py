@@ -45,7 +45,8 @@ class BadInput(Program):
     def test_sizes_that_fit_no_placement(self):
         path = self.make("--quantizer", "primus", "--block-rows", 32, "--m", 64, "--k", 64)
         for verb in (["--quantizer", "primus"], ["--identify"]):
-            self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: --block-rows 32",
+            self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: "
+                         r"--block-rows 32",
                          *verb, "--input", path)
         self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path,
                      "--format",
@@ -73,7 +74,8 @@ class BadInput(Program):
                 self.same(*known)
             write_safetensors(path, {**good, tensor: (dtype, wrong, data)})
             hint = "; it is column_major's" if wrong == shape[::-1] else ""
-            said = re.escape(f"shape {wrong} is not {shape}, which {'256 x 128' if '_t' in tensor else '128 x 256'} elements have in "
+            said = re.escape(f"shape {wrong} is not {shape}, which {'256 x 128' if '_t' in tensor else '128 x 256'} "
+                             f"elements have in "
                              f"placement row_major{hint}")
             self.refused(rf"tensor '{tensor}': {said}$", *known)
             (self.folder / "tensor.npy").write_bytes(npy("|u1", wrong, data))
@@ -156,7 +158,8 @@ class BadInput(Program):
                      "--format",
                      "nvfp4", "--make-case", "new.safetensors")
         path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
-        self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size of "
+        self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size "
+                     "of "
                      "nvidia_scale_128x4", "--quantizer", "nvidia", "--input", path)
         write_safetensors(path, {"x": ("BF16", [64, 1], bytes(128)), "codes": ("U8", [64, 1], bytes(64)),
                                  "scales": ("U8", [64, 1], bytes(64))})
@@ -185,13 +188,17 @@ class BadInput(Program):
 
     def test_options_without_a_meaning(self):
         """Every other option is refused by name, with its value if it takes one."""
-        meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source block-rows "
+        meant = {"compare": "input tensor report quantizer format rotation signs scale-rule policy rounding source "
+                            "block-rows "
                             "code-placement scale-placement nibbles scale-padding",
-                 "identify": "identify input tensor report sample quantizer format rotation signs scale-rule policy rounding source "
+                 "identify": "identify input tensor report sample quantizer format rotation signs scale-rule policy "
+                             "rounding source "
                              "block-rows code-placement scale-placement nibbles",
-                 "make-case": "make-case m k seed with-d x-format axis quantizer format rotation signs scale-rule policy rounding source "
+                 "make-case": "make-case m k seed with-d x-format axis quantizer format rotation signs scale-rule "
+                              "policy rounding source "
                               "block-rows code-placement scale-placement nibbles",
-                 "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion split-k "
+                 "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion "
+                         "split-k "
                          "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
                          "add-after-rounding ignore"}
         everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
