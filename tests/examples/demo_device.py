@@ -42,8 +42,7 @@ def builds(want, name, *arguments, devices=None, nvcc=True, visible=None):
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
         run = subprocess.run([shutil.which("bash"), tree / "examples/demo.sh", *arguments], capture_output=True,
-                             text=True, env=environment,
-                             check=False)
+                             text=True, env=environment, check=False)
         said = asked.read_text().splitlines() if asked.exists() else []
         found = [option for option in said if option.startswith("-Dgpu=")]
         if found != [f"-Dgpu={want}"] or run.stdout or run.stderr:

@@ -62,8 +62,7 @@ def run_page(page, text, root, build, folder):
     environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
     (folder / "page.sh").write_text(script, encoding="utf-8")
     done = subprocess.run(["bash", "-e", "page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                          encoding="utf-8",
-                          errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                          encoding="utf-8", errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     *printed, rest = done.stdout.split("\036")
     if done.returncode != 0:
         faults.append(f"{page}: exit status {done.returncode} after\n{rest}")

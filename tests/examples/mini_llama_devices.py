@@ -168,8 +168,7 @@ class Devices(OnDevice):
         device = self.device()
         for name in ("cpu", device):
             self.train(name, "--device", name, "--recipe", "mxfp4_h16", "--statistics-every", 2, steps=3, batch=1,
-                       eval_windows=1,
-                       final_eval_windows=1)
+                       eval_windows=1, final_eval_windows=1)
         seen = [(self.folder / name / "statistics.jsonl").read_bytes() for name in ("cpu", device)]
         self.assertEqual(len(records(self.folder / "cpu/statistics.jsonl", "step")), 2)
         self.assertEqual(*seen)

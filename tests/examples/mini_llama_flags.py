@@ -231,7 +231,8 @@ class Flags(Scratch):
                          f"mini-llama: given/config.json: cannot open: No such file or directory{instead}")
         whole = json.loads((self.checkpoint("run", 2) / "config.json").read_text())
         self.write("given/config.json", {**whole, "hidden_size": 64})
-        said = f"'model.embed_tokens.weight': its shape 256 x 32 is not the model's 256 x 64: the model is that of given/config.json{instead}"
+        said = ("'model.embed_tokens.weight': its shape 256 x 32 is not the model's 256 x 64: "
+                f"the model is that of given/config.json{instead}")
         for more in ([], ["--hidden-size", 32], ["--lora-rank", 4]):
             self.assertTrue(self.refuse([*new, *more]).endswith(said), more)
         self.write("right.json", whole)

@@ -57,8 +57,7 @@ class Runs(Scratch):
             self.expect_signals()
             preexec()
         done = subprocess.run([mini_llama.PROGRAM, *map(str, command)], cwd=self.folder, stdin=subprocess.DEVNULL,
-                              capture_output=True,
-                              text=True, timeout=120, preexec_fn=prepare,
+                              capture_output=True, text=True, timeout=120, preexec_fn=prepare,
                               env={**os.environ, "LD_PRELOAD": str(sys.modules["__main__"].FAULTS),
                                    **{key: str(value) for key, value in environment.items()}})
         return done.returncode, done.stdout, done.stderr

@@ -413,8 +413,7 @@ class Amd(Lora):
 
     def run_config(self, out, *more, **options):
         self.succeed("train", "--config", "amd_llama2_70b_lora", "--init", self.base, "--data", "text.txt", "--out",
-                     out,
-                     *as_flags({**self.TINY, **options}), *more)
+                     out, *as_flags({**self.TINY, **options}), *more)
         return records(self.folder / out / "log.jsonl", "start")[0]
 
     def test_every_value_is_in_the_log(self):

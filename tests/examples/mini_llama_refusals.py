@@ -407,10 +407,8 @@ class Limits(Scratch):
 
     def test_a_deep_model_trains(self):
         self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=400, hidden_size=2, num_attention_heads=1,
-                   head_dim=2,
-                   intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1,
-                   checkpoint_every=0,
-                   statistics_every=0)
+                   head_dim=2, intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1,
+                   checkpoint_every=0, statistics_every=0)
 
     def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
         self.train("run")

@@ -55,9 +55,8 @@ class Replays(Scratch):
         self.assertIn(f"step 3, operation {at + 1} ({name}): digest ",
                       self.replay("--steps", "2:4", "--device", "cpu", code=1))
         # The first version has no such field.
-        for version, of in ({"version": 5}, "version 5 is of a later mini-llama"), ({"version": 3},
-                                                                                    "version 3 is of an earlier"), ({},
-                                                                                                                    "version 1 is of an"):
+        for version, of in (({"version": 5}, "version 5 is of a later mini-llama"),
+                            ({"version": 3}, "version 3 is of an earlier"), ({}, "version 1 is of an")):
             line = {key: value for key, value in recorded[0].items() if key != "version"}
             digests.write_text(json.dumps({**line, **version}) + "\n")
             self.refuse(["replay", "run", "--steps", "2:4", "--device", "cpu"], f"digests.jsonl: {of}")
@@ -101,8 +100,7 @@ class Replays(Scratch):
         """Every attempt of a step is compared with its own digests, from any start of the replay."""
         done = self.run_program(*self.train_command(
             "run", "--device", "cpu", "--digest-steps", "0:16", steps=16, checkpoint_every=2, keep_checkpoints=20,
-            learning_rate=0.1,
-            max_loss_jump=0.2, on_divergence="rollback", max_rollbacks=9))
+            learning_rate=0.1, max_loss_jump=0.2, on_divergence="rollback", max_rollbacks=9))
         self.assertEqual(done.returncode, 0, done.stderr)
         rollbacks = records(self.folder / "run/log.jsonl", "rollback")
         self.assertGreater(len(rollbacks), 0)
@@ -181,8 +179,7 @@ class Replays(Scratch):
         temporary.mkdir()
         # A predictable name must not matter.
         done = subprocess.run(["sh", "-c", 'mkdir "$TMPDIR/mini-llama-replay-$$" && exec "$0" replay run --steps 2:4',
-                               mini_llama.PROGRAM],
-                              cwd=self.folder, capture_output=True, text=True,
+                               mini_llama.PROGRAM], cwd=self.folder, capture_output=True, text=True,
                               env={**os.environ, "TMPDIR": str(temporary)})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(len(list(temporary.iterdir())), 1)
@@ -212,8 +209,7 @@ class Replays(Scratch):
         temporary = self.folder / "temporary"
         temporary.mkdir(exist_ok=True)
         done = subprocess.run([mini_llama.PROGRAM, "replay", "run", "--steps", steps], cwd=self.folder,
-                              capture_output=True, text=True,
-                              preexec_fn=self.expect_signals,
+                              capture_output=True, text=True, preexec_fn=self.expect_signals,
                               env={**os.environ, "TMPDIR": str(temporary), "LD_PRELOAD": faults,
                                                                    "FAULTS_SIGNAL_IN": text,
                                                                    "FAULTS_SIGNAL": str(int(signal))})

@@ -237,8 +237,7 @@ class Streams(Runs):
                 self.succeed("train", "--resume", "run", "--threads", 1)
                 self.assert_like_unbroken()
         done = subprocess.run([mini_llama.PROGRAM, "eval", "--checkpoint", "run", "--threads", "1"], cwd=self.folder,
-                              stderr=subprocess.PIPE,
-                              text=True, timeout=60, preexec_fn=lambda: os.close(1))
+                              stderr=subprocess.PIPE, text=True, timeout=60, preexec_fn=lambda: os.close(1))
         self.assertEqual((done.returncode, done.stderr), (2, "mini-llama: standard output: cannot write\n"))
 
     def without_a_reader(self, command):

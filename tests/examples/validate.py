@@ -30,8 +30,7 @@ class Program(unittest.TestCase):
         """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
         threads = ["--threads", "1"] if program == VALIDATE and "--threads" not in arguments else []
         return subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, text=True,
-                              cwd=self.folder,
-                              timeout=120)
+                              cwd=self.folder, timeout=120)
 
     def make(self, name, *arguments):
         path = self.folder / name
@@ -650,15 +649,13 @@ class NotANumber(Program):
             self.refused(f"{option}: {pattern}", *known, file, option, *([] if value is None else [value]))
         self.assertEqual(self.call(*known, path, "--a-format", "fp16").returncode, 0)  # which is so
         self.refused("--scale-format: tensor 'scale_a' is F8_E8M0, which says", "--model", "blackwell-mxf8f6f4-f32",
-                     "--input",
-                     scaled, "--scale-format", "ue4m3")
+                     "--input", scaled, "--scale-format", "ue4m3")
         array = self.npy_of(path)
         self.refused("--tensor: 'd' is in .*case.safetensors as well", *known, path, "--tensor", f"d={array}")
         for option in ("--report", "--tell-apart"):
             verb = ["--identify"] if option == "--tell-apart" else []
             self.refused(f"{option}: '.*d.npy' is the input of --tensor d=", *known, path, "--tensor", f"d={array}",
-                         *verb,
-                         option, array)
+                         *verb, option, array)
 
     def npy_of(self, path):
         """The result of a case, as an array of NumPy."""

@@ -59,8 +59,7 @@ class Program(unittest.TestCase):
         """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
         threads = [] if "--threads" in arguments else ["--threads", "1"]
         done = subprocess.run([str(VALIDATE), *map(str, arguments), *threads], capture_output=True, cwd=self.folder,
-                              input=stdin,
-                              timeout=120)
+                              input=stdin, timeout=120)
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done
 
@@ -368,8 +367,7 @@ class RightDumps(Program):
         for name in ("fp8_e4m3", "e4m3", "F8_E4M3"):
             self.same("--quantizer", "fp8", "--format", name, "--input", path)
         self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3",
-                     "--input",
-                     path)
+                     "--input", path)
 
 
 class UnknownWords(Program):
@@ -391,8 +389,7 @@ class UnknownWords(Program):
 
     def test_the_distribution(self):
         self.assertEqual(self.same(*self.check).count(" blocks differ (0 scales, 0 of 16384 codes)\n  rounding by "
-                                                      "unknown words: "),
-                         2)
+                                                      "unknown words: "), 2)
         self.same(*self.check, "--report", "report.json")
         report = json.loads((self.folder / "report.json").read_text())
         self.assertNotIn("identical", report)
@@ -600,8 +597,7 @@ class BothOrientations(Program):
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
         for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes per tile
             self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
-                         "--with-d", "--m", 8,
-                         option, "aiter_data_16x16")
+                         "--with-d", "--m", 8, option, "aiter_data_16x16")
         self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp",
                      "--make-case",
                      "new", "--m", 1 << 20, "--k", 1 << 20)

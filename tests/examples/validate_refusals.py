@@ -46,8 +46,7 @@ class BadInput(Program):
         path = self.make("--quantizer", "primus", "--block-rows", 32, "--m", 64, "--k", 64)
         for verb in (["--quantizer", "primus"], ["--identify"]):
             self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: "
-                         r"--block-rows 32",
-                         *verb, "--input", path)
+                         r"--block-rows 32", *verb, "--input", path)
         self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path,
                      "--format",
                      "mxfp6_e2m3")
@@ -121,8 +120,7 @@ class BadInput(Program):
         for path in (dump, "/dev/stdin", "/proc/self/fd/0"):
             with dump.open("rb") as file:
                 done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", path],
-                                      stdin=file, cwd=self.folder,
-                                      capture_output=True, text=True, check=False)
+                                      stdin=file, cwd=self.folder, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("is the input", done.stderr)
         self.assertEqual(load(dump), tensors)
