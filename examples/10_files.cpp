@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a NumPy array, quantizes it along both axes in one pass with checks, and stores it as safetensors; then reads
 // it back. Needs nlohmann-json and zlib: g++ -std=c++20 -Iinclude examples/10_files.cpp -lz
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -102,15 +101,9 @@ int main() try {
   std::vector<float> y(x.size());
   checked::dequantize(mxfp4, bytes_of(file, "codes"), bytes_of(file, "scales"), block_axis::row,
                       checked::array<float>{y, rows, k});
-  double signal = 0, noise = 0;
-  for (std::size_t i = 0; i < y.size(); i += 16) {
-    unrotate_run(y.data() + i, 16, presets::te_rocm.rotation);  // te_rocm stores rotated values
-    for (std::size_t j = i; j < i + 16; ++j) {
-      signal += double(x[j]) * double(x[j]);
-      noise += (double(x[j]) - double(y[j])) * (double(x[j]) - double(y[j]));
-    }
-  }
-  std::printf("SQNR of the rows: %.2f dB\n", 10 * std::log10(signal / noise));
+  const matrix<float> values = row_major(y.data(), rows, k);
+  unrotate(mxfp4, presets::te_rocm.rotation, values, block_axis::row);  // te_rocm stores rotated values
+  std::printf("SQNR of the rows: %.2f dB\n", sqnr(row_major<const float>(x.data(), rows, k), values));
   std::filesystem::remove_all(folder);
   show_bad_file();
 } catch (const io::error& e) {

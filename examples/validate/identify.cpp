@@ -176,19 +176,16 @@ std::string to_text(mma_evidence e, const char* device) {
 
 std::string mismatch(const mma_unit& unit, const gemm_case& x, bool has_tails) {
   for (const auto& [name, operand] : {std::pair{"a", &x.a}, std::pair{"b", &x.b}}) {
+    if (refusal(unit, operand->element, operand->block, operand->scale) == nullptr) continue;
     if (!takes(unit, operand->element)) {
       return "tensor '" + std::string(name) + "': " + unit.name + " does not multiply " +
              io::safetensors_dtype_of(operand->element);
     }
     if (unit.block != 0 && operand->block == 0)
       return "tensor 'scale_" + std::string(name) + "': missing, " + unit.name + " needs it";
-    if (unit.block == 0 && operand->block != 0 && unit.evidence != mma_evidence::definition) {
-      return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes no scales";
-    }
-    if (unit.block != 0 && (operand->block != unit.block || operand->scale != unit.scale)) {
-      return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes one scale for " +
-             std::to_string(unit.block) + " elements";
-    }
+    if (unit.block == 0) return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes no scales";
+    return "tensor 'scale_" + std::string(name) + "': " + unit.name + " takes one scale for " +
+           std::to_string(unit.block) + " elements";
   }
   const bool pads = has_tails && !unit.model.sparse;
   if (!pads && unit.instruction_k != 0 && x.k % unit.instruction_k != 0) {

@@ -12,6 +12,8 @@
 
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/gemm.hpp"
+#include "rotoscale/gemm_contracts.hpp"
+#include "rotoscale/names.hpp"
 #include "rotoscale/quantize.hpp"
 
 namespace rotoscale::checked {
@@ -139,6 +141,47 @@ block_matrix<Byte> dense_of(block_format f, std::span<Byte> codes, std::span<Byt
   return m;
 }
 
+/// Checked arguments of quantize.
+template <class T>
+struct quantize_arguments {
+  matrix<T> in;
+  block_matrix<std::uint8_t> out;
+};
+template <class T>
+quantize_arguments<T> check_quantize(block_format f, const block_options& o, array<T> source, block_axis axis,
+                                     std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+  check_formats(f, o.rotation);
+  check_options(f, o);
+  const matrix<T> in = view_of("source", source);
+  const index_t rows = in.extent(axis == block_axis::row ? 0 : 1), k = in.extent(axis == block_axis::row ? 1 : 0);
+  check_extents("source", f, o.rotation, rows, k);
+  const block_matrix<std::uint8_t> out = dense_of(f, codes, scales, rows, k);
+  const byte_range read = bytes_spanned("source", in);
+  check_apart(read, bytes_spanned("codes", codes.data(), static_cast<index_t>(codes.size())));
+  check_apart(read, bytes_spanned("scales", scales.data(), static_cast<index_t>(scales.size())));
+  return {in, out};
+}
+
+/// Fails if the model is that of matrix units, and none of them multiplies these operands. Any operands may be used with
+/// a definition and with a model of the caller's own.
+inline void check_unit(const mma_model& model, const gemm_operand& a, const gemm_operand& b) {
+  std::string message;
+  for (const mma_unit& unit : models::all) {
+    if (!(unit.model == model)) continue;
+    if (unit.evidence == mma_evidence::definition) return;
+    std::string wrong;
+    for (const auto& [name, x] : {std::pair{"a", &a}, std::pair{"b", &b}}) {
+      const char* reason = refusal(unit, x->element, x->block, x->scale);
+      if (reason == nullptr || !wrong.empty()) continue;
+      wrong = std::string(name) + " of " + std::string(to_string(x->element)) +
+              (x->block == 0 ? "" : " in blocks of " + std::to_string(x->block)) + ": " + unit.name + " " + reason;
+    }
+    if (wrong.empty()) return;
+    if (message.empty()) message = wrong;
+  }
+  if (!message.empty()) fail(message);
+}
+
 }  // namespace ROTOSCALE_ISA
 }  // namespace detail
 
@@ -149,16 +192,24 @@ inline namespace ROTOSCALE_ISA {
 template <class T>
 void quantize(block_format f, const block_options& o, array<T> source, block_axis axis, std::span<std::uint8_t> codes,
               std::span<std::uint8_t> scales, thread_pool& pool) {
-  detail::check_formats(f, o.rotation);
-  detail::check_options(f, o);
-  const matrix<T> in = detail::view_of("source", source);
-  const index_t rows = in.extent(axis == block_axis::row ? 0 : 1), k = in.extent(axis == block_axis::row ? 1 : 0);
-  detail::check_extents("source", f, o.rotation, rows, k);
-  const block_matrix<std::uint8_t> out = detail::dense_of(f, codes, scales, rows, k);
-  const detail::byte_range read = detail::bytes_spanned("source", in);
+  const auto [in, out] = detail::check_quantize(f, o, source, axis, codes, scales);
+  rotoscale::quantize(f, o, in, axis, out, pool);
+}
+
+/// The same with the caller's random words for stochastic rounding, one per element in the order of the result.
+template <class T>
+void quantize(block_format f, const block_options& o, array<T> source, block_axis axis, std::span<std::uint8_t> codes,
+              std::span<std::uint8_t> scales, std::span<const std::uint32_t> words, thread_pool& pool) {
+  const auto [in, out] = detail::check_quantize(f, o, source, axis, codes, scales);
+  if (o.rounding != rounding::stochastic) detail::fail("words: options.rounding is not stochastic");
+  if (static_cast<index_t>(words.size()) != out.rows * out.k) {
+    detail::fail("words has " + std::to_string(words.size()) + " words, expected " + detail::extents(out.rows, out.k) +
+                 " = " + std::to_string(out.rows * out.k));
+  }
+  const auto read = detail::bytes_spanned("words", words.data(), static_cast<index_t>(words.size()));
   detail::check_apart(read, detail::bytes_spanned("codes", codes.data(), static_cast<index_t>(codes.size())));
   detail::check_apart(read, detail::bytes_spanned("scales", scales.data(), static_cast<index_t>(scales.size())));
-  rotoscale::quantize(f, o, in, axis, out, pool);
+  rotoscale::quantize(f, o, in, axis, out, random_words{words.data()}, pool);
 }
 
 /// The same on the calling thread.
@@ -213,6 +264,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
   if (!gemm_is_defined(a, b, o)) {
     detail::fail(extents_a + " and " + extents_b + ": not defined for these formats, blocks and gemm_options");
   }
+  detail::check_unit(o.model, a, b);
   rotoscale::gemm(a, b, o, out, pool);
 }
 

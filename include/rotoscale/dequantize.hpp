@@ -88,7 +88,7 @@ template <class T>
 void dequantize(block_format f, block_matrix<const std::uint8_t> in, block_axis axis, matrix<T> target,
                 thread_pool& pool, float decode_factor = 1.0f) {
   const matrix<T> out = axis == block_axis::row ? target : transposed(target);
-  ROTOSCALE_ASSERT(dequantize_is_defined(f, in, axis, target));
+  ROTOSCALE_REQUIRE(dequantize_is_defined(f, in, axis, target));
   const detail::decode_table table(f.element);
   const bool contiguous = std::is_same_v<T, float> && out.stride(1) == 1;
 #if defined(__AVX2__)  // which AVX512BW includes

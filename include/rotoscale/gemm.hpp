@@ -364,7 +364,7 @@ inline namespace ROTOSCALE_ISA {
 /// to the calling thread, memory that threads keep between calls.
 inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                  thread_pool& pool, std::span<std::byte> workspace = {}) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  ROTOSCALE_REQUIRE(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
   const auto compute = [&] {
     detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps,

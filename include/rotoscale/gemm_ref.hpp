@@ -183,7 +183,7 @@ inline float combined_factor(const gemm_operand& a, const gemm_operand& b, const
   return (a.factor ? *a.factor : 1.0f) * (b.factor ? *b.factor : 1.0f) * o.alpha;
 }
 
-/// Is this GEMM defined? gemm_ref and gemm assert it; callers with user input ask first.
+/// Is this GEMM defined? gemm_ref and gemm require it; callers with user input ask first.
 /// - Blocks of packed codes begin on a byte.
 /// - In a step of several products, blocks agree with the model's groups.
 inline bool gemm_is_defined(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
@@ -238,7 +238,7 @@ inline matrix<T> batch_element(view<T, 3> x, index_t i) {
 
 /// The definition: c[batch][i][j] for a.rows × b.rows outputs.
 inline void gemm_ref(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c) {
-  ROTOSCALE_ASSERT(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
+  ROTOSCALE_REQUIRE(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   for (index_t n = 0; n < c.extent(0); ++n) {
     for (index_t i = 0; i < a.rows; ++i) {
       gemm_row_ref(batch_element(a, n), batch_element(b, n), o, batch_element(c, n), i);

@@ -43,6 +43,14 @@ struct random_stream {
   ROTOSCALE_HD constexpr std::uint32_t word(std::uint64_t i) const { return block(i / 4).word[i % 4]; }
 };
 
+/// Random words that the caller holds, in place of a random_stream. Their number is not checked.
+struct random_words {
+  const std::uint32_t* words = nullptr;  ///< all of them
+
+  /// Word `i`.
+  ROTOSCALE_HD constexpr std::uint32_t word(std::uint64_t i) const { return words[i]; }
+};
+
 // Known answer of the authors' Random123 distribution (kat_vectors): counter and key all zero.
 static_assert(philox4x32({{0, 0, 0, 0}}, 0, 0).word[0] == 0x6627E8D5u);
 

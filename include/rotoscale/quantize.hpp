@@ -117,10 +117,10 @@ bool quantize_is_fast(block_format f, const block_options& o, matrix<T> source) 
 template <class T>
 void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
               thread_pool& pool) {
-  ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
+  ROTOSCALE_REQUIRE(quantize_is_defined(f, o, source, axis, out));
   using value = std::remove_const_t<T>;
   if (!quantize_is_fast(f, o, source)) {
-    pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile); });
+    pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile, o.random); });
   } else if (source.stride(1) != 1) {  // transpose: columns of the source become rows
     quantize(f, o, transposed(source), detail::other_axis(axis), out, pool);
   } else if constexpr (detail::lanes_load<value>) {
@@ -134,14 +134,22 @@ void quantize(block_format f, const block_options& o, matrix<T> source, block_ax
   }
 }
 
+/// quantize_ref with the caller's random words, threaded: out.rows × out.k of them, in the order of the result.
+template <class T>
+void quantize(block_format f, const block_options& o, matrix<T> source, block_axis axis, block_matrix<std::uint8_t> out,
+              random_words words, thread_pool& pool) {
+  ROTOSCALE_REQUIRE(quantize_is_defined(f, o, source, axis, out));
+  pool.for_each(out.rows / f.rows, [&](index_t tile) { quantize_tile_ref(f, o, source, axis, out, tile, words); });
+}
+
 /// Quantizes along rows and along columns, as training needs, in one pass over the source. Equal by bytes to two calls
 /// of quantize_ref.
 template <class T>
 void quantize_both(block_format f, const block_options& row_options, block_matrix<std::uint8_t> row_out,
                    const block_options& column_options, block_matrix<std::uint8_t> column_out, matrix<T> source,
                    thread_pool& pool) {
-  ROTOSCALE_ASSERT(quantize_is_defined(f, row_options, source, block_axis::row, row_out));
-  ROTOSCALE_ASSERT(quantize_is_defined(f, column_options, source, block_axis::column, column_out));
+  ROTOSCALE_REQUIRE(quantize_is_defined(f, row_options, source, block_axis::row, row_out));
+  ROTOSCALE_REQUIRE(quantize_is_defined(f, column_options, source, block_axis::column, column_out));
   using value = std::remove_const_t<T>;
   const bool fast = quantize_is_fast(f, row_options, source) && quantize_is_fast(f, column_options, source);
   if (!fast || source.stride(1) != 1) {
@@ -163,7 +171,7 @@ float tensor_amax(block_format f, const block_options& o, matrix<T> source, bloc
   const int run = run_length(f, o.rotation);
   if (run > 32) return tensor_amax(f, o, source, axis);
   const int along = axis == block_axis::row ? 1 : 0;
-  ROTOSCALE_ASSERT(runs_are_defined(f, o.rotation) && source.extent(along) % run == 0);
+  ROTOSCALE_REQUIRE(runs_are_defined(f, o.rotation) && source.extent(along) % run == 0);
   const index_t vectors = source.extent(1 - along), k = source.extent(along);
   std::atomic<std::uint32_t> most{0};
   for_each_chunk(pool, vectors, 32, [&](index_t first, index_t last) {

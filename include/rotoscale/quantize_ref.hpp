@@ -52,7 +52,7 @@ ROTOSCALE_HD constexpr std::uint32_t block_amax(const float* x, int length, cons
   return amax;
 }
 
-/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers assert it.
+/// Are formats and options consistent, extents equal, k whole runs and rows whole blocks? The quantizers require it.
 /// Callers with user input ask first or use checked.hpp, which also checks memory.
 template <class T>
 ROTOSCALE_HD constexpr bool quantize_is_defined(block_format f, const block_options& o, matrix<T> source,
@@ -72,12 +72,12 @@ ROTOSCALE_HD constexpr void load_run(const block_options& o, matrix<T> in, index
 
 /// Largest magnitude of a tensor along `axis`, after rounding to o.source and rotation: the argument of
 /// tensor_encode_factor. NaN is ignored. Returns 0 if there is nothing else, and Inf if the tensor has one. k must be
-/// whole runs (asserted).
+/// whole runs (required).
 template <class T>
 ROTOSCALE_HD constexpr float tensor_amax(block_format f, const block_options& o, matrix<T> source, block_axis axis) {
   const matrix<T> in = axis == block_axis::row ? source : transposed(source);
   const int run = run_length(f, o.rotation);
-  ROTOSCALE_ASSERT(runs_are_defined(f, o.rotation) && in.extent(1) % run == 0);
+  ROTOSCALE_REQUIRE(runs_are_defined(f, o.rotation) && in.extent(1) % run == 0);
   block_policy without_nan;
   without_nan.nan = block_policy::nan_rule::ignore;
   std::uint32_t amax = 0;
@@ -108,10 +108,11 @@ ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_
   return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
 }
 
-/// Quantizes rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, with their row of scales.
-template <class T>
+/// Quantizes rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, with their row of scales. `words`: a
+/// random_stream or random_words.
+template <class T, class Words>
 ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
-                                              block_matrix<std::uint8_t> out, index_t tile) {
+                                              block_matrix<std::uint8_t> out, index_t tile, const Words& words) {
   const matrix<T> in = axis == block_axis::row ? source : transposed(source);
   const int run = run_length(f, o.rotation);
   const index_t r0 = tile * f.rows;
@@ -137,20 +138,27 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
         const std::uint8_t scale = scales[i / f.length];
         random_bits random{0, o.random_count};
         const auto index = static_cast<std::uint64_t>(r * out.k + c0 + i);
-        if (o.rounding == rounding::stochastic) random.word = o.random.word(index);
+        if (o.rounding == rounding::stochastic) random.word = words.word(index);
         store_code(f.element, out.codes + r * out.code_stride, c0 + i, encode_element(f, o, x[i], scale, random));
       }
     }
   }
 }
 
-/// The definition of quantization. Blocks with a NaN scale get zero codes. Asserted: extents match, k is a multiple of
-/// the block length and of the rotation's points, and rows of f.rows.
+/// The definition of quantization. Blocks with a NaN scale get zero codes. Required: extents match, k is a multiple of
+/// the block length and of the rotation's points, and rows of f.rows. Stochastic rounding of element (r, c) of the
+/// rows × k result takes word r * k + c of `words`.
+template <class T, class Words>
+ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
+                                         block_matrix<std::uint8_t> out, const Words& words) {
+  ROTOSCALE_REQUIRE(quantize_is_defined(f, o, source, axis, out));
+  for (index_t tile = 0; tile < out.rows / f.rows; ++tile) quantize_tile_ref(f, o, source, axis, out, tile, words);
+}
+/// quantize_ref with the words of `o.random`.
 template <class T>
 ROTOSCALE_HD constexpr void quantize_ref(block_format f, const block_options& o, matrix<T> source, block_axis axis,
                                          block_matrix<std::uint8_t> out) {
-  ROTOSCALE_ASSERT(quantize_is_defined(f, o, source, axis, out));
-  for (index_t tile = 0; tile < out.rows / f.rows; ++tile) quantize_tile_ref(f, o, source, axis, out, tile);
+  quantize_ref(f, o, source, axis, out, o.random);
 }
 
 }  // namespace rotoscale

@@ -5,12 +5,17 @@
 #include "rotoscale/checked.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <vector>
 
 #include "oracle/block_values.hpp"
+#include "rotoscale/dequantize.hpp"
 
 namespace checked_test {
 
@@ -174,6 +179,115 @@ TEST_CASE("gemm") {
   b = make_operand(row_major<const float>(w.data(), 5, 64));
   CHECK(multiply(8, 5) == "accepted");
   CHECK(c == std::vector<float>(8 * 5, 128.0f));
+}
+
+TEST_CASE("gemm: the unit of a model multiplies the operands, or is refused") {
+  const bytes codes(8 * 64, 0x11), scales(8 * 4, 0x7F);
+  std::vector<float> c(64, 7.0f);
+  thread_pool pool(1);
+  const auto multiply = [&](const char* unit, const format& element, int block, const format& scale) {
+    const gemm_operand a{.element = element, .rows = 8, .k = 64, .codes = codes.data(), .code_stride = 64,
+                         .block = block, .scales = block == 0 ? nullptr : scales.data(), .scale_stride = 4,
+                         .scale = scale};
+    return complaint([&] { checked::gemm(a, a, {.model = find_unit(unit)->model}, {c, 8, 8}, pool); });
+  };
+  CHECK(multiply("hopper-wgmma-fp8-f32", formats::e2m1, 32, formats::e8m0) ==
+        "a of e2m1 in blocks of 32: hopper-wgmma-fp8-f32 does not multiply these elements");
+  CHECK(multiply("hopper-wgmma-fp8-f32", formats::e4m3, 32, formats::e8m0) ==
+        "a of e4m3 in blocks of 32: hopper-wgmma-fp8-f32 takes no block scales");
+  CHECK(multiply("blackwell-mxf4-f32", formats::e2m1, 0, {}) == "a of e2m1: blackwell-mxf4-f32 needs block scales");
+  CHECK(c == std::vector<float>(64, 7.0f));
+  CHECK(multiply("hopper-wgmma-fp8-f32", formats::e5m2, 0, {}) == "accepted");
+  CHECK(multiply("fp32-fma-chain", formats::int8, 32, formats::e8m0) == "accepted");  // a definition takes any operand
+}
+
+TEST_CASE("the caller's random words decide stochastic rounding, in the order of the result") {
+  const auto x = oracle::block_values(64, 96, 3);
+  block_options o;
+  o.rounding = rounding::stochastic;
+  o.random = {5, 6};
+  std::vector<std::uint32_t> words(64 * 96);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = o.random.word(i);
+  thread_pool pool(2);
+  for (const auto axis : {block_axis::row, block_axis::column}) {
+    bytes codes[2], scales[2];
+    for (int i = 0; i < 2; ++i) codes[i].assign(64 * 48, 0), scales[i].assign(64 * 3, 0);
+    checked::quantize(mxfp4, o, floats{x, 64, 96}, axis, codes[0], scales[0]);
+    checked::quantize(mxfp4, o, floats{x, 64, 96}, axis, codes[1], scales[1], words, pool);
+    CHECK((codes[0] == codes[1] && scales[0] == scales[1]));
+  }
+  bytes codes(64 * 48), up(64 * 48), scales(64 * 3);
+  block_options other = o;
+  other.random = {7, 8};
+  checked::quantize(mxfp4, o, floats{x, 64, 96}, block_axis::row, codes, scales);
+  checked::quantize(mxfp4, other, floats{x, 64, 96}, block_axis::row, up, scales, words, pool);
+  CHECK(codes == up);
+  const auto refused = [&](const block_options& options, std::size_t count) {
+    return complaint([&] {
+      checked::quantize(mxfp4, options, floats{x, 64, 96}, block_axis::row, codes, scales,
+                        std::span<const std::uint32_t>(words).first(count), pool);
+    });
+  };
+  CHECK(refused(o, 6143) == "words has 6143 words, expected 64 x 96 = 6144");
+  CHECK(refused({}, 6144) == "words: options.rounding is not stochastic");
+}
+
+TEST_CASE("unchecked functions end the program where a part of the result would be left out") {
+  const auto ends = [](const auto& call) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(::open("/dev/null", O_WRONLY), 2);
+      std::signal(SIGABRT, SIG_DFL);
+      call();
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+  };
+  const std::vector<float> x(64 * 64, 1.0f);
+  bytes codes(4096), scales(4096);
+  std::vector<float> y(64 * 64);
+  thread_pool pool(1);
+  const auto quantize_of = [&](index_t rows, index_t k) {
+    return ends([&] {
+      quantize(mxfp4, {}, row_major<const float>(x.data(), rows, k), block_axis::row,
+               dense_blocks(mxfp4, rows, k, codes.data(), scales.data()), pool);
+    });
+  };
+  CHECK_FALSE(quantize_of(3, 32));
+  CHECK(quantize_of(3, 33));
+  CHECK(quantize_of(3, 31));
+  CHECK(ends([&] { tensor_amax(mxfp4, {}, row_major<const float>(x.data(), 4, 40), block_axis::row, pool); }));
+  CHECK(ends([&] {
+    dequantize(mxfp4, dense_blocks<const std::uint8_t>(mxfp4, 3, 40, codes.data(), scales.data()), block_axis::row,
+               row_major(y.data(), 3, 40), pool);
+  }));
+}
+
+TEST_CASE("unrotate inverts the rotation of a matrix along either axis; sqnr") {
+  std::vector<float> x(64 * 32), y;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i * 37 % 61) - 30);
+  const rotation r{16, {0xA5A5A5A5u}};
+  for (const auto axis : {block_axis::row, block_axis::column}) {
+    y = x;
+    const matrix<float> m = row_major(y.data(), 64, 32), along = axis == block_axis::row ? m : transposed(m);
+    for (index_t i = 0; i < along.extent(0); ++i) {
+      for (index_t first = 0; first < along.extent(1); first += 32) {
+        float run[32];
+        for (index_t e = 0; e < 32; ++e) run[e] = along(i, first + e);
+        rotate_run(run, 32, r);
+        for (index_t e = 0; e < 32; ++e) along(i, first + e) = run[e];
+      }
+    }
+    CHECK(y != x);
+    unrotate(mxfp4, r, m, axis);
+    CHECK(y == x);  // small integers: exact
+  }
+  const auto source = row_major<const float>(x.data(), 64, 32);
+  CHECK(std::isinf(sqnr(source, row_major<const float>(y.data(), 64, 32))));
+  const float want[] = {3, 4}, got[] = {3, 4.5};  // 25 / 0.25: 20 dB
+  CHECK(sqnr(row_major(want, 1, 2), row_major(got, 1, 2)) == doctest::Approx(20));
 }
 
 }  // namespace checked_test
