@@ -91,7 +91,7 @@ inline std::string explain_parse_error(const CLI::App& app, const CLI::ParseErro
   }
   for (const CLI::App* s : commands) valid.push_back(s->get_name());
   const std::string wanted = unknown.front().substr(0, unknown.front().find('='));
-  return "unknown argument '" + unknown.front() + "'; did you mean '" + io::nearest_name(wanted, valid) + "'?";
+  return "unknown argument '" + unknown.front() + "'" + io::did_you_mean(wanted, valid);
 }
 
 }  // namespace rotoscale

@@ -195,17 +195,14 @@ void check_options(const options& o) {
   const auto place_of = [&](const std::string& path) {  // resolves a file that need not exist
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
   };
+  std::vector<io::input_file> inputs{{"--input", o.input == "-" ? "/dev/stdin" : o.input}};
+  for (const std::string& tensor : o.tensors)
+    inputs.push_back({"--tensor " + tensor, tensor.substr(tensor.find('=') + 1)});
   if (!o.report.empty() && !o.tell_apart.empty() && place_of(o.report) == place_of(o.tell_apart))
     throw io::error("--tell-apart", "'" + o.tell_apart + "' is the report");
-  for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart}}) {
-    const auto is_read = [&, p = path](const std::string& input) {
-      return !p->empty() && std::filesystem::equivalent(*p, input, none);
-    };
-    if (is_read(o.input == "-" ? "/dev/stdin" : o.input)) throw io::error(flag, "'" + *path + "' is the input");
-    for (const std::string& tensor : o.tensors) {
-      if (is_read(tensor.substr(tensor.find('=') + 1)))
-        throw io::error(flag, "'" + *path + "' is the input of --tensor " + tensor);
-    }
+  for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart},
+                                   std::pair{"--make-case", &o.make}}) {
+    io::refuse_output_over_input(flag, *path, inputs);
   }
   require_place("--report", o.report);
   require_place("--tell-apart", o.tell_apart);
@@ -228,8 +225,7 @@ const mma_unit* chosen_unit(const options& o) {
   if (name.empty()) throw io::error("--model", "needed");
   std::vector<std::string> known;
   for (const mma_unit& u : models::all) known.emplace_back(u.name);
-  throw io::error("--model", "no model '" + name + "'; did you mean '" + io::nearest_name(name, known) +
-                                 "'? --list-models shows all");
+  throw io::error("--model", "no model '" + name + "'" + io::did_you_mean(name, known) + " (--list-models shows all)");
 }
 
 /// Runs on a GEMM's tensors.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// nearest_name: the "did you mean" suggestion of error messages.
+// nearest_name and did_you_mean: the suggestions of error messages.
 #pragma once
 
 #include <algorithm>
@@ -51,6 +51,24 @@ inline std::string nearest_name(std::string_view wanted, const std::vector<std::
     }
   }
   return best == nullptr ? std::string() : *best;
+}
+
+/// The end of a message about an unknown name: "; did you mean 'NAME'?" if the closest valid name is near (a third of
+/// its characters may differ, in any case one), else "; it is none of A, B" if that list is short, else "".
+inline std::string did_you_mean(std::string_view wanted, const std::vector<std::string>& valid) {
+  const auto lower = [](std::string_view text) {
+    std::string out(text.substr(0, 256));
+    for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return out;
+  };
+  const std::string nearest = nearest_name(wanted, valid);
+  const std::size_t length = std::max(wanted.size(), nearest.size());
+  const auto limit = static_cast<int>(std::max<std::size_t>(2, 2 * std::min<std::size_t>(length, 256) / 3));
+  if (!nearest.empty() && detail::edit_cost(lower(wanted), lower(nearest)) <= limit)
+    return "; did you mean '" + nearest + "'?";
+  std::string all;
+  for (const std::string& name : valid) all += (all.empty() ? "; it is none of " : ", ") + name;
+  return all.size() <= 200 ? all : "";
 }
 
 }  // namespace rotoscale

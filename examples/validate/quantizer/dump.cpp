@@ -88,8 +88,7 @@ class dump_loader {
     const std::vector<std::string> known{"x", "codes", "scales", "codes_t", "scales_t", "factor", "amax", "random"};
     for (const io::tensor_info& t : file_.tensors()) {
       if (std::find(known.begin(), known.end(), t.name) != known.end()) continue;
-      fail(io::printable(t.name), "not part of a quantizer's dump; did you mean '" + io::nearest_name(t.name, known) +
-                                      "'? (x, codes, scales, codes_t, scales_t, factor, amax, random)");
+      fail(io::printable(t.name), "not part of a quantizer's dump" + io::did_you_mean(t.name, known));
     }
   }
 
@@ -153,7 +152,7 @@ class dump_loader {
     } else if (!side.scales.empty() && side.k % nvfp4.length != 0) {
       fail("x", extents(side) + " along the blocks are no whole blocks of any format");
     } else {
-      fail(side.code_name(), "type " + codes.dtype + " leaves the format open: give --format");
+      fail_open_format(side, codes.dtype);
     }
     if (f.element == formats::e2m1) f.length = mxfp4.length;  // MXFP4 always has scales
     const io::tensor_info* scales = file_.find(side.scale_name());
@@ -162,6 +161,16 @@ class dump_loader {
       f = nvfp4;
     if (!side.scales.empty()) f.rows = block_rows_;
     return f;
+  }
+
+  /// Codes of bytes that are not half as many as elements: too few or too many for any format, or a format to name.
+  [[noreturn]] void fail_open_format(const dump_side& side, const std::string& dtype) const {
+    const auto size = static_cast<index_t>(side.codes.size()), elements = side.rows * side.k;
+    if (size == elements || 4 * size == 3 * elements)
+      fail(side.code_name(), "type " + dtype + " leaves the format open: give --format");
+    fail(side.code_name(), std::to_string(size) + " bytes are not those of " + extents(side) + " elements: " +
+                               std::to_string(elements / 2) + " of 4 bits, " + std::to_string(elements * 3 / 4) +
+                               " of 6 bits, " + std::to_string(elements) + " of 8 bits");
   }
 
   /// Packs codes of 4 or 6 bits that ml_dtypes stored one per byte, with zeros in the other bits.

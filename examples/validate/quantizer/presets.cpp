@@ -18,7 +18,7 @@ template <class T>
 T named(const char* flag, const std::string& text) {
   T value{};
   if (from_string(text, value)) return value;
-  throw io::error(flag, "'" + text + "' is unknown; did you mean '" + io::nearest_name(text, names(T{})) + "'?");
+  throw io::error(flag, "'" + text + "' is unknown" + io::did_you_mean(text, names(T{})));
 }
 
 template <class T>
@@ -125,29 +125,28 @@ std::vector<quantizer> all_presets(const quantizer& base) {
   return all;
 }
 
-quantizer find_preset(const std::string& name, const quantizer& base) {
+quantizer find_preset(const std::string& name, const quantizer& base, const char* flag) {
   std::vector<std::string> known;
   for (const quantizer& q : all_presets(base)) {
     if (q.name == name) return q;
     known.push_back(q.name);
   }
   if (name == per_tensor_name)
-    throw io::error("--quantizer",
+    throw io::error(flag,
                     "'fp8' has one factor a tensor and no blocks: --format fp8_e4m3, fp8_e5m2 or of FNUZ");
   const std::string kind = base.is_per_tensor() ? "FP8 with one factor a tensor" : "these blocks";
   const auto shipped = names(block_options{});
   if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
     std::string all;
     for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;
-    throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; they have " + all);
+    throw io::error(flag, "no preset '" + name + "' for " + kind + "; they have " + all);
   }
-  throw io::error("--quantizer", "no preset '" + name + "' for " + kind + "; did you mean '" +
-                                     io::nearest_name(name, known) + "'? --list-quantizers shows all");
+  throw io::error(flag, "no preset '" + name + "' for " + kind + io::did_you_mean(name, known));
 }
 
 quantizer quantizer_of(const quantizer_options& o, block_format blocks, float factor) {
   const quantizer base = base_of(o, blocks, factor);
-  quantizer q = o.preset.empty() ? base : find_preset(o.preset, base);
+  quantizer q = o.preset.empty() ? base : find_preset(o.preset, base, o.preset_flag);
   apply(o, q);
   return q;
 }
@@ -165,7 +164,7 @@ block_format find_blocks(const std::string& name, int rows) {
     if (name == known.back()) return {element, 0};
   }
   for (const format& element : block_elements) known.emplace_back(to_string(element));
-  throw io::error("--format", "'" + name + "' is no format; did you mean '" + io::nearest_name(name, known) + "'?");
+  throw io::error("--format", "'" + name + "' is no format" + io::did_you_mean(name, known));
 }
 
 std::string format_options(block_format blocks) {

@@ -198,7 +198,11 @@ class atomic_file {
       throw error(path.string(), "cannot write: not a regular file");
     }
     // A symbolic link: replace its target, as a plain write would.
-    if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_);
+    if (std::filesystem::is_symlink(path_, ignored)) {
+      std::error_code failed;
+      path_ = std::filesystem::weakly_canonical(path_, failed);
+      if (failed) detail::fail(path, "cannot write", failed.value());
+    }
     static std::atomic<unsigned> count{0};
     detail::remove_unclaimed(path_);
     // A killed process with the same process number may have left this name on a file system without locks.

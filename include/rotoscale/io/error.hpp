@@ -79,6 +79,7 @@ struct error : std::runtime_error {
   error(const std::string& where, const std::string& what) : error(where + ": " + what) {}
 };
 
+using rotoscale::did_you_mean;
 using rotoscale::nearest_name;
 
 }  // namespace rotoscale::io

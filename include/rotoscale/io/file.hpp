@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -174,6 +175,50 @@ bool have_equal_bytes(const std::filesystem::path& a, const std::filesystem::pat
     compared(x.size());
   } while (x.size() == chunk);
   return true;
+}
+
+/// The kind of a file that often lies under a tensor file's name, by its first bytes, and what to do; null if none of
+/// these.
+inline const char* foreign_content(std::string_view bytes) {
+  constexpr struct {
+    std::string_view magic;
+    const char* kind;
+  } kinds[] = {{"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"},
+               {"<!DOCTYPE", "a web page: the download did not get the file itself"},
+               {"<!doctype", "a web page: the download did not get the file itself"},
+               {"<html", "a web page: the download did not get the file itself"},
+               {"GGUF", "a GGUF file: convert it to safetensors"},
+               {"PK\x03\x04", "a zip archive (.bin, .pt or .npz): convert it to safetensors or .npy"},
+               {"\x80\x02", "a pickle of PyTorch: convert it to safetensors"},
+               {"\x1f\x8b", "gzip: decompress it"},
+               {"\x89HDF", "HDF5: convert it to safetensors"},
+               {"\x93NUMPY", "an .npy file"}};
+  for (const auto& k : kinds) {
+    if (bytes.starts_with(k.magic)) return k.kind;
+  }
+  return nullptr;
+}
+
+/// Do two paths name one file or directory, under any name? Device and inode decide; false if either does not exist.
+inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  struct stat x {}, y {};
+  return ::stat(a.c_str(), &x) == 0 && ::stat(b.c_str(), &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/// A file that a program reads, and its name in messages: a flag, or a flag and its argument.
+struct input_file {
+  std::string name;
+  std::filesystem::path path;
+};
+
+/// Throws io::error if the output of `flag` is one of the inputs. Called before anything is opened for writing. An empty
+/// path is no output.
+inline void refuse_output_over_input(const std::string& flag, const std::filesystem::path& output,
+                                     std::span<const input_file> inputs) {
+  for (const input_file& input : inputs) {
+    if (!output.empty() && is_same_file(output, input.path))
+      throw error(flag, "'" + output.string() + "' is the input of " + input.name);
+  }
 }
 
 /// All bytes of a regular file, decompressed if it begins as gzip (which includes dictd's .dz).

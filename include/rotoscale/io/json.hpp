@@ -162,7 +162,7 @@ void read_enum(const json& value, E& out, const place& at) {
   if (!value.is_string()) fail_type("a name (a string)", value, at);
   const std::string& name = value.get_ref<const std::string&>();
   if (!from_string(std::string_view(name), out)) {
-    at.fail("unknown value '" + printable(name) + "'; did you mean '" + nearest_name(name, names(E{})) + "'?");
+    at.fail("unknown value '" + printable(name) + "'" + did_you_mean(name, names(E{})));
   }
 }
 
@@ -176,7 +176,7 @@ void read_object(const json& value, T& out, const place& at) {
   describe([&keys](std::string_view key, auto&, const auto&...) { keys.emplace_back(key); }, out);
   for (const auto& [key, unused] : value.items()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-    at.key(key).fail(keys.empty() ? "unknown key" : "unknown key; did you mean '" + nearest_name(key, keys) + "'?");
+    at.key(key).fail("unknown key" + did_you_mean(key, keys));
   }
   describe(
       [&](std::string_view key, auto& member, const auto&...) {

@@ -176,6 +176,8 @@ class npy_file {
 
   void read() {
     const std::size_t magic = detail::npy_magic.size();
+    const char* kind = foreign_content(content_);
+    if (content_.substr(0, magic) != detail::npy_magic && kind != nullptr) fail(std::string("is ") + kind);
     if (content_.substr(0, magic) != detail::npy_magic) fail("offset 0: not an .npy file: no \\x93NUMPY");
     if (content_.size() < magic + 2) fail("offset 6: the file ends before its version");
     const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(content_[i])); };

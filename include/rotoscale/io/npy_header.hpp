@@ -54,7 +54,7 @@ inline const npy_type* find_npy_type(std::string_view dtype) {
 inline std::string unknown_npy_type(std::string_view given, std::string_view dtype) {
   std::vector<std::string> valid;
   for (const npy_type& t : npy_types) valid.emplace_back(t.dtype);
-  return "unknown type '" + printable(given) + "'; did you mean '" + nearest_name(dtype, valid) + "'?";
+  return "unknown type '" + printable(given) + "'" + did_you_mean(dtype, valid);
 }
 
 /// The reason why an array cannot have this shape, or an empty string. Extent 0 counts as 1, so that strides fit too.
@@ -158,7 +158,7 @@ class npy_header_parser {
       read_shape();
     } else {
       const std::vector<std::string> valid{"descr", "fortran_order", "shape"};
-      fail("unknown key '" + printable(key) + "'; did you mean '" + nearest_name(key, valid) + "'?");
+      fail("unknown key '" + printable(key) + "'" + did_you_mean(key, valid));
     }
     seen_.push_back(key);
   }

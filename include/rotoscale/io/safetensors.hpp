@@ -136,6 +136,8 @@ class safetensors_file {
 
   void read(std::string name) {
     name_ = std::move(name);
+    const std::string_view all(reinterpret_cast<const char*>(content_.data()), content_.size());
+    if (const char* kind = foreign_content(all)) throw error(name_, std::string("is ") + kind);
     if (content_.size() < 8) {
       throw error(name_, "offset 0: " + std::to_string(content_.size()) + " bytes are too few for a header length");
     }
@@ -148,8 +150,7 @@ class safetensors_file {
       throw error(name_, "offset 0: header length " + std::to_string(length) + " reaches beyond the end of the file");
     }
     data_start_ = 8 + static_cast<std::size_t>(length);
-    const std::string_view text(reinterpret_cast<const char*>(content_.data()) + 8, data_start_ - 8);
-    detail::safetensors_header header(text, content_.size() - data_start_, name_);
+    detail::safetensors_header header(all.substr(8, data_start_ - 8), content_.size() - data_start_, name_);
     tensors_ = std::move(header.tensors);
     metadata_ = std::move(header.metadata);
     for (std::size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;

@@ -86,7 +86,7 @@ inline tensor_size size_of_tensor(const std::string& dtype, const std::vector<st
   if (type == nullptr) {
     std::vector<std::string> valid;
     for (const safetensors_dtype& d : safetensors_dtypes) valid.emplace_back(d.name);
-    return {0, "unknown dtype '" + printable(dtype) + "'; did you mean '" + nearest_name(dtype, valid) + "'?"};
+    return {0, "unknown dtype '" + printable(dtype) + "'" + did_you_mean(dtype, valid)};
   }
   std::uint64_t bits = 1;
   const auto multiply = [&bits](std::uint64_t factor) {
@@ -146,6 +146,7 @@ class safetensors_header {
       key_ = parsed.get<std::string>();
       values_ = 0;
     } else if (depth == 1 && (event == event_t::value || event == event_t::array_start)) {
+      if (is_metadata() && event == event_t::value && parsed.is_null()) return false;  // as the Rust implementation
       if (is_metadata()) fail_header("__metadata__ is not an object");
       fail_entry("not an object");
     } else if (depth == 1 && event == event_t::object_end) {

@@ -171,6 +171,33 @@ TEST_CASE("read_file names what it cannot read") {
         dir.path().string() + ": cannot read: a directory, not a regular file");
 }
 
+TEST_CASE("an output that is an input is refused by device and inode, under any name") {
+  const scratch_directory dir;
+  const fs::path x = dir / "x", link = dir / "link", hard = dir / "hard", other = dir / "other";
+  put(x, "1");
+  put(other, "1");
+  fs::create_symlink(x, link);
+  fs::create_hard_link(x, hard);
+  const io::input_file inputs[] = {{"--init", dir / "missing"}, {"--data", x}};
+  const auto said = [&](const fs::path& out) {
+    return message_of([&] { io::refuse_output_over_input("--out", out, inputs); });
+  };
+  for (const fs::path& same : {x, link, hard, dir.path() / "." / "x"})
+    CHECK(said(same) == "--out: '" + same.string() + "' is the input of --data");
+  io::refuse_output_over_input("--out", other, inputs);
+  io::refuse_output_over_input("--out", dir / "new", inputs);
+  io::refuse_output_over_input("--out", "", inputs);
+  CHECK(io::is_same_file(dir.path(), dir.path() / "."));
+}
+
+TEST_CASE("did_you_mean names a near name alone, else the valid ones if they are few") {
+  CHECK(io::did_you_mean("scale", {"scales", "codes"}) == "; did you mean 'scales'?");
+  CHECK(io::did_you_mean("RED", {"red", "green"}) == "; did you mean 'red'?");
+  CHECK(io::did_you_mean("weight", {"x", "codes"}) == "; it is none of x, codes");
+  CHECK(io::did_you_mean("a", {}) == "");
+  CHECK(io::did_you_mean("weight", {std::string(300, 'x')}) == "");
+}
+
 TEST_CASE("devices, pipes and files beyond a limit are refused before they are read") {
   const scratch_directory dir;
   REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);

@@ -258,12 +258,12 @@ TEST_CASE("a bad field is refused by its name") {
   const auto ends_with = [](const std::string& text, const std::string& end) {
     return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
   };
-  CHECK(descr("'<f16'").find(": descr: unknown type '<f16'; did you mean '") != std::string::npos);
+  CHECK(ends_with(descr("'<f16'"), ": descr: unknown type '<f16'; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
   CHECK(ends_with(descr("'>f4'"), ": descr: '>f4' is big-endian, which is not supported"));
   CHECK(ends_with(descr("'f4'"), ": descr: 'f4' does not begin with '<' or '|'"));
   CHECK(ends_with(descr("''"), ": descr: '' does not begin with '<' or '|'"));
   CHECK(ends_with(descr("'|f4'"), ": descr: '|f4' has no byte order"));
-  CHECK(ends_with(descr("'|O'"), ": descr: unknown type '|O'; did you mean 'f2'?"));
+  CHECK(ends_with(descr("'|O'"), ": descr: unknown type '|O'; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
   CHECK(ends_with(descr("[('a', '<f4')]"), ": descr: arrays of records are not supported"));
   CHECK(ends_with(descr("4"), ": a string expected"));
   for (const char* text : {"true", "0", "Tru", "'True'", ""}) {

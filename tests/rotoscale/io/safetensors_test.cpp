@@ -197,13 +197,23 @@ TEST_CASE("a bad frame is refused") {
   CHECK(failure("[]") == "m.st: offset 8: the header does not begin with '{'");
 }
 
+TEST_CASE("another kind of file under this name is called by its kind") {
+  CHECK(failure_of_bytes("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n") ==
+        "m.st: is a Git LFS pointer, not the file itself: run `git lfs pull`");
+  CHECK(failure_of_bytes("<!DOCTYPE html><html>") == "m.st: is a web page: the download did not get the file itself");
+  CHECK(failure_of_bytes("GGUF") == "m.st: is a GGUF file: convert it to safetensors");
+  CHECK(failure_of_bytes("PK\x03\x04") ==
+        "m.st: is a zip archive (.bin, .pt or .npz): convert it to safetensors or .npy");
+}
+
 TEST_CASE("a bad header is refused") {
   const std::string at = "m.st: header at offset 8: ";
   CHECK(failure("{").rfind(at + "line 1, column 2: syntax error", 0) == 0);
   CHECK(failure("{}x").rfind(at + "line 1, column 3: syntax error", 0) == 0);
   CHECK(failure(std::string_view("{}\0\0", 4)) == at + "line 1, column 3: a zero byte");
   CHECK(failure("{\"\xff\":1}").rfind(at + "line 1, column 3: syntax error", 0) == 0);
-  CHECK(failure(R"({"__metadata__":null})") == at + "__metadata__ is not an object");
+  CHECK(failure(R"({"__metadata__":null})") == "(no error)");
+  CHECK(failure(R"({"__metadata__":[]})") == at + "__metadata__ is not an object");
   CHECK(failure(R"({"__metadata__":{"k":1}})") == at + "__metadata__.k is not a string");
   CHECK(failure(R"({"__metadata__":{"k":"1","k":"1"}})") == at + "the key 'k' is given twice");
   const std::string t = R"("t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
