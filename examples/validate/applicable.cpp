@@ -39,6 +39,7 @@ constexpr option_use uses[] = {{"--model", "cfm", ""},
                                {"--beta", "cif", ""},
                                {"--output", "cif", ""},
                                {"--add-after-rounding", "cif", ""},
+                               {"--transposed-d", "cif", ""},
                                {"--ignore", "cifm", ""},
                                {"--identify", "i", "i"},
                                {"--tell-apart", "if", ""},
@@ -66,6 +67,7 @@ constexpr option_use uses[] = {{"--model", "cfm", ""},
                                {"--code-placement", "", "cim"},
                                {"--scale-placement", "", "cim"},
                                {"--nibbles", "", "cim"},
+                               {"--detail", "", "cim"},
                                {"--scale-padding", "", "c"},
                                {"--random-seed", "", "cim"},
                                {"--random-stream", "", "cim"},
@@ -116,6 +118,18 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   all.push_back({"--factor", !has_factor, "is for NVFP4 and for FP8 with one factor a tensor"});
   const bool tries_rotations = tries(given, v, "--rotation"), tries_roundings = tries(given, v, "--rounding");
   all.push_back({"--signs", q.options.rotation.points == 0 && !tries_rotations, "is for a rotation"});
+  const auto asks = [&](bool quantizer_details::*detail) { return q.details.*detail; };
+  const bool may_rotate = q.options.rotation.points != 0 || tries_rotations;
+  all.push_back({"--detail", asks(&quantizer_details::rotated_bf16) && !may_rotate, "rotated_bf16 is for a rotation"});
+  all.push_back({"--detail", q.is_per_tensor() && (asks(&quantizer_details::rotated_bf16) ||
+                                                   asks(&quantizer_details::amax_bf16)),
+                 "rotated_bf16 and amax_bf16 are for blocks"});
+  all.push_back({"--detail", asks(&quantizer_details::nearest_scale) && has_factor,
+                 "nearest_scale is for scales of powers of two"});
+  all.push_back({"--detail", asks(&quantizer_details::zero_under_zero) && (!has_factor || q.is_per_tensor()),
+                 "zero_under_zero is for floating-point scales"});
+  all.push_back({"--detail", asks(&quantizer_details::overflow_nan) && !q.is_per_tensor(),
+                 "overflow_nan is for FP8 with one factor a tensor"});
   all.push_back({"--nibbles", storage_bits(q.blocks.element) != 4, "is for elements of 4 bits"});
   const bool stochastic = reads_words(q, given, v);
   for (const char* name : {"--random-seed", "--random-stream"})

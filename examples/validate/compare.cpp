@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -50,6 +51,14 @@ class difference_tally {
     }
     result.worst = std::move(worst_);
   }
+
+  /// Adds the error of a finite pair.
+  void add_error(double want, double got) {
+    if (!std::isfinite(want) || !std::isfinite(got)) return;
+    squares += (got - want) * (got - want);
+    if (want != 0) relative = std::max(relative, std::abs((got - want) / want));
+  }
+  double squares = 0, relative = 0;
 
  private:
   static constexpr std::size_t kept = 10, not_finite = 65;
@@ -160,16 +169,22 @@ comparison compare(const gemm_case& x, const kernel_use& u, bool any_nan, thread
   std::vector<std::unique_ptr<difference_tally>> of_rows(
       static_cast<std::size_t>(x.batch * x.m));  // few differ, as a rule
   for_each_model_code(x, u, pool, [&](index_t e, std::uint64_t want) {
-    const std::uint64_t got = x.d.code(e);
+    const std::uint64_t got = u.written(x, e);
     if (same_result(x.output, want, got, any_nan)) return;
     std::unique_ptr<difference_tally>& row = of_rows[static_cast<std::size_t>(e / x.n)];
     if (row == nullptr) row = std::make_unique<difference_tally>();
     row->add({e, want, got, code_distance(x.output, want, got)});
+    row->add_error(value_of(x.output, want), value_of(x.output, got));
   });
+  double squares = 0;
   difference_tally all;
   for (const std::unique_ptr<difference_tally>& row : of_rows) {
-    if (row != nullptr) all.add(*row);
+    if (row == nullptr) continue;
+    all.add(*row);
+    squares += row->squares;
+    result.relative = std::max(result.relative, row->relative);
   }
+  result.rms = std::sqrt(squares / static_cast<double>(x.outputs()));
   all.move_to(result);
   return result;
 }

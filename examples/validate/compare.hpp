@@ -33,6 +33,8 @@ struct comparison {
   std::vector<std::pair<std::string, index_t>> histogram;
   std::vector<difference> worst;  ///< the ten largest distances
   std::optional<difference> first;
+  double rms = 0;       ///< root mean square of kernel - model, Inf and NaN left out
+  double relative = 0;  ///< largest |kernel - model| / |model|, for a finite model other than 0
 };
 
 /// Code of element `e` of D under `u`, by the definition.

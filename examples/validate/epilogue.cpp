@@ -217,6 +217,9 @@ std::vector<std::string> option_list(const kernel_use& given, const kernel_use& 
   if (a.output_rounding != b.output_rounding)
     all.push_back("--output-rounding " + std::string(to_string(b.output_rounding)));
   if (u.adds_after_rounding && !given.adds_after_rounding) all.emplace_back("--add-after-rounding");
+  if (a.split_k != b.split_k) all.push_back("--split-k " + std::to_string(b.split_k));
+  if (!(a.split_sum == b.split_sum)) all.push_back("--split-sum " + std::string(to_string(b.split_sum)));
+  if (u.transposed_d && !given.transposed_d) all.emplace_back("--transposed-d");
   return all;
 }
 
@@ -224,7 +227,8 @@ std::vector<std::string> option_list(const kernel_use& given, const kernel_use& 
 
 bool kernel_use::operator==(const kernel_use& o) const {
   const gemm_options &a = gemm, &b = o.gemm;
-  return adds_after_rounding == o.adds_after_rounding && a.output == b.output && a.accumulate == b.accumulate &&
+  return adds_after_rounding == o.adds_after_rounding && transposed_d == o.transposed_d && a.split_k == b.split_k &&
+         a.split_sum == b.split_sum && a.output == b.output && a.accumulate == b.accumulate &&
          a.start_from_c == b.start_from_c && a.bias == b.bias && fp32_bits(a.alpha) == fp32_bits(b.alpha) &&
          (fp32_bits(a.beta) == fp32_bits(b.beta) || !a.accumulate) && a.output_rounding == b.output_rounding;
 }

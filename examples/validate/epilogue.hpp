@@ -16,6 +16,13 @@ struct kernel_use {
   gemm_options gemm;
   bool adds_after_rounding = false;  ///< the product is rounded to gemm.output before c and the bias are added
 
+  bool transposed_d = false;  ///< d holds the transpose of each square result
+
+  /// Code of element `e` of the result.
+  std::uint64_t written(const gemm_case& x, index_t e) const {
+    const index_t in = e % (x.m * x.n);
+    return x.d.code(transposed_d ? e - in + in % x.n * x.m + in / x.n : e);
+  }
   bool operator==(const kernel_use& o) const;
 };
 

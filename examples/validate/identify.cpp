@@ -31,7 +31,7 @@ void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, 
   std::vector<std::uint8_t> right(elements.size()), nan_bits(elements.size());
   for_each_or_throw(pool, static_cast<index_t>(elements.size()), [&](index_t i) {
     const auto at = static_cast<std::size_t>(i);
-    const std::uint64_t want = wanted(at), got = x.d.code(elements[at]);
+    const std::uint64_t want = wanted(at), got = e.use.written(x, elements[at]);
     right[at] = same_result(x.output, want, got, any_nan);
     nan_bits[at] = right[at] == 0 && same_result(x.output, want, got, true);
   });
@@ -130,6 +130,39 @@ void add_epilogues(const gemm_case& x, unit_result& r, bool any_nan, std::vector
   }
 }
 
+/// Uses to try where no model explains the result as it is given: parts of K, and a transposed d.
+std::vector<kernel_use> other_uses(const gemm_case& x, const kernel_use& given) {
+  std::vector<kernel_use> all;
+  kernel_use u = given;
+  u.transposed_d = true;
+  if (x.m == x.n && x.m != 1 && !given.transposed_d) all.push_back(u);
+  if (x.is_fp64() || given.gemm.split_k != 1) return all;
+  u = given;
+  for (const index_t parts : {2, 4, 8, 16}) {
+    for (const format sum : {formats::bf16, formats::fp32, formats::fp16}) {
+      u.gemm.split_k = parts;
+      u.gemm.split_sum = sum;
+      if (parts <= x.k && (sum != formats::fp16 || x.output == sum)) all.push_back(u);
+    }
+  }
+  return all;
+}
+
+/// Adds each unit with the other uses that explain half of a few elements.
+void add_other_uses(const gemm_case& x, const kernel_use& given, const std::vector<index_t>& elements, bool any_nan,
+                    const std::vector<const mma_unit*>& units, std::vector<explanation>& all, thread_pool& pool) {
+  constexpr std::size_t looked_at = 64;
+  std::vector<index_t> few = elements;
+  few.resize(std::min(few.size(), looked_at));
+  for (const mma_unit* unit : units) {
+    for (const kernel_use& u : other_uses(x, given)) {
+      const unit_result r = explain_unit(x, *unit, u, few, any_nan, pool);
+      if (2 * r.given.explained >= static_cast<index_t>(few.size()))
+        all.push_back(explain_unit(x, *unit, u, elements, any_nan, pool).given);
+    }
+  }
+}
+
 /// The reason why A is not as sparse as the unit requires, or an empty string.
 std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
   if (!unit.model.sparse)
@@ -202,12 +235,14 @@ std::vector<explanation> identify(const gemm_case& x, const kernel_use& given, b
                                   index_t sample, thread_pool& pool) {
   const std::vector<index_t> elements = chosen_elements(x, sample);
   std::vector<unit_result> units;
+  std::vector<const mma_unit*> fitting;
   for (const mma_unit& unit : models::all) {
     if (!mismatch(unit, x, has_tails).empty()) continue;
     gemm_options with = given.gemm;
     with.model = unit.model;
     if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), with)) continue;
     units.push_back(explain_unit(x, unit, given, elements, any_nan, pool));
+    fitting.push_back(&unit);
   }
   // If a model explains everything with the given epilogue, only such models are searched for other epilogues.
   const bool found = std::any_of(units.begin(), units.end(), [](const unit_result& r) { return r.is_whole(); });
@@ -218,6 +253,9 @@ std::vector<explanation> identify(const gemm_case& x, const kernel_use& given, b
     else
       add_epilogues(x, r, any_nan, all, pool);
   }
+  const auto is_whole = [](const explanation& e) { return e.explained == static_cast<index_t>(e.which.size()); };
+  if (std::none_of(all.begin(), all.end(), is_whole))
+    add_other_uses(x, given, elements, any_nan, fitting, all, pool);
   return ranked(std::move(all), given);
 }
 

@@ -8,7 +8,7 @@ namespace rotoscale::validate {
 
 kernel_use chosen_use(const use_options& o, const gemm_case& x, const mma_model& model) {
   const gemm_contract_entry* kernel = find_contract(o.kernel);
-  kernel_use use{contract_options(*kernel, model), o.add_after_rounding};
+  kernel_use use{contract_options(*kernel, model), o.add_after_rounding, o.transposed_d};
   gemm_options& g = use.gemm;
   g.promotion = o.promotion.value_or(g.promotion);
   g.split_grain = o.split_grain.value_or(g.split_grain);
@@ -33,6 +33,7 @@ void check_use(const use_options& o, const gemm_options& g, const gemm_case& x) 
     throw io::error("--split-run", std::to_string(g.split_k) + " parts in runs of " + std::to_string(g.split_run) +
                                        " do not divide K = " + std::to_string(x.k));
   }
+  if (o.transposed_d && x.m != x.n) throw io::error("--transposed-d", "is for a square d; give another one transposed");
   if (!x.is_fp64() && x.output != formats::fp32 && !(g.output == x.output))
     throw io::error("--output", "d is " + std::string(to_string(x.output)) + ", which cannot hold it");
   if (!x.is_fp64()) return;

@@ -16,7 +16,7 @@ struct use_options {
   index_t split_k = 1, split_run = 0;
   std::string split_order = "ascending", split_sum = "fp32", output_rounding = "nearest_even", output;
   float alpha = 1, beta = 1;
-  bool epilogue_c = false, add_after_rounding = false;
+  bool epilogue_c = false, add_after_rounding = false, transposed_d = false;
 };
 
 kernel_use chosen_use(const use_options& o, const gemm_case& x, const mma_model& model);

@@ -93,6 +93,7 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   std::cout << r.different << " of " << r.elements << " elements differ\n";
   print_notes(x);
   if (r.different == 0) return;
+  std::printf("kernel - model: rms %.3g, largest relative error %.3g\n", r.rms, r.relative);
   std::cout << "distance in units in the last place:\n";
   for (const auto& [distances, count] : r.histogram) std::cout << "  " << distances << ": " << count << "\n";
   std::cout << "worst:\n";
@@ -120,6 +121,8 @@ nlohmann::ordered_json report_of(const options& o, const comparison& r, const st
   j["identical"] = r.different == 0;
   j["elements"] = r.elements;
   j["different"] = r.different;
+  j["rms"] = r.rms;
+  j["largest_relative_error"] = r.relative;
   j["ulps"] = nlohmann::ordered_json::object();
   for (const auto& [distances, count] : r.histogram) j["ulps"][distances] = count;
   j["worst"] = nlohmann::ordered_json::array();
@@ -310,6 +313,7 @@ void add_epilogue_options(CLI::App& app, options& o) {
       ->transform(CLI::Validator(one_format_of(float_formats), ""));
   app.add_flag("--add-after-rounding", o.add_after_rounding,
                "round alpha * acc, then add c and the bias and round again");
+  app.add_flag("--transposed-d", o.transposed_d, "d holds the transpose of each (square) result");
   app.add_option("--ignore", o.files.ignored,
                  "a tensor that the kernel does not read, or that --make-case leaves out: c or bias; may be repeated")
       ->check(CLI::IsMember({"c", "bias"}));

@@ -198,9 +198,9 @@ class BadInput(Program):
                  "gemm": "model kernel input tensor report nan a-format b-format scale-format scale-layout promotion "
                          "split-k "
                          "split-grain split-run split-order split-sum output-rounding epilogue-c alpha beta output "
-                         "add-after-rounding ignore"}
+                         "add-after-rounding ignore transposed-d"}
         everywhere = {"help", "version", "threads", "list-models", "list-quantizers"}
-        elsewhere = {"factor", "random-seed", "random-stream",
+        elsewhere = {"factor", "detail", "random-seed", "random-stream",
                      "random-bits"}  # tested by test_options_that_the_format_leaves_idle
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
@@ -328,7 +328,7 @@ class BadInput(Program):
         broken("tensor 'scales': is empty", scales=("U8", [0], b""))
         broken("tensor 'code_t': not part .* 'codes_t'", code_t=good["codes"])
         broken("tensor 'scales': 16 bytes are not", scales=("U8", [16], bytes(16)))
-        broken("tensor 'codes': type U8 leaves the format open", codes=("U8", [4], bytes(4)))
+        broken("tensor 'codes': 4 bytes are not those of", codes=("U8", [4], bytes(4)))
         broken("tensor 'factor': is not one number", factor=("F32", [2], bytes(8)))
         broken("tensor 'random': is not U32", random=("U32", [2], bytes(8)))
         broken("tensor 'x': 1 x 33 .* no whole blocks", x=("BF16", [1, 33], bytes(66)),

@@ -86,6 +86,7 @@ float seen_amax::operator()(const quantizer& q, bool rotated, block_axis axis) {
         q.is_per_tensor() ? source_amax(q, dump_) : tensor_amax(q.blocks, how, dump_.source_view(), axis, pool_);
     known = known_.insert(known_.end(), {how, axis, amax});
   }
+  if (rotated && q.details.rotated_bf16) return round_to_format(formats::bf16, known->amax);
   return rotated && !q.hadamard_factor ? known->amax * (1.0f / hadamard_factor(how.rotation.points)) : known->amax;
 }
 
@@ -94,8 +95,10 @@ std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fi
   std::vector<quantizer> all;
   const bool rules_matter = !base.is_per_tensor() && base.blocks.has_e8m0_scale();
   for (const auto& [turn, has_factor] : rotations(base, fixed.rotation)) {
+    if (base.details.rotated_bf16 && (turn.points == 0 || !has_factor)) continue;
     for (const auto& rule : enum_names<scale_rule>::table) {
       if (fixed.rule && rule.value != base.options.rule) continue;
+      if (base.details.nearest_scale && !fixed.rule && rule.value != scale_rule::floor) continue;  // no effect
       for (const auto& policy : enum_names<block_policy>::table) {
         if (fixed.policy && !(policy.value == base.options.policy)) continue;
         for (const rounding r : roundings) {
@@ -166,8 +169,15 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
                                                            : "scales in " + std::string(to_string(q.scale_order)));
   }
   if (preset.code_order != q.code_order) all.push_back("codes in " + std::string(to_string(q.code_order)));
-  if (preset.low_nibble_first != q.low_nibble_first)
-    all.push_back(q.low_nibble_first ? "even element in the low nibble" : "even element in the high nibble");
+  if (preset.nibbles != q.nibbles) {
+    all.push_back(q.nibbles == nibble_order::low    ? "even element in the low nibble"
+                  : q.nibbles == nibble_order::high ? "even element in the high nibble"
+                                                    : "elements j and j + " + std::to_string(q.blocks.length / 2) +
+                                                          " in one byte");
+  }
+  for (const named_detail& d : all_details) {
+    if (q.details.*d.member && !(preset.details.*d.member)) all.emplace_back(d.text);
+  }
   return all;
 }
 

@@ -210,6 +210,40 @@ std::string signs_text(const quantizer& q) {
   return r == rotation{r.points} ? "" : all;
 }
 
+const char* nibble_name(nibble_order n) {
+  return n == nibble_order::low ? "low" : n == nibble_order::high ? "high" : "halves";
+}
+
+/// The options that compare a dump with this candidate.
+std::string options_to_paste(const dump_explanation& e) {
+  const quantizer& q = e.how;
+  const block_options& o = q.options;
+  std::string all = "--quantizer " + e.preset + " " + format_options(q.blocks);
+  const auto add = [&](const char* flag, std::string_view value) {
+    all += std::string(" ") + flag + " " + std::string(value);
+  };
+  if (!q.is_per_tensor()) {
+    add("--rotation", std::to_string(o.rotation.points));
+    if (const std::string signs = signs_text(q); !signs.empty() && o.rotation.points != 0) add("--signs", signs);
+    if (q.blocks.has_e8m0_scale()) add("--scale-rule", to_string(o.rule));
+    add("--policy", to_string(o.policy));
+    if (q.scale_order != placement::row_major) add("--scale-placement", to_string(q.scale_order));
+  }
+  add("--rounding", to_string(o.rounding));
+  add("--source", to_string(o.source));
+  if (q.is_per_tensor() || !q.blocks.has_e8m0_scale()) {
+    char factor[32];
+    std::snprintf(factor, sizeof factor, "%.9g", static_cast<double>(o.encode_factor));
+    add("--factor", factor);
+  }
+  if (q.code_order != placement::row_major) add("--code-placement", to_string(q.code_order));
+  if (q.nibbles != nibble_order::low) add("--nibbles", nibble_name(q.nibbles));
+  for (const named_detail& d : all_details) {
+    if (q.details.*d.member) add("--detail", d.name);
+  }
+  return all;
+}
+
 /// Values of the options that check a dump against this candidate, and the rotation's factor, for which no option
 /// exists.
 nlohmann::ordered_json json_of(const dump_explanation& e) {
@@ -234,7 +268,13 @@ nlohmann::ordered_json json_of(const dump_explanation& e) {
   j["source"] = to_string(q.options.source);
   if (q.is_per_tensor() || !q.blocks.has_e8m0_scale()) j["factor"] = q.options.encode_factor;
   j["code_placement"] = to_string(q.code_order);
-  if (storage_bits(q.blocks.element) == 4) j["nibbles"] = q.low_nibble_first ? "low" : "high";
+  if (storage_bits(q.blocks.element) == 4) j["nibbles"] = nibble_name(q.nibbles);
+  if (q.blocks.rows != 1) j["block_rows"] = q.blocks.rows;
+  j["details"] = nlohmann::ordered_json::array();
+  for (const named_detail& d : all_details) {
+    if (q.details.*d.member) j["details"].push_back(d.name);
+  }
+  j["options"] = options_to_paste(e);
   return j;
 }
 
@@ -262,6 +302,37 @@ void write_report(const std::string& path, const std::string& input, const std::
   if (found.whole && !found.accepted) add_to(j, *found.whole);
   j["notes"] = notes;
   validate::write_report(path, j);
+}
+
+/// Options of byte orders, details and random words.
+void add_byte_options(CLI::App& app, quantizer_options& o, const char* group) {
+  const auto is_one_of = [](std::vector<std::string> all) { return CLI::IsMember(std::move(all)); };
+  app.add_option("--code-placement", o.code_order, "order of the codes' bytes")
+      ->check(is_one_of(names(placement{})))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--scale-placement", o.scale_order, "order of the scales' bytes")
+      ->check(is_one_of(names(placement{})))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--detail", o.details, "what presets do not have, may be repeated: rotated_bf16, amax_bf16, ...")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--nibbles", o.nibbles,
+                 "half of a byte that holds the even element: low or high; halves: elements j and j + length / 2")
+      ->check(is_one_of({"low", "high", "halves"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--scale-padding", o.scale_padding, "required byte in the padding of scales, 0 to 255, or any")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")
+      ->group(group);
+  app.add_option("--random-stream", o.stream, "Philox stream")->group(group);
+  app.add_option("--random-bits", o.random_count, "bits used of each word")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str()
+      ->group(group);
 }
 
 }  // namespace
@@ -301,28 +372,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--code-placement", o.code_order, "order of the codes' bytes")
-      ->check(is_one_of(names(placement{})))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--scale-placement", o.scale_order, "order of the scales' bytes")
-      ->check(is_one_of(names(placement{})))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--nibbles", o.nibbles, "half of a byte that holds the even element: low or high")
-      ->check(is_one_of({"low", "high"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--scale-padding", o.scale_padding, "required byte in the padding of scales, 0 to 255, or any")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding (docs/reference/numerics.md)")
-      ->group(group);
-  app.add_option("--random-stream", o.stream, "Philox stream")->group(group);
-  app.add_option("--random-bits", o.random_count, "bits used of each word")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str()
-      ->group(group);
+  add_byte_options(app, o, group);
 }
 
 int check_quantizer(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
@@ -347,6 +397,37 @@ int check_quantizer(const quantizer_options& o, const io::safetensors_file& file
   return result.accepted() ? 0 : 1;
 }
 
+/// Do as many rows as a block is long have equal scales, everywhere?
+static bool may_be_square(const quantizer& q, const quantizer_dump& dump) {
+  const index_t length = q.blocks.length;
+  return length != 0 && std::all_of(dump.sides.begin(), dump.sides.end(), [&](const dump_side& side) {
+    const auto scales = dense_scales(q, side);
+    if (!scales || side.rows % length != 0) return false;
+    const auto columns = static_cast<std::ptrdiff_t>(side.k / length);
+    for (index_t r = 1; r < side.rows; ++r) {
+      const auto row = scales->begin() + r * columns;
+      if (r % length != 0 && !std::equal(row, row + columns, row - columns)) return false;
+    }
+    return true;
+  });
+}
+
+/// identify_quantizer for blocks with as many rows as elements, if these explain the sample; else nullopt.
+static std::optional<int> identify_square_blocks(const quantizer_options& o, const io::safetensors_file& file,
+                                                 index_t sample, int length, const std::string& report,
+                                                 thread_pool& pool) {
+  quantizer_options square = o;
+  square.block_rows = length;
+  try {
+    const auto [dump, q] = load_case(square, file, pool);
+    const dump_ranking ranking = identify_dump(o.preset.empty() ? nullptr : &q, q, {}, dump, sample, 1, pool);
+    if (ranking.all.front().explained != static_cast<index_t>(ranking.all.front().which.size())) return std::nullopt;
+  } catch (const io::error&) {  // no whole blocks of so many rows
+    return std::nullopt;
+  }
+  return identify_quantizer(square, file, sample, report, pool);
+}
+
 int identify_quantizer(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                        const std::string& report, thread_pool& pool) {
   const auto [dump, q] = load_case(o, file, pool);
@@ -360,9 +441,14 @@ int identify_quantizer(const quantizer_options& o, const io::safetensors_file& f
   while (all.front().explained != 0 && found.tied < all.size() && all[found.tied].which == all.front().which)
     ++found.tied;
   check_wholly(found, dump, pool);
+  if (!found.accepted && o.block_rows == 1 && may_be_square(q, dump)) {
+    if (const auto code = identify_square_blocks(o, file, sample, q.blocks.length, report, pool)) return *code;
+  }
   const std::vector<std::string> notes = notes_on(q, dump, verb::identify);
   print_notes(notes);
   print_list(found);
+  if (found.explains_half() && all[found.best].how.hadamard_factor)
+    std::cout << "options: " << options_to_paste(all[found.best]) << "\n";
   found.explains_sample() ? print_whole(found) : print_unexplained(found, q, dump);
   if (!report.empty()) write_report(report, file.name(), o.preset, found, dump, notes);
   return found.accepted ? 0 : 1;

@@ -22,11 +22,13 @@ struct quantizer_options {
                                                                         scale_padding = "any";
   std::string signs;  ///< hexadecimal masks of 32 elements each, separated by commas
   std::string code_order = "row_major", scale_order = "row_major", nibbles = "low";
+  std::vector<std::string> details;  ///< names of all_details
   std::optional<float> factor;  ///< replaces the file's tensor
   std::optional<std::uint64_t> seed;
   std::uint64_t stream = 0;
   int random_count = 32, block_rows = 1;
   bool list = false;
+  const char* preset_flag = "--quantizer";  ///< flag of `preset`, for messages
   std::vector<std::string> given;  ///< names of all given options
 };
 

@@ -273,12 +273,48 @@ random_bits bits_of(const quantizer& q, const quantizer_dump& dump, const dump_s
 /// Rotates a run; without hadamard_factor it applies only the butterflies.
 void rotate(const quantizer& q, float* x, int run) {
   rotate_run(x, run, q.options.rotation);
+  for (int i = 0; i < run && q.details.rotated_bf16; ++i) x[i] = round_to_format(formats::bf16, x[i]);
   if (q.hadamard_factor || q.options.rotation.points == 0) return;
   const float inverse = 1.0f / hadamard_factor(q.options.rotation.points);
   for (int i = 0; i < run; ++i) x[i] *= inverse;
 }
 
+/// The next FP32 number toward zero. Rounded to nearest away, it gives what `x` gives with ties toward zero.
+float next_toward_zero(float x) {
+  const std::uint32_t u = fp32_bits(x), magnitude = u & fp32_magnitude_mask;
+  return magnitude == 0 || fp32_is_nan(magnitude) ? x : fp32_from_bits(u - 1);
+}
+
+/// Scale of a block with this amax, with the quantizer's details.
+std::uint8_t scale_of_amax(const quantizer& q, std::uint32_t amax) {
+  if (q.details.amax_bf16 && amax != no_amax)
+    amax = fp32_bits(round_to_format(formats::bf16, fp32_from_bits(amax)));
+  const std::uint8_t scale = choose_scale(q.blocks, q.options, amax);
+  if (!q.details.nearest_scale || amax == 0 || amax >= fp32_infinity_bits) return scale;
+  const float wanted = fp32_from_bits(amax) / decode(q.blocks.element, q.blocks.element.max_code());
+  return std::max(static_cast<std::uint8_t>(encode(formats::e8m0, wanted)), q.options.policy.least_byte);
+}
+
 }  // namespace
+
+void turn_nibbles(const quantizer& q, std::vector<std::uint8_t>& codes, bool to_dense) {
+  if (storage_bits(q.blocks.element) != 4) return;
+  if (q.nibbles == nibble_order::high) {
+    for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
+  }
+  if (q.nibbles != nibble_order::halves) return;
+  const index_t half = q.blocks.length / 2;
+  std::vector<std::uint8_t> block(static_cast<std::size_t>(half));
+  for (index_t first = 0; first + half <= static_cast<index_t>(codes.size()); first += half) {
+    // Place of element e in the order of halves, counted in nibbles.
+    const auto place = [half](index_t e) { return e % half * 2 + e / half; };
+    for (index_t e = 0; e < 2 * half; ++e) {
+      const auto code = load_code(formats::e2m1, codes.data() + first, to_dense ? place(e) : e);
+      store_code(formats::e2m1, block.data(), to_dense ? e : place(e), code);
+    }
+    std::copy(block.begin(), block.end(), codes.begin() + first);
+  }
+}
 
 quantizer_dump load_dump(const io::safetensors_file& file, const std::string& format_name, int block_rows,
                          block_format& blocks, thread_pool& pool) {
@@ -290,9 +326,7 @@ std::optional<std::vector<std::uint8_t>> dense_codes(const quantizer& q, const d
   if (!l || !may_hold_codes(side, *l)) return std::nullopt;
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(l->rows * l->columns));
   gather(side.codes_in(l->order).data(), *l, row_major(codes.data(), l->rows, l->columns));
-  if (!q.low_nibble_first) {
-    for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
-  }
+  turn_nibbles(q, codes, true);
   return codes;
 }
 
@@ -351,9 +385,22 @@ void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_s
 std::uint8_t code_under(const quantizer& q, const quantizer_dump& dump, const dump_side& side, float x,
                         std::uint8_t scale, index_t index) {
   const random_bits random = bits_of(q, dump, side, index);
-  if (!q.is_per_tensor()) return static_cast<std::uint8_t>(encode_element(q.blocks, q.options, x, scale, random));
-  const float scaled = canonical_nan(x * q.options.encode_factor);
-  return static_cast<std::uint8_t>(encode(q.blocks.element, scaled, q.options.rounding, overflow::saturate, random));
+  block_options o = q.options;
+  if (q.details.ties_to_zero) o.rounding = rounding::nearest_away;
+  const auto rounded = [&](float v) { return q.details.ties_to_zero ? next_toward_zero(v) : v; };
+  if (q.is_per_tensor()) {
+    const overflow beyond = q.details.overflow_nan ? overflow::to_nan : overflow::saturate;
+    const float scaled = canonical_nan(x * o.encode_factor);
+    return static_cast<std::uint8_t>(encode(q.blocks.element, rounded(scaled), o.rounding, beyond, random));
+  }
+  if (q.blocks.has_e8m0_scale()) {
+    return static_cast<std::uint8_t>(encode_element(q.blocks, o, rounded(x), scale, random));
+  }
+  if (q.details.zero_under_zero && scale == 0) return static_cast<std::uint8_t>(encode(q.blocks.element, x * 0.0f));
+  if (!q.details.ties_to_zero || q.blocks.scale.is_nan(scale))
+    return static_cast<std::uint8_t>(encode_element(q.blocks, o, x, scale, random));
+  const float scaled = canonical_nan(x * scale_inverse(q.blocks.scale, scale, o.encode_factor));
+  return static_cast<std::uint8_t>(encode(q.blocks.element, rounded(scaled), o.rounding, overflow::saturate, random));
 }
 
 code_choices::code_choices(const quantizer& q) : up_(q), down_(q) {
@@ -409,7 +456,7 @@ tile_values scale_tile(const quantizer& q, std::vector<float> x) {
     for (std::size_t b = 0; b < t.amax.size(); ++b)
       t.amax[b] = block_amax(t.x.data() + first + b * length, q.blocks.length, q.options.policy, t.amax[b]);
   }
-  for (const std::uint32_t amax : t.amax) t.scales.push_back(choose_scale(q.blocks, q.options, amax));
+  for (const std::uint32_t amax : t.amax) t.scales.push_back(scale_of_amax(q, amax));
   return t;
 }
 
@@ -436,7 +483,7 @@ dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const d
   }
   out.scales.resize(static_cast<std::size_t>(side.rows / q.blocks.rows * (side.k / q.blocks.length)));
   const auto blocks = dense_blocks(q.blocks, side.rows, side.k, out.codes.data(), out.scales.data());
-  if (q.hadamard_factor && dump.random.empty()) {
+  if (q.hadamard_factor && q.details == quantizer_details{} && dump.random.empty()) {
     quantize(q.blocks, q.options, dump.source_view(), side.axis, blocks, pool);
     return out;
   }

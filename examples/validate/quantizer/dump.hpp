@@ -24,6 +24,38 @@ enum class assumed_factor {
   one,              ///< FP8: no origin, the factor is 1
 };
 
+/// Order of two 4-bit codes in a byte.
+enum class nibble_order {
+  low,    ///< the element of even index is in the low nibble
+  high,   ///< it is in the high nibble
+  halves  ///< element j of a block is in the low nibble, element j + length / 2 in the high one (ggml)
+};
+
+/// Details of quantizers that block_options does not have.
+struct quantizer_details {
+  bool rotated_bf16 = false;     ///< rotated values are rounded to BF16
+  bool amax_bf16 = false;        ///< amax is rounded to BF16 before the scale
+  bool nearest_scale = false;    ///< E8M0 scale: amax / (largest element), rounded to the nearest power of two
+  bool ties_to_zero = false;     ///< elements are rounded to nearest, ties toward zero
+  bool zero_under_zero = false;  ///< elements under a floating-point scale of 0 are 0
+  bool overflow_nan = false;     ///< FP8 with one factor: NaN beyond the largest number
+
+  bool operator==(const quantizer_details&) const = default;
+};
+/// A detail by its name in --detail, with its text in lists.
+struct named_detail {
+  const char* name;
+  bool quantizer_details::*member;
+  const char* text;
+};
+inline constexpr named_detail all_details[] = {
+    {"rotated_bf16", &quantizer_details::rotated_bf16, "rotated values rounded to BF16"},
+    {"amax_bf16", &quantizer_details::amax_bf16, "amax rounded to BF16"},
+    {"nearest_scale", &quantizer_details::nearest_scale, "scales of the nearest power of two"},
+    {"ties_to_zero", &quantizer_details::ties_to_zero, "ties toward zero"},
+    {"zero_under_zero", &quantizer_details::zero_under_zero, "zeros under a scale of 0"},
+    {"overflow_nan", &quantizer_details::overflow_nan, "NaN beyond the range"}};
+
 /// One way to quantize a tensor.
 struct quantizer {
   std::string name;                               ///< preset from which it was derived
@@ -32,7 +64,8 @@ struct quantizer {
   assumed_factor assumed = assumed_factor::none;  ///< origin of encode_factor
   bool hadamard_factor = true;                    ///< false: only butterflies, without 1 / sqrt(points)
   bool has_words = false;                         ///< words of stochastic rounding are known, from the file or a seed
-  bool low_nibble_first = true;                   ///< the element of even index is in the low nibble
+  nibble_order nibbles = nibble_order::low;       ///< of 4-bit codes
+  quantizer_details details = {};                 ///< none: what quantize() computes
   placement code_order = placement::row_major;    ///< order of the codes' bytes
   placement scale_order = placement::row_major;   ///< order of the scales' bytes
 
@@ -107,6 +140,9 @@ std::string shape_fault(const quantizer& q, const dump_side& side, bool of_scale
 /// Throws io::error for codes or scales whose size or shape fits not this placement, or fits none.
 [[noreturn]] void refuse_extents(const quantizer& q, const quantizer_dump& dump, const dump_side& side, bool of_scales,
                                  std::optional<placement> order);
+
+/// Converts codes of whole blocks from the quantizer's order of nibbles to the dense one, or back (`to_dense` false).
+void turn_nibbles(const quantizer& q, std::vector<std::uint8_t>& codes, bool to_dense);
 
 /// The result of `q` on the source, in dense order.
 dense_side quantize_side(const quantizer& q, const quantizer_dump& dump, const dump_side& side, thread_pool& pool);

@@ -19,7 +19,7 @@ namespace {
 /// A byte order that the tensors' sizes allow, with the tensors in dense order.
 struct variant {
   placement order;
-  bool low_nibble_first;
+  nibble_order nibbles;
   std::vector<std::vector<std::uint8_t>> sides;
 };
 
@@ -36,17 +36,18 @@ std::vector<variant> code_variants(const quantizer& base, const quantizer_dump& 
   // Usual orders of codes come first. Another order that gives the same bytes is then not named.
   for (const placement order :
        placements_from({base.code_order, placement::row_major, placement::aiter_data_16x16, placement::column_major})) {
-    for (const bool low : {base.low_nibble_first, !base.low_nibble_first}) {
-      if (storage_bits(base.blocks.element) != 4 && low != base.low_nibble_first) continue;
+    for (const nibble_order nibbles :
+         {base.nibbles, nibble_order::low, nibble_order::high, nibble_order::halves}) {
+      if (storage_bits(base.blocks.element) != 4 && nibbles != base.nibbles) continue;
       quantizer q = base;
       q.code_order = order;
-      q.low_nibble_first = low;
-      variant v{order, low, {}};
+      q.nibbles = nibbles;
+      variant v{order, nibbles, {}};
       for (const dump_side& s : dump.sides) {
         if (auto bytes = dense_codes(q, s)) v.sides.push_back(std::move(*bytes));
       }
       const bool known = std::any_of(all.begin(), all.end(),
-                                     [&](const variant& k) { return k.low_nibble_first == low && k.sides == v.sides; });
+                                     [&](const variant& k) { return k.nibbles == nibbles && k.sides == v.sides; });
       if (v.sides.size() == dump.sides.size() && !known) all.push_back(std::move(v));
     }
   }
@@ -58,7 +59,7 @@ std::vector<variant> scale_variants(const quantizer& base, const quantizer_dump&
   for (const placement order : placements_from({base.scale_order})) {
     quantizer q = base;
     q.scale_order = order;
-    variant v{order, true, {}};
+    variant v{order, nibble_order::low, {}};
     for (const dump_side& s : dump.sides) {
       if (auto bytes = dense_scales(q, s)) v.sides.push_back(std::move(*bytes));
     }
@@ -103,10 +104,13 @@ std::vector<region> chosen_regions(const quantizer& base, const quantizer_dump& 
 /// Steps before the scales: candidates that agree in these load equal values.
 struct loading {
   rotation turn;
-  bool hadamard_factor;
+  bool hadamard_factor, rotated_bf16;
   format source;
   explicit loading(const quantizer& q)
-      : turn(q.options.rotation), hadamard_factor(q.hadamard_factor), source(q.options.source) {}
+      : turn(q.options.rotation),
+        hadamard_factor(q.hadamard_factor),
+        rotated_bf16(q.details.rotated_bf16),
+        source(q.options.source) {}
   bool operator==(const loading&) const = default;
 };
 
@@ -245,10 +249,11 @@ class dump_identifier {
     std::vector<rounding> known{rounding::nearest_even, rounding::nearest_away, rounding::toward_zero};
     if (base_.has_words) known.push_back(rounding::stochastic);
     if (fixed_.rounding) known = {base_.options.rounding};
-    try_all(known);
-    if (!fixed_.rounding && !explains_all()) try_all({rounding::up, rounding::down, rounding::to_odd});
+    try_all(base_, known);
+    if (!explains_all() && base_.details == quantizer_details{}) try_details();
+    if (!fixed_.rounding && !explains_all()) try_all(base_, {rounding::up, rounding::down, rounding::to_odd});
     // Unknown words come last: they explain everything that rounds to a neighbour.
-    if (!fixed_.rounding && !explains_all() && !base_.has_words) try_all({rounding::stochastic});
+    if (!fixed_.rounding && !explains_all() && !base_.has_words) try_all(base_, {rounding::stochastic});
     dump_ranking ranking;
     ranking.runs = static_cast<index_t>(chosen_regions(base_, dump_, std::numeric_limits<index_t>::max()).size());
     rank(0, limit, ranking.all);
@@ -274,8 +279,30 @@ class dump_identifier {
     return std::any_of(found_.begin(), found_.end(), [&](const found_candidate& f) { return f.explained[0] == all; });
   }
 
-  void try_all(const std::vector<rounding>& roundings) {
-    const std::vector<quantizer> candidates = arithmetics(base_, fixed_, dump_, roundings, amax_);
+  /// Tries Transformer Engine's signs and each detail that has an effect on these blocks.
+  void try_details() {
+    const bool blocks = !base_.is_per_tensor(), powers = blocks && base_.blocks.has_e8m0_scale();
+    const std::vector<rounding> roundings{fixed_.rounding ? base_.options.rounding : rounding::nearest_even};
+    quantizer with_signs = base_;
+    // Elements 3, 5 to 10, 12, 14 and 15 of 16 are negated (its random_sign_mask with a fixed seed).
+    for (std::uint32_t& word : with_signs.options.rotation.signs) word = 0xD7E8D7E8u;
+    if (blocks && base_.options.rotation == rotation{base_.options.rotation.points}) {
+      try_all(with_signs, roundings);
+      with_signs.details.rotated_bf16 = true;
+      try_all(with_signs, roundings);
+    }
+    for (const named_detail& d : all_details) {
+      quantizer varied = base_;
+      varied.details.*d.member = true;
+      const quantizer_details& v = varied.details;
+      if (explains_all() || (!blocks && (v.rotated_bf16 || v.amax_bf16)) || (!powers && v.nearest_scale)) continue;
+      if ((v.zero_under_zero && (powers || !blocks)) || (v.overflow_nan && blocks)) continue;
+      if (!v.ties_to_zero || !fixed_.rounding) try_all(varied, roundings);
+    }
+  }
+
+  void try_all(const quantizer& base, const std::vector<rounding>& roundings) {
+    const std::vector<quantizer> candidates = arithmetics(base, fixed_, dump_, roundings, amax_);
     std::vector<loading> ways;
     std::vector<std::size_t> first_of, way_of;  // per loading its first candidate; per candidate its loading
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -312,7 +339,7 @@ class dump_identifier {
       const variant &codes = codes_[i / scales_.size()], &scales = scales_[i % scales_.size()];
       quantizer q = candidate;
       q.code_order = codes.order;
-      q.low_nibble_first = codes.low_nibble_first;
+      q.nibbles = codes.nibbles;
       q.scale_order = scales.order;
       found_candidate f{describe(presets_, q, dump_), {}};
       f.e.how = q;
@@ -357,7 +384,7 @@ class dump_identifier {
       if (!e.which[i] || (part != 0 && p.side != part - 1)) continue;
       const dump_side& side = dump_.sides[p.side];
       const variant& codes = *std::find_if(codes_.begin(), codes_.end(), [&](const variant& v) {
-        return v.order == q.code_order && v.low_nibble_first == q.low_nibble_first;
+        return v.order == q.code_order && v.nibbles == q.nibbles;
       });
       for_each_tile(q, p, [&](index_t c) {
         const tile_values t = scale_tile(q, load_tile(q, dump_, side, p.tile, c));

@@ -15,6 +15,7 @@
 #include "presets.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/philox.hpp"
+#include "write.hpp"
 
 namespace rotoscale::validate {
 
@@ -121,47 +122,6 @@ class case_row {
   std::uint64_t at_ = 0;
 };
 
-/// Adds the source in its storage type.
-void add_source(io::safetensors_writer& writer, const quantizer_dump& dump) {
-  const format f = dump.source_format;
-  std::vector<std::uint8_t> bytes;
-  for (const float x : dump.source) {
-    const auto code = encode(f, x, rounding::nearest_even, overflow::to_inf);
-    for (int bit = 0; bit < f.bits(); bit += 8) bytes.push_back(static_cast<std::uint8_t>(code >> bit));
-  }
-  writer.add("x", io::safetensors_dtype_of(f), {dump.rows, dump.cols}, std::as_bytes(std::span(bytes)));
-}
-
-/// Adds the codes and scales of one orientation, in the quantizer's placements.
-void add_side(io::safetensors_writer& writer, const quantizer& q, const quantizer_dump& dump, const dump_side& side,
-              thread_pool& pool) {
-  const dense_side result = quantize_side(q, dump, side, pool);
-  const auto stored = [](const layout& l, const std::vector<std::uint8_t>& dense, std::uint8_t padding) {
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(l.size_bytes()));
-    place(row_major(dense.data(), l.rows, l.columns), l, bytes.data(), padding);
-    return bytes;
-  };
-  const auto add = [&](const char* name, const std::string& dtype, const layout& l,
-                       const std::vector<std::uint8_t>& bytes) {
-    const bool plain = l.padded_rows() == l.rows && l.padded_columns() == l.columns;
-    const std::vector<std::int64_t> flat{l.size_bytes()}, shape{l.rows, l.columns};
-    writer.add(name, dtype, plain ? shape : flat, std::as_bytes(std::span(bytes)));
-  };
-  const layout codes = code_layout(q.code_order, q.blocks, side.rows, side.k);
-  if (!codes.is_defined()) throw io::error("--code-placement", "not defined for these extents");
-  std::vector<std::uint8_t> code_bytes = stored(codes, result.codes, 0);
-  if (!q.low_nibble_first) {
-    for (std::uint8_t& byte : code_bytes) byte = static_cast<std::uint8_t>(byte << 4 | byte >> 4);
-  }
-  const std::string element = storage_bits(q.blocks.element) == 8 ? io::safetensors_dtype_of(q.blocks.element) : "U8";
-  add(side.code_name(), element, codes, code_bytes);
-  if (q.is_per_tensor()) return;
-  const layout scales{q.scale_order, side.rows / q.blocks.rows, side.k / q.blocks.length};
-  if (!scales.is_defined()) throw io::error("--scale-placement", "not defined for these extents");
-  add(side.scale_name(), q.blocks.has_e8m0_scale() ? "U8" : "F8_E4M3", scales,
-      stored(scales, result.scales, unit_scale(q.blocks.scale)));
-}
-
 /// Plan of a case: quantizer, orientations and block length.
 struct case_plan {
   quantizer q;
@@ -253,7 +213,7 @@ io::safetensors_writer make_quantizer_case(const quantizer_options& o, index_t r
   writer.metadata["quantizer"] = q.name;
   add_source(writer, dump);
   if (with_result) {
-    for (const dump_side& side : dump.sides) add_side(writer, q, dump, side, pool);
+    for (const dump_side& side : dump.sides) add_side(writer, q, side, quantize_side(q, dump, side, pool));
     if (q.is_per_tensor() || !blocks.has_e8m0_scale())
       writer.add("factor", "F32", {1}, std::as_bytes(std::span(&q.options.encode_factor, 1)));
   }

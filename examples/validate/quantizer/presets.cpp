@@ -52,6 +52,15 @@ void apply(const quantizer_options& o, quantizer& q) {
   if (!o.policy.empty()) b.policy = named<block_policy>("--policy", o.policy);
   if (!o.rounding.empty()) b.rounding = named<rounding>("--rounding", o.rounding);
   if (!o.source.empty()) b.source = *find_format(o.source, float_formats);
+  for (const std::string& name : o.details) {
+    std::vector<std::string> known;
+    for (const named_detail& d : all_details) {
+      known.emplace_back(d.name);
+      if (name == d.name) q.details.*d.member = true;
+    }
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw io::error("--detail", "'" + name + "' is unknown" + io::did_you_mean(name, known));
+  }
   b.random_count = o.random_count;
   if (o.seed) b.random = {*o.seed, o.stream};
   q.has_words = o.seed.has_value();
@@ -65,7 +74,9 @@ quantizer base_of(const quantizer_options& o, block_format blocks, float factor)
   q.options.encode_factor = o.factor.value_or(factor);
   q.code_order = named<placement>("--code-placement", o.code_order);
   q.scale_order = named<placement>("--scale-placement", o.scale_order);
-  q.low_nibble_first = o.nibbles == "low";
+  q.nibbles = o.nibbles == "low"    ? nibble_order::low
+              : o.nibbles == "high" ? nibble_order::high
+                                    : nibble_order::halves;
   return q;
 }
 

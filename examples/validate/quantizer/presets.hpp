@@ -11,8 +11,8 @@
 namespace rotoscale::validate {
 
 /// The preset `name` with `base`'s blocks, placements and factor: a preset of block.hpp, or "fp8" (one factor per
-/// tensor). Throws io::error naming --quantizer and the nearest name.
-quantizer find_preset(const std::string& name, const quantizer& base);
+/// tensor). Throws io::error naming `flag` and the nearest name.
+quantizer find_preset(const std::string& name, const quantizer& base, const char* flag = "--quantizer");
 
 /// All presets for `base`'s format.
 std::vector<quantizer> all_presets(const quantizer& base);

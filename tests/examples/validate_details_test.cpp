@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// --identify finds each detail that no preset has, and names the options that reproduce it.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "doctest/doctest.h"
+#include "examples/validate/compare.hpp"
+#include "examples/validate/quantizer/check.hpp"
+#include "examples/validate/quantizer/presets.hpp"
+#include "examples/validate/quantizer/write.hpp"
+#include "rotoscale/philox.hpp"
+
+namespace rotoscale::validate {
+
+namespace {
+
+/// Normal numbers, every eighth a tie of E2M1 beside a 6, and one block in eight far below the others.
+quantizer_dump source(index_t rows, index_t cols, format stored) {
+  quantizer_dump dump;
+  dump.rows = rows;
+  dump.cols = cols;
+  dump.source_format = stored;
+  const random_stream random{3, 4};
+  for (index_t i = 0; i < rows * cols; ++i) {
+    const auto word = [&](index_t n) { return static_cast<float>(random.word(static_cast<std::uint64_t>(n)) >> 8); };
+    const float u = (word(2 * i) + 1) * 0x1p-25f, v = word(2 * i + 1) * 0x1p-24f;
+    float x = std::sqrt(-2.0f * std::log(u)) * std::cos(6.2831853f * v);
+    if (i % 64 == 0) x = 6.0f;
+    if (i % 64 != 0 && i / 64 % 2 == 0 && i % 8 == 0) x = 0.25f + 0.5f * static_cast<float>(i / 8 % 3);
+    if (i % 64 == 32) x = i / 64 % 2 == 0 ? 3.9999f : 3.75f;  // 4 in BF16; not for rule even
+    if (i / 64 % 8 == 7) x *= 0x1p-18f;
+    dump.source.push_back(round_to_format(stored, x));
+  }
+  return dump;
+}
+
+/// Quantizes a source with the options, stores and reloads it, and identifies what made it.
+dump_explanation identified(const quantizer_options& o, format stored) {
+  thread_pool pool(1);
+  quantizer_dump dump = source(32, 128, stored);
+  quantizer q = quantizer_of(o, find_blocks(o.format, 1));
+  dump.sides.push_back({block_axis::row, dump.rows, dump.cols, {}, {}});
+  if (q.is_per_tensor() || !q.blocks.has_e8m0_scale()) q.options.encode_factor = o.factor.value_or(64.0f);
+  io::safetensors_writer writer;
+  add_source(writer, dump);
+  add_side(writer, q, dump.sides[0], quantize_side(q, dump, dump.sides[0], pool));
+  if (q.is_per_tensor() || !q.blocks.has_e8m0_scale())
+    writer.add("factor", "F32", {1}, std::as_bytes(std::span(&q.options.encode_factor, 1)));
+  quantizer_options unknown;
+  unknown.format = o.format;
+  const auto [loaded, base] = load_case(unknown, io::safetensors_file::from_bytes("x", writer.bytes("x")), pool);
+  const dump_ranking ranking = identify_dump(nullptr, base, {}, loaded, 64, 4, pool);
+  CHECK(ranking.all.front().explained == static_cast<index_t>(ranking.all.front().which.size()));
+  return ranking.all.front();
+}
+
+quantizer_options with_preset(const char* preset, const char* format = "mxfp4") {
+  quantizer_options o;
+  o.preset = preset;
+  o.format = format;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("each detail is found") {
+  const auto found = [](quantizer_options o, const char* detail, format stored) {
+    o.details = {detail};
+    const dump_explanation e = identified(o, stored);
+    for (const named_detail& d : all_details)
+      CHECK_MESSAGE(e.how.details.*d.member == (d.name == std::string(detail)), e.text);
+  };
+  found(with_preset("te_rocm"), "rotated_bf16", formats::bf16);
+  found(with_preset("torchao_floor"), "amax_bf16", formats::fp32);
+  found(with_preset("ocp"), "nearest_scale", formats::bf16);
+  found(with_preset("ocp"), "ties_to_zero", formats::bf16);
+  found(with_preset("nvidia", "nvfp4"), "zero_under_zero", formats::bf16);
+  quantizer_options fp8 = with_preset("fp8", "fp8_e4m3");
+  fp8.factor = 128.0f;  // 6 * 128 is beyond 448
+  found(fp8, "overflow_nan", formats::bf16);
+}
+
+TEST_CASE("Transformer Engine's signs and ggml's nibbles are found") {
+  quantizer_options o = with_preset("te_rocm");
+  o.signs = "d7e8";
+  CHECK(identified(o, formats::bf16).how.options.rotation.signs[0] == 0xD7E8D7E8u);
+  o = with_preset("ocp");
+  o.nibbles = "halves";
+  CHECK(identified(o, formats::bf16).how.nibbles == nibble_order::halves);
+}
+
+TEST_CASE("nibbles in halves: elements j and j + 16 of a block share a byte") {
+  quantizer q;
+  q.blocks = mxfp4;
+  q.nibbles = nibble_order::halves;
+  std::vector<std::uint8_t> dense(16), codes;
+  for (index_t e = 0; e < 32; ++e) store_code(formats::e2m1, dense.data(), e, static_cast<std::uint32_t>(e * 5 % 16));
+  codes = dense;
+  turn_nibbles(q, codes, false);
+  for (index_t j = 0; j < 16; ++j)
+    CHECK(codes[static_cast<std::size_t>(j)] == ((j * 5 % 16) | (j + 16) * 5 % 16 << 4));
+  turn_nibbles(q, codes, true);
+  CHECK(codes == dense);
+}
+
+}  // namespace rotoscale::validate
