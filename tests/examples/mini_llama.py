@@ -31,8 +31,7 @@ PROGRAM = ""
 ROOT = Path(__file__).resolve().parents[2]
 NO_GNUPLOT = shutil.which("gnuplot") is None
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-         "num_attention_heads": 2,
-         "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
 # In so small a model threads mostly wait, for each other and for a core.
 THREADS = {"threads": 1}
@@ -519,8 +518,7 @@ class Warmup(Scratch):
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx",
                     "did you mean 'fp8_amd'?")
         self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1,
-                                       sequence=31),
-                    "--synthetic-recipe: recipe mxfp4: --batch * --sequence: 31")
+                                       sequence=31), "--synthetic-recipe: recipe mxfp4: --batch * --sequence: 31")
         self.train("run", "--stop-at", 2)
         self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
 

@@ -97,8 +97,7 @@ class Devices(OnDevice):
         device = self.device()
         self.train("base", steps=1)
         more = {"init": "base", "lora_rank": 4, "schedule": "amd_lora", "checkpoint_every": 4, "batch": 1,
-                "eval_windows": 1,
-                "final_eval_windows": 1}
+                "eval_windows": 1, "final_eval_windows": 1}
         self.train("run", "--device", device, "--digest-steps", "4:6",
                    lora_targets="q_proj,k_proj,v_proj,up_proj,down_proj", **more)
         # Digests of both phases. After the switch, the frozen base has the operands of the stash.
@@ -141,8 +140,7 @@ class Devices(OnDevice):
         device = self.device()
         self.train("base", steps=1)
         more = {"init": "base", "lora_rank": 4, "lora_targets": "qkv_proj,o_proj", "schedule": "amd_lora", "batch": 1,
-                "steps": 8,
-                "eval_windows": 1, "final_eval_windows": 1}
+                "steps": 8, "eval_windows": 1, "final_eval_windows": 1}
         self.train("whole", "--device", "cpu", **more)
         switch, = records(self.folder / "whole/log.jsonl", "switch")
         at = switch["step"]

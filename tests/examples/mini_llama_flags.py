@@ -19,8 +19,7 @@ ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "-
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
          "--base", "--keep"}
 NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"],
-          "report": ["run", "--out", "r"],
-          "merge": ["--base", "run", "--adapter", "run", "--out", "m"],
+          "report": ["run", "--out", "r"], "merge": ["--base", "run", "--adapter", "run", "--out", "m"],
           "tokenizer train": ["--data", "text.txt", "--out", "t"],
           "tokenizer encode": ["--data", "text.txt", "--out", "t"]}
 COMMANDS = ["train", "plan", "profile", *NEEDED]
@@ -86,8 +85,7 @@ class Flags(Scratch):
 
     def test_numbers_out_of_range(self):
         for flag, value in (("hidden-size", "0"), ("vocab-size", "99999999"), ("num-hidden-layers", 5000),
-                            ("head-dim", "-2"),
-                            ("rms-norm-eps", "-1"), ("rope-theta", "inf"), ("learning-rate", "-1"),
+                            ("head-dim", "-2"), ("rms-norm-eps", "-1"), ("rope-theta", "inf"), ("learning-rate", "-1"),
                             ("final-learning-rate", "2"),
                             ("weight-decay", "-1"), ("max-epochs", "0"), ("eval-windows", "0"), ("head-chunk", "0"),
                             ("max-position-embeddings", "0"), ("lora-rank", "0"), ("lora-alpha", "-1"),
@@ -117,8 +115,7 @@ class Flags(Scratch):
                                "mini-llama: --synthetic-recipe: recipe mxfp4: --hidden-size: 48"),
                               ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48},
                                "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
-                              ({"sequence": 96},
-                               "mini-llama: --sequence: 96 is longer than the model's 64 positions "
+                              ({"sequence": 96}, "mini-llama: --sequence: 96 is longer than the model's 64 positions "
                                "(--max-position-embeddings)"),
                               ({"validation": 0.0001}, "text.txt: too short", "--validation"),
                               ({"vocab_size": 96}, "text.txt", "--vocab-size")):
@@ -145,8 +142,7 @@ class Flags(Scratch):
         loop.symlink_to("loop")
         new = self.train_command("out")[3:]
         for name, reason in ((long, "File name too long"), (f"run/{long}", "File name too long"),
-                             (f"new/{long}/run", "File name too long"),
-                             (20 * f"{250 * 'a'}/", "File name too long"),
+                             (f"new/{long}/run", "File name too long"), (20 * f"{250 * 'a'}/", "File name too long"),
                              ("loop/run", "Too many levels of symbolic links")):
             for command in (["train", *new, "--out"], ["train", *new, "--auto-resume", "--out"],
                             ["train", *new, "--overwrite", "--out"],
@@ -172,8 +168,7 @@ class Flags(Scratch):
             with self.subTest(flag=flag):
                 for command in (new, ["plan"]):
                     said = self.refuse([*command, "--init", "run", flag, value])
-                    self.assertEqual(said,
-                                     f"mini-llama: {flag}: {value} contradicts --init run, whose model has "
+                    self.assertEqual(said, f"mini-llama: {flag}: {value} contradicts --init run, whose model has "
                                      f"{SHAPE[key]}: leave out {flag}\n")
         for init, flag, value, other in (("run", "--tie-word-embeddings", "true", "false"),
                                          ("tied", "--no-tie-word-embeddings", "false", "true"),

@@ -318,8 +318,7 @@ class Full(Runs):
 class Rollback(Runs):
     """Loss jumps, forced by too high a learning rate."""
     OPTIONS = {"steps": 40, "checkpoint_every": 3, "eval_every": 20, "learning_rate": 0.2, "warmup": 0.5,
-               "schedule": "bf16",
-               "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 50, "batch": 1}
+               "schedule": "bf16", "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 50, "batch": 1}
 
     def test_skips_the_data_and_is_recorded(self):
         done = self.run_program(*self.command())

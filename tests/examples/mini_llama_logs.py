@@ -224,8 +224,7 @@ class MLPerf(Scratch):
         values = {line["key"]: line["value"] for line in lines}
         self.assertIn("not an MLPerf submission", values["submission_org"])
         self.assertEqual((values["submission_division"], values["global_batch_size"],
-                          values["gradient_accumulation_steps"]),
-                         ("open", 4, 2))
+                          values["gradient_accumulation_steps"]), ("open", 4, 2))
         self.assertEqual((values["opt_adamw_epsilon"], values["opt_adamw_beta_2"], values["eval_samples"]),
                          (1e-5, 0.95, 5))
         keys = [line["key"] for line in lines]
@@ -259,8 +258,7 @@ class MLPerf(Scratch):
         path = self.folder / "run/mlperf.log"
         for benchmark, own in (("llama31_8b", {"warmup": 0}), ("llama2_70b_lora", {})):
             self.succeed("train", "--out", "run", "--overwrite", "--data", "easy.txt", "--mlperf", benchmark,
-                         "--stop-at", 1,
-                         "--validation", 0.5, "--max-epochs", 1000000, "--final-eval-windows", 1,
+                         "--stop-at", 1, "--validation", 0.5, "--max-epochs", 1000000, "--final-eval-windows", 1,
                          *mini_llama.as_flags({**tiny, "batch": 1, **own}))
             lines = path.read_text()
             self.assertIn('"open"', lines)  # the model is not the benchmark's

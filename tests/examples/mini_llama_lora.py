@@ -212,8 +212,7 @@ class Adapters(Lora):
         self.assertTrue(a[0] == a[1] == a[2])
         config = json.loads((self.checkpoint("fused") / "adapter_config.json").read_text())
         self.assertEqual((config["r"], config["lora_alpha"], config["lora_dropout"], config["peft_type"],
-                          config["base_model_name_or_path"]),
-                         (4, 12, 0.1, "LORA", str(self.base)))
+                          config["base_model_name_or_path"]), (4, 12, 0.1, "LORA", str(self.base)))
         self.assertEqual(config["target_modules"], SPLIT.split(","))
 
     def test_an_adapter_beside_a_base_that_is_named(self):
@@ -278,8 +277,7 @@ class Adapters(Lora):
                  "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192}
         self.write("70b.json", shape)
         plan, *_ = self.planned("--model-config", "70b.json", "--init", "base", "--lora-rank", 16, "--recipe",
-                                "mxfp4_h16", "--batch", 1,
-                                "--sequence", 8192)
+                                "mxfp4_h16", "--batch", 1, "--sequence", 8192)
         self.assertEqual(plan["masters"], 4 * 80 * 16 * ((8192 + 10240) + (8192 + 8192)))
         weights = 80 * 8192 * (10240 + 8192 + 2 * 28672 + 28672)
         self.assertAlmostEqual(plan["quantized"] / (2 * weights * 4.25 / 8 + 2 * 32000 * 8192), 1, delta=1e-3)
@@ -361,8 +359,7 @@ class GivenAdapters(Lora):
         self.assertEqual(self.matrices("said"), self.matrices("from-run"))
         # Parts with different A cannot become one.
         self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "from-files", "--lora-targets",
-                     FUSED],
-                    "k_proj.lora_A.weight", "as a fused adapter's has to be")
+                     FUSED], "k_proj.lora_A.weight", "as a fused adapter's has to be")
 
     def test_what_is_said_of_them_is_checked(self):
         self.lora("first", lora_targets="q_proj,o_proj")
@@ -371,8 +368,7 @@ class GivenAdapters(Lora):
                                     ("init", "xavier_normal", "excludes --adapter")):
             with self.subTest(flag):
                 self.refuse([*self.train_command("out"), "--init", self.base, "--adapter", "first", f"--lora-{flag}",
-                             value],
-                            f"--lora-{flag}: ", *parts)
+                             value], f"--lora-{flag}: ", *parts)
         self.write("c.json", {"lora": {"rank": 5, "dropout": 0.3}, "init": "base", "adapter": "first"})
         self.refuse([*self.train_command("out"), "--config", "c.json"], "c.json: lora.rank: 5 is not the 4 of")
         self.write("c.json", {"lora": {"dropout": 0.3}, "init": "base", "adapter": "first"})
@@ -491,8 +487,7 @@ class BadInput(Lora):
         for flag, value, *parts in (("rank", "0", "--lora-rank: 0"), ("alpha", "nan", "--lora-alpha: nan"),
                                     ("targets", "x_proj", "--lora-targets", "'x_proj'", "did you mean"),
                                     ("targets", "qkv_proj,q_proj", "--lora-targets",
-                                     "'q_proj' is a part of 'qkv_proj'"),
-                                    ("init", "zero", "lora-init")):
+                                     "'q_proj' is a part of 'qkv_proj'"), ("init", "zero", "lora-init")):
             with self.subTest(flag=flag, value=value):
                 self.refuse([*self.train_command("out"), "--init", self.base, f"--lora-{flag}={value}"], *parts)
         self.refuse([*self.train_command("out"), "--lora-rank", 4], "init: is missing")
@@ -554,8 +549,7 @@ class BadInput(Lora):
                                    ("modules_to_save", ["lm_head"], "modules_to_save"),
                                    ("init_lora_weights", "pissa", "init_lora_weights"),
                                    ("layers_to_transform", [0], "layers_to_transform"),
-                                   ("fan_in_fan_out", True, "fan_in_fan_out"),
-                                   ("use_someday", 3, "use_someday"),
+                                   ("fan_in_fan_out", True, "fan_in_fan_out"), ("use_someday", 3, "use_someday"),
                                    ("target_modules", ["q_proj", 3], "target_modules", "a string"),
                                    ("target_modules", ["q_proj", "v_proj", "o_proj"], "target_modules",
                                     "no tensor of 'o_proj'"),

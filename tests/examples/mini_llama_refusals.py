@@ -90,8 +90,7 @@ class BadFiles(Scratch):
         (self.folder / "little.txt").write_bytes(generated_text(400))
         (self.folder / "hollow").mkdir()
         for name, part in (("missing.txt", "No such file"), ("empty.txt", "empty"), ("short.txt", "too short"),
-                           ("hollow", "no text"),
-                           ("text.txt/below", "text.txt/below")):
+                           ("hollow", "no text"), ("text.txt/below", "text.txt/below")):
             self.refuse(self.train_command("out", data=name), name, part)
         self.refuse(self.train_command("out", data="little.txt", steps=1000), "little.txt", "too short", "1000 steps",
                     "--max-epochs")
@@ -120,8 +119,7 @@ class BadFiles(Scratch):
         # A later phase is checked before the first step.
         self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 4}]})
         self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48),
-                    "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48",
-                    "fprop.x")
+                    "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48", "fprop.x")
         self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger",
                     "never fires")
 

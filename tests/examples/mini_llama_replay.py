@@ -80,8 +80,7 @@ class Replays(Scratch):
         choice, *lines = text.splitlines(keepends=True)
         self.assertRegex(self.replay("--steps", "2:4"), r" are equal, and [1-9]\d* digests of 2 of 2 steps\n")
         for some, said in ((choice + lines[1], r"[1-9]\d* digests of 1 of 2 steps"),
-                           (choice, "0 digests of 0 of 2 steps"),
-                           ("", "0 digests of 0 of 2 steps")):
+                           (choice, "0 digests of 0 of 2 steps"), ("", "0 digests of 0 of 2 steps")):
             digests.write_text(some)
             self.assertRegex(self.replay("--steps", "2:4"), f" are equal, and {said}\n")
         digests.write_text(text[:len(choice) + 500])

@@ -24,8 +24,7 @@ FAULTS = ""
 
 class Asynchronous(Runs):
     OPTIONS = {"steps": 12, "checkpoint_every": 4, "keep_checkpoints": 9, "eval_every": 50, "schedule": "fp8_amd",
-               "batch": 1,
-               "eval_windows": 1, "final_eval_windows": 1}
+               "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
 
     def test_steps_go_on_while_a_checkpoint_is_written(self):
         """The checkpoint's first fsync waits until the next step is logged."""
@@ -357,8 +356,7 @@ class Resume(Runs):
                                self.train_command("new", "--init", "run", "--lora-rank", 4)],
                     "": [["replay", "run", "--steps", "2:4"]]}
         damages = {"model.safetensors": lambda p: os.truncate(p, p.stat().st_size - 1),
-                   "config.json": lambda p: os.truncate(p, 20),
-                   "trainer_state.json": lambda p: os.truncate(p, 20)}
+                   "config.json": lambda p: os.truncate(p, 20), "trainer_state.json": lambda p: os.truncate(p, 20)}
         damages["config.json rope_theta"] = lambda p: p.write_text(json.dumps({**json.loads(p.read_text()),
                                                                                "rope_theta": 1e6}))
         for what, damage in damages.items():

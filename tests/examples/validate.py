@@ -494,8 +494,7 @@ class Epilogues(Program):
         path = self.plant(floats([fp32(fp32(0.37) * s) for s in self.sums]))
         found, out = report(0, "--identify", "--input", path)
         self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"],
-                          found["different"]),
-                         (str(path), True, 384, 384, 0))
+                          found["different"]), (str(path), True, 384, 384, 0))
         self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 384))
         self.assertEqual(self.call("--model", self.MODEL, "--input", path,
                                    *found["best"]["options"].split()).returncode, 0)

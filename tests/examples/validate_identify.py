@@ -333,8 +333,7 @@ class Reports(Program):
         self.assertEqual({key: best[key] for key in ("rotation", "scale_placement", "code_placement", "nibbles",
                                                      "policy", "scale_rule")},
                          {"rotation": 32, "scale_placement": "nvidia_scale_128x4", "code_placement": "row_major",
-                          "nibbles": "high",
-                          "policy": "te_rocm", "scale_rule": "even"})
+                          "nibbles": "high", "policy": "te_rocm", "scale_rule": "even"})
         self.same("--quantizer", "te_rocm", "--input", path, *(f"--{key.replace('_', '-')}={best[key]}" for key in (
             "rotation", "scale_placement", "code_placement", "nibbles", "policy", "scale_rule", "rounding", "source")))
         path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3", "--factor", 0.25)

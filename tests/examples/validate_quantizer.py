@@ -117,8 +117,7 @@ class RightDumps(Program):
 
     def test_placements(self):
         for codes, scales in (("row_major", "aiter_scale"), ("aiter_data_16x16", "hipblaslt_scale_32x8"),
-                              ("column_major", "column_major"),
-                              ("row_major", "nvidia_scale_128x4")):
+                              ("column_major", "column_major"), ("row_major", "nvidia_scale_128x4")):
             placed = ["--code-placement", codes, "--scale-placement", scales]
             path = self.make("--quantizer", "te_rocm", *placed)
             self.same("--quantizer", "te_rocm", "--input", path, *placed)
@@ -286,8 +285,7 @@ class RightDumps(Program):
         self.differs("code: rounding", *seeded, "--input", path, "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u4", [cols, rows], b"".join(words)))
         self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], as x lies"), *seeded,
-                     "--input", path,
-                     "--tensor", "random=random.npy")
+                     "--input", path, "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u2", [rows, cols], bytes(2 * rows * cols)))
         self.refused("tensor 'random': is not U32", *seeded, "--input", path, "--tensor", "random=random.npy")
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
@@ -599,8 +597,7 @@ class BothOrientations(Program):
             self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
                          "--with-d", "--m", 8, option, "aiter_data_16x16")
         self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp",
-                     "--make-case",
-                     "new", "--m", 1 << 20, "--k", 1 << 20)
+                     "--make-case", "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
         path = self.make("--quantizer", "ocp", "--axis", "column", "--k", 40)  # no whole blocks along rows
         self.assertEqual(sorted(load(path)), ["codes_t", "scales_t", "x"])
@@ -687,8 +684,7 @@ class PlantedFaults(Program):
         path = self.make("--quantizer", "te_rocm")
         self.assertEqual(self.ranking("--input", path)[0][0], ("512", "te_rocm"))
         for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"),
-                                           ("--rotation", 16, 0, "no rotation"),
-                                           ("--policy", "te_rocm", "ocp", None),
+                                           ("--rotation", 16, 0, "no rotation"), ("--policy", "te_rocm", "ocp", None),
                                            ("--source", "bf16", "fp16", "source rounded to FP16"),
                                            ("--rounding", "nearest_even", "toward_zero", "rounding toward_zero")):
             with self.subTest(option=option):

@@ -48,8 +48,7 @@ class BadInput(Program):
             self.refused(r"tensor 'scales': 4 bytes are not what .* takes for 64 x 64; squares of 32 x 32 .*: "
                          r"--block-rows 32", *verb, "--input", path)
         self.refused("tensor 'codes': 2048 bytes are not what any placement takes", "--identify", "--input", path,
-                     "--format",
-                     "mxfp6_e2m3")
+                     "--format", "mxfp6_e2m3")
         tensors = load(self.make("--quantizer", "te_rocm", "--axis", "both"))
         for tensor in ("codes", "codes_t", "scales", "scales_t"):
             dtype, _, data = tensors[tensor]
@@ -113,8 +112,7 @@ class BadInput(Program):
         os.link(self.folder / "codes.npy", self.folder / "other.npy")
         for path in ("codes.npy", "./codes.npy", "other.npy"):
             self.refused(f"--report: '{path}' is the input of --tensor codes=codes.npy", "--quantizer", "te_rocm",
-                         *arguments,
-                         "--report", path)
+                         *arguments, "--report", path)
         self.assertEqual((self.folder / "codes.npy").read_bytes(), before)
         dump = self.folder / "dump.safetensors"
         for path in (dump, "/dev/stdin", "/proc/self/fd/0"):
@@ -153,8 +151,7 @@ class BadInput(Program):
                        "--input", "--make-case"):
             self.refused(f"^rotoscale-validate: {option}: is empty$", "--identify", option, "")
         self.refused("--quantizer: no preset 'te_rocm' for these blocks; they have .*nvidia", "--quantizer", "te_rocm",
-                     "--format",
-                     "nvfp4", "--make-case", "new.safetensors")
+                     "--format", "nvfp4", "--make-case", "new.safetensors")
         path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
         self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size "
                      "of "
@@ -176,8 +173,7 @@ class BadInput(Program):
 
     def test_fp8_needs_its_format(self):
         self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer",
-                     "fp8", "--make-case",
-                     "new.safetensors")
+                     "fp8", "--make-case", "new.safetensors")
         self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input",
                      self.make("--quantizer", "te_rocm"))
 
@@ -205,8 +201,7 @@ class BadInput(Program):
         values = {"a-format": "e4m3", "b-format": "e4m3", "scale-format": "e8m0", "split-order": "pairwise",
                   "split-sum": "fp16", "nan": "any", "output-rounding": "up", "output": "bf16", "ignore": "c",
                   "source": "bf16", "x-format": "fp32", "axis": "both", "code-placement": "column_major",
-                  "scale-placement": "column_major",
-                  "nibbles": "high", "make-case": "made.safetensors"}
+                  "scale-placement": "column_major", "nibbles": "high", "make-case": "made.safetensors"}
         options = re.findall(r"^  (?:-\w,)?--([a-z-]+)(?: (TEXT|INT|UINT|FLOAT))?", self.same("--help"), re.M)
         self.assertGreater(len(options), 55)
         path = self.make("--quantizer", "te_rocm")
@@ -278,8 +273,7 @@ class BadInput(Program):
             self.refused(f"{idle[0]}: {pattern}", *known, *idle, *fixed)
             self.assertEqual(self.ranking(*known[1:], *idle, *fixed, "--quantizer", "te_rocm")[1].returncode, 0)
         self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors",
-                     "--rounding",
-                     "stochastic", "--random-bits", 8)
+                     "--rounding", "stochastic", "--random-bits", 8)
         tensors = load(paths["mxfp4"])
         write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
         self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input",
@@ -288,8 +282,7 @@ class BadInput(Program):
         write_safetensors(paths["mxfp4"], {**tensors, "random": ("U32", [rows, cols], bytes(4 * rows * cols))})
         self.refused("tensor 'random': give --rounding stochastic", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
         self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding",
-                     "stochastic",
-                     "--random-seed", 1, "--input", paths["mxfp4"])
+                     "stochastic", "--random-seed", 1, "--input", paths["mxfp4"])
         self.assertFalse((self.folder / "new.safetensors").exists())
 
     def test_dtypes_that_say_otherwise_than_the_format(self):
