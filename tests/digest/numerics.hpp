@@ -175,7 +175,6 @@ ROTOSCALE_HD constexpr block_options make_options(index_t i) {
 
 /// 64 × 64 numbers quantized and dequantized: every block format, axis and preset, with and without a rotation (some
 /// across several blocks) and random bits.
-/// over several blocks) and random bits.
 inline constexpr index_t quantized_blocks = 12 * 2 * 12 * 2;
 ROTOSCALE_HD constexpr std::uint64_t quantized(index_t item, scratch& s) {
   const block_format f = block_format_of(item % 12);

@@ -23,8 +23,7 @@ class Presets(Program):
     #: Presets with equal bytes by definition: floor's rule under OCP's policy is OCP's procedure.
     EQUAL = [{"torchao_floor", "ocp"}]
     #: UE4M3 scales come from amax and factor without a rule, so presets that differ only in the rule are equal.
-    # : Policies exponent_128 and largest_scale are equal too: 2^128 exceeds every UE4M3 scale
-    # (docs/reference/numerics.md).
+    #: Policies exponent_128 and largest_scale are equal too (docs/reference/numerics.md): 2^128 exceeds every scale.
     EQUAL_IN_NVFP4 = [{"aiter_round_up", "aiter_ceil"}, {"aiter_even", "nvidia"},
                       {"torchao_floor", "torchao_rceil", "torchao_even", "torchao_ceil", "ocp"}]
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The search for a kernel's order along K: results made in a known order, by gemm_ref or, for FP64, by the C library's
-// fma, must be explained by that order alone among the candidates that come before it.
+// The search for a kernel's order along K. Results are made in a known order, by gemm_ref or, for FP64, by the C
+// library's fma. Among the candidates up to that order, only the order itself may explain them.
 #include "examples/probe/gemm.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ void fill(std::vector<std::uint8_t>& codes, const format& f, std::int64_t count,
   }
 }
 
-/// Random operands; TF32 ones are FP32 words.
+/// Random operands. TF32 operands are FP32 words.
 probed_gemm problem(const format& element, const format& d, std::int64_t m, std::int64_t n, std::int64_t k) {
   probed_gemm p{m, n, k, element, element, d, {}, {}, {}};
   const format stored = element == formats::tf32 ? formats::fp32 : element;
@@ -44,7 +44,7 @@ gemm_operand operand(const format& element, const std::vector<std::uint8_t>& cod
   return o;
 }
 
-/// d becomes what a kernel with these options gives.
+/// Sets d to the result of a kernel with these options.
 void answer(probed_gemm& p, const gemm_options& o, bool operands_to_nearest = false) {
   auto a = p.codes_a, b = p.codes_b;
   for (auto* codes : {&a, &b}) {
@@ -61,7 +61,7 @@ void answer(probed_gemm& p, const gemm_options& o, bool operands_to_nearest = fa
   }
 }
 
-/// The first candidate that gives all of d, in words.
+/// Describes the first candidate that gives all of d.
 std::string found(const probed_gemm& p) {
   thread_pool pool(1);
   for (const k_order& order : candidate_orders(p, p.d == formats::fp16)) {
