@@ -207,8 +207,8 @@ inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::
 
 /// A file that a program reads, and its name in messages: a flag, or a flag and its argument.
 struct input_file {
-  std::string name;
-  std::filesystem::path path;
+  std::string name;            ///< for messages
+  std::filesystem::path path;  ///< as given
 };
 
 /// Throws io::error if the output of `flag` is one of the inputs. Called before anything is opened for writing. An empty
