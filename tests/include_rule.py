@@ -46,7 +46,7 @@ MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
 # Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, and the
 # thread pool includes POSIX headers.
-BRIDGES = {"eigen": ("Eigen/",), "parallel": ("pthread.h", "time.h")}
+BRIDGES = {"eigen": ("Eigen/",), "parallel": ("pthread.h", "sched.h", "time.h")}
 # Not in rotoscale.hpp: bridges, headers that throw, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
 # <immintrin.h> and similar headers belong to the compiler.

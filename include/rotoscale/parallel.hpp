@@ -14,6 +14,7 @@
 
 #ifdef __linux__
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 #endif
 
@@ -25,11 +26,11 @@ namespace rotoscale {
 /// or not, runs on its caller alone.
 class thread_pool {
  public:
-  /// `threads` includes the calling thread; 0 means one per hardware thread. Throws std::system_error if a thread
+  /// `threads` includes the calling thread; 0 means one for each core that the process may use. Throws
+  /// std::system_error if a thread
   /// cannot be started, after joining the started ones.
   ROTOSCALE_ISA_TAG explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
-    if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-    if (threads < 1) threads = 1;
+    if (threads <= 0) threads = usable_cores();
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(static_cast<std::size_t>(i)); });
   }
   thread_pool(const thread_pool&) = delete;
@@ -75,6 +76,16 @@ class thread_pool {
   // The other constructor delegates to this one, so that the destructor joins the workers if it throws.
   struct no_workers {};
   ROTOSCALE_ISA_TAG explicit thread_pool(no_workers) {}
+
+  /// Cores that this process may use (taskset, containers), at least 1.
+  ROTOSCALE_ISA_TAG static int usable_cores() {
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+    const unsigned cores = std::thread::hardware_concurrency();
+    return cores > 0 ? static_cast<int>(cores) : 1;
+  }
 
   static constexpr int spins_before_yield = 200;
   static constexpr std::chrono::microseconds long_wait{50};

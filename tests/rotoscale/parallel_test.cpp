@@ -62,7 +62,7 @@ TEST_CASE("a loop does not wait for another loop of its pool, which may be its o
   other.join();
 }
 
-TEST_CASE("zero threads means one for every hardware thread, at least one") { CHECK(thread_pool(0).threads() >= 1); }
+TEST_CASE("zero threads means one for each usable core, at least one") { CHECK(thread_pool(0).threads() >= 1); }
 
 TEST_CASE("chunks depend on the data only") {
   std::vector<std::pair<index_t, index_t>> expected{{0, 5}, {5, 10}, {10, 12}};
