@@ -42,7 +42,8 @@ GPU_PARTS = {
     "gpu/train": {"gpu/api", "nn"},
 }
 # Toolkit and device are tested only in gpu/dialect, and in files that exist in one mode only.
-MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|__HIP|__gfx|__AMDGCN)")
+MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|"
+                  r"__HIP|__gfx|__AMDGCN)")
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
 # Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, and the
 # thread pool includes POSIX headers.

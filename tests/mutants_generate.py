@@ -17,8 +17,10 @@ EXCHANGED = {
 OPERATOR = re.compile(r"(?<=\s)(<<=|>>=|<=|>=|==|!=|&&|\|\||\+=|-=|\*=|/=|\|=|&=|<<|>>|[-<>+*/%&|^])(?=\s)|\+\+|--")
 INTEGER = re.compile(r"(?<![\w.])(0x[0-9A-Fa-f]+|\d+)([uUlL]*)(?![\w.'])")
 # Starts of statements that cannot be removed.
-KEPT = re.compile(r"\s*(?:(?:const|constexpr|auto|return|using|static|break|continue|throw|case|default|template|struct|class|enum|"
-                  r"static_assert|ROTOSCALE_ASSERT|else|if|for|while|switch|typedef|friend|namespace|public|private)\b|[\w:<>,]+[&*]? "
+KEPT = re.compile(r"\s*(?:(?:const|constexpr|auto|return|using|static|break|continue|throw|case|default|"
+                  r"template|struct|class|enum|"
+                  r"static_assert|ROTOSCALE_ASSERT|else|if|for|while|switch|typedef|friend|namespace|public|"
+                  r"private)\b|[\w:<>,]+[&*]? "
                   r"[&*]?\w+(?:\[\w*\])?(?: = |\{|;|\())")
 
 

@@ -119,7 +119,8 @@ std::string run_gemm_on_device(const probed_instruction& instruction, [[maybe_un
     if (std::string(e.what.name) != instruction.name || e.launch_gemm == nullptr) continue;
     const std::int64_t part = schedule.part == 0 ? problem.k : schedule.part;
     const std::int64_t promotion = schedule.promotion == 0 ? part : schedule.promotion;
-    e.launch_gemm({a.bytes(), b.bytes(), d.bytes(), problem.m, problem.n, bytes(problem.k), bytes(part), bytes(promotion)});
+    e.launch_gemm({a.bytes(), b.bytes(), d.bytes(), problem.m, problem.n, bytes(problem.k), bytes(part),
+                   bytes(promotion)});
     return fetched(d, problem.codes_d);
   }
 #endif

@@ -49,7 +49,8 @@ class Validator:
                               text=True)
         lines = re.findall(r"^  (\d+)  (.*)$", done.stdout, re.M)
         ok = done.returncode == 0 and name in re.split(" = ", lines[0][1])
-        print(f"{name}: {lines[0][0] + ' explained by ' + lines[0][1] if lines else done.stderr}{'' if ok else ' - WRONG'}")
+        print(f"{name}: {lines[0][0] + ' explained by ' + lines[0][1] if lines else done.stderr}"
+              f"{'' if ok else ' - WRONG'}")
         return ok
 
 
