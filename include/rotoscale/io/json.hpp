@@ -318,7 +318,9 @@ inline constexpr std::uint64_t json_max_bytes = std::uint64_t{64} << 20;
 
 /// Reads a JSON file, without decompression. Throws io::error with file and position for invalid JSON.
 inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
-  return parse_json(read_raw_file(path, json_max_bytes), path.string());
+  const std::string text = read_raw_file(path, json_max_bytes);
+  if (const char* kind = foreign_content(text)) throw error(path.string(), std::string("is ") + kind);
+  return parse_json(text, path.string());
 }
 
 /// JSON as text, on one line if `indent` is negative. NaN and Inf become null, since JSON has neither.

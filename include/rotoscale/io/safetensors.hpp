@@ -137,7 +137,9 @@ class safetensors_file {
   void read(std::string name) {
     name_ = std::move(name);
     const std::string_view all(reinterpret_cast<const char*>(content_.data()), content_.size());
-    if (const char* kind = foreign_content(all)) throw error(name_, std::string("is ") + kind);
+    // A header's length may have the bytes of another kind: 640 is 80 02, as a pickle begins.
+    const bool has_header = all.size() > 8 && all[8] == '{';
+    if (const char* kind = has_header ? nullptr : foreign_content(all)) throw error(name_, std::string("is ") + kind);
     if (content_.size() < 8) {
       throw error(name_, "offset 0: " + std::to_string(content_.size()) + " bytes are too few for a header length");
     }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,7 @@ class safetensors_shards {
       throw error(name_, "weight_map is missing or not an object");
     }
     std::unordered_map<std::string, std::size_t> opened;
+    std::unordered_set<std::string> listed;
     for (const auto& [tensor, file] : index["weight_map"].items()) {
       const std::string where = "weight_map: tensor '" + printable(tensor) + "'";
       if (!file.is_string()) throw error(name_, where + ": its file is not a string");
@@ -87,7 +89,13 @@ class safetensors_shards {
       if (files_[at->second].find(tensor) == nullptr) {
         throw error(name_, where + ": is not in " + files_[at->second].name());
       }
-      ++listed_;
+      listed.insert(tensor);
+    }
+    for (const safetensors_file& file : files_) {
+      for (const tensor_info& info : file.tensors()) {
+        if (listed.contains(info.name)) continue;
+        throw error(file.name(), "tensor '" + printable(info.name) + "': is not listed in " + name_);
+      }
     }
   }
 
@@ -99,15 +107,10 @@ class safetensors_shards {
         throw error(name_, "tensor '" + printable(tensor) + "' is in two files, the second is " + files_[f].name());
       }
     }
-    if (listed_ > 0 && listed_ != index_.size()) {
-      throw error(name_,
-                  "lists " + std::to_string(listed_) + " tensors, its files hold " + std::to_string(index_.size()));
-    }
   }
 
   std::string name_;
   std::vector<safetensors_file> files_;
-  std::size_t listed_ = 0;
   std::unordered_map<std::string, std::pair<std::size_t, std::size_t>> index_;
 };
 

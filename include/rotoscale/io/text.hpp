@@ -73,6 +73,8 @@ inline void require_text(std::string_view content, const std::filesystem::path& 
 /// The text of one file's content. Messages call the file `path`.
 inline std::string extract_text(std::string content, const std::filesystem::path& path, text_format format) {
   if (format == text_format::bytes) return content;
+  const char* const kind = content.starts_with('<') ? nullptr : foreign_content(content);  // HTML is text
+  if (kind != nullptr) throw error(path.string(), std::string("is ") + kind);
   if (const auto zero = content.find('\0'); zero != content.npos) {
     throw error(path.string(), "not text: a zero byte at offset " + std::to_string(zero) +
                                    " (binary, or UTF-16); --text-format bytes takes it as it is");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/io/same_file.hpp"
 #include "scratch.hpp"
 
 namespace file_test {
@@ -105,6 +106,25 @@ TEST_CASE("nearest_name finds the closest valid name") {
   CHECK(rotoscale::detail::edit_cost("kitten", "sitting") == 6);
   CHECK(rotoscale::detail::edit_cost("ab", "ba") == 2);
   CHECK(rotoscale::detail::edit_cost("", "abc") == 6);
+}
+
+TEST_CASE("an output below an input's directory is refused by device and inode") {
+  const scratch_directory dir;
+  put(dir / "data/a", "text");
+  put(dir / "other", "text");
+  fs::create_hard_link(dir / "data/a", dir / "hard");
+  fs::create_symlink(dir / "other", dir / "soft");
+  const auto message = [&](const char* output, const char* input) {
+    return message_of([&] { io::require_no_input({dir / output}, {dir / input}); });
+  };
+  CHECK(message("other", "data") == "(no error)");
+  CHECK(message("new", "data") == "(no error)");
+  CHECK(message("data/a", "nowhere") == "(no error)");
+  const std::string rest = "; another output leaves it alone", would = ": would be written, and is an input";
+  const std::string other = (dir / "other").string(), below = (dir / "data/a").string();
+  CHECK(message("other", "other") == other + would + rest);
+  CHECK(message("soft", "other") == (dir / "soft").string() + would + " (" + other + ")" + rest);
+  CHECK(message("hard", "data") == (dir / "hard").string() + would + " (" + below + ")" + rest);
 }
 
 TEST_CASE("read_file gives the bytes of a plain file") {

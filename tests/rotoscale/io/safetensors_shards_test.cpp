@@ -192,7 +192,8 @@ TEST_CASE("an index that lies") {
   CHECK(message(with("x", "none.safetensors")) == "D/none.safetensors: cannot open: No such file or directory");
   auto fewer = whole;
   fewer["weight_map"].erase("b");
-  CHECK(message(fewer) == at + "lists 2 tensors, its files hold 3");
+  CHECK(message(fewer).starts_with("D/model-0000"));
+  CHECK(message(fewer).ends_with(": tensor 'b': is not listed in D/model.safetensors.index.json"));
   safetensors_writer twice;
   twice.add("a", "U8", {1}, std::vector<std::byte>(1));
   twice.add("d", "U8", {1}, std::vector<std::byte>(1));
