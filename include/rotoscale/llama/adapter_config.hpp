@@ -20,12 +20,19 @@ namespace detail {
 
 /// Keys that change nothing here: where the base comes from, who wrote the file, how A began (the values are there).
 inline bool adapter_key_has_no_effect(std::string_view key) {
-  constexpr std::string_view keys[] = {"auto_mapping",        "base_model_name_or_path",
-                                       "ensure_weight_tying", "eva_config",
-                                       "inference_mode",      "megatron_config",
-                                       "megatron_core",       "peft_version",
-                                       "qalora_group_size",   "revision",
-                                       "target_modules",      "task_type"};
+  constexpr std::string_view keys[] = {"auto_mapping",
+                                       "base_model_name_or_path",
+                                       "ensure_weight_tying",
+                                       "eva_config",
+                                       "exclude_modules",
+                                       "inference_mode",
+                                       "megatron_config",
+                                       "megatron_core",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "revision",
+                                       "target_modules",
+                                       "task_type"};
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
@@ -49,6 +56,20 @@ inline void check_adapter_key(const std::string& key, const nlohmann::ordered_js
   }
 }
 
+/// rank_pattern or alpha_pattern, numbers by pattern of modules: one that gives every module the adapter's own number
+/// changes nothing, and is taken out.
+inline void take_pattern(nlohmann::ordered_json& json, const char* key, double own, const io::detail::place& at) {
+  const auto found = json.find(key);
+  if (found == json.end() || is_switched_off(*found)) return;
+  if (!found->is_object()) io::detail::fail_type("an object", *found, at.key(key));
+  for (const auto& [module, number] : found->items()) {
+    if (number == own) continue;
+    at.key(key).key(module).fail(number.dump() + " is another number than all other modules' " +
+                                 nlohmann::ordered_json(own).dump() + ", which is not supported");
+  }
+  json.erase(key);
+}
+
 template <class T>
 void read_adapter_number(nlohmann::ordered_json& json, const char* key, T& value, const io::detail::place& at) {
   if (!json.contains(key)) at.fail(std::string(key) + " is missing");
@@ -69,6 +90,13 @@ inline void check_target_modules(const nlohmann::ordered_json& json, const std::
     if (!module.is_string()) io::detail::fail_type("a string", module, at.key("target_modules"));
     names.emplace_back(module_name(module.get_ref<const std::string&>()));
     if (std::find(found.begin(), found.end(), names.back()) != found.end()) continue;
+    const bool known = std::any_of(std::begin(lora_targets), std::end(lora_targets),
+                                   [&](const lora_target& t) { return names.back() == t.name; });
+    if (!known) {
+      at.key("target_modules")
+          .fail("adapters of '" + io::printable(names.back()) +
+                "' are not supported, only of the decoder layers' linear layers");
+    }
     at.key("target_modules").fail("adapter_model.safetensors has no tensor of '" + io::printable(names.back()) + "'");
   }
   for (const std::string& name : found) {
@@ -108,10 +136,14 @@ inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::sa
   lora_config c;
   detail::read_adapter_number(json, "r", c.rank, at);
   detail::read_adapter_number(json, "lora_alpha", c.alpha, at);
+  detail::take_pattern(json, "rank_pattern", c.rank, at);
+  detail::take_pattern(json, "alpha_pattern", c.alpha, at);
   c.dropout = 0.0;
   if (json.contains("lora_dropout")) detail::read_adapter_number(json, "lora_dropout", c.dropout, at);
   if (json.contains("use_rslora")) {  // alpha / sqrt(r) instead of alpha / r
-    if (json["use_rslora"] == true) c.alpha *= std::sqrt(static_cast<double>(c.rank));
+    bool stabilised = false;
+    if (!json["use_rslora"].is_null()) io::detail::read_value(json["use_rslora"], stabilised, at.key("use_rslora"));
+    if (stabilised) c.alpha *= std::sqrt(static_cast<double>(c.rank));
     json["use_rslora"] = false;
   }
   for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);

@@ -3,8 +3,10 @@
 // The shape of a Llama-3-style model, with the key names of Hugging Face's config.json.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -12,13 +14,19 @@
 
 namespace rotoscale::llama {
 
-/// Llama 3.1's stretching of RoPE frequencies to longer contexts (Hugging Face rope_type "llama3").
+/// Stretching of RoPE frequencies to longer contexts, as Hugging Face's rope_type defines it. Unset: its default.
 struct rope_scaling {
-  std::string rope_type = "llama3";             ///< only "llama3"
-  double factor = 8.0;                          ///< by which the lowest frequencies are divided
-  double low_freq_factor = 1.0;                 ///< wavelengths above original / low are stretched in full
-  double high_freq_factor = 4.0;                ///< wavelengths below original / high are left alone
-  int original_max_position_embeddings = 8192;  ///< context before stretching, in tokens
+  std::string rope_type = "llama3";             ///< "llama3", "linear" or "yarn"
+  double factor = 8.0;                          ///< by which the lowest frequencies (linear: all) are divided
+  double low_freq_factor = 1.0;                 ///< llama3: wavelengths above original / low are stretched in full
+  double high_freq_factor = 4.0;                ///< llama3: wavelengths below original / high are left alone
+  int original_max_position_embeddings = 8192;  ///< llama3, yarn: context before stretching, in tokens
+  std::optional<double> attention_factor;       ///< yarn: factor of cosines and sines; unset: from factor and mscale
+  std::optional<double> beta_fast;              ///< yarn: turns in the context above which a pair is left alone; 32
+  std::optional<double> beta_slow;              ///< yarn: turns below which it is stretched in full; 1
+  std::optional<double> mscale;                 ///< yarn: of attention_factor
+  std::optional<double> mscale_all_dim;         ///< yarn: of its divisor
+  std::optional<bool> truncate;                 ///< yarn: are the pairs between which it blends whole numbers? true
 };
 
 /// What config.json says of a model's shape; find_fault says whether it is one.
@@ -47,11 +55,17 @@ struct model_config {
 
 template <class Visitor>
 void describe(Visitor&& v, rope_scaling& s) {
-  v("rope_type", s.rope_type, "only llama3");
+  v("rope_type", s.rope_type, "llama3, linear or yarn");
   v("factor", s.factor, "stretch of the lowest frequencies");
   v("low_freq_factor", s.low_freq_factor, "wavelengths above original/low are stretched in full");
   v("high_freq_factor", s.high_freq_factor, "wavelengths below original/high are left alone");
   v("original_max_position_embeddings", s.original_max_position_embeddings, "context before stretching, tokens");
+  v("attention_factor", s.attention_factor, "yarn: factor of cosines and sines, or null");
+  v("beta_fast", s.beta_fast, "yarn: turns above which a pair is left alone, or null: 32");
+  v("beta_slow", s.beta_slow, "yarn: turns below which a pair is stretched in full, or null: 1");
+  v("mscale", s.mscale, "yarn: of attention_factor, or null");
+  v("mscale_all_dim", s.mscale_all_dim, "yarn: of its divisor, or null");
+  v("truncate", s.truncate, "yarn: blend between whole pairs, or null: true");
 }
 
 template <class Visitor>
@@ -66,7 +80,7 @@ void describe(Visitor&& v, model_config& c) {
   v("max_position_embeddings", c.max_position_embeddings, "longest sequence, tokens");
   v("rms_norm_eps", c.rms_norm_eps, "RMSNorm epsilon");
   v("rope_theta", c.rope_theta, "RoPE base");
-  v("rope_scaling", c.rope_scaling, "Llama 3.1 RoPE scaling, or null");
+  v("rope_scaling", c.rope_scaling, "RoPE scaling, or null");
   v("tie_word_embeddings", c.tie_word_embeddings, "head shares the embedding");
   v("initializer_range", c.initializer_range, "standard deviation of initial weights");
 }
@@ -74,6 +88,37 @@ void describe(Visitor&& v, model_config& c) {
 /// Random streams count linear layers in 14 bits.
 inline constexpr long long max_layers = 4000;
 static_assert(4 * max_layers + 1 <= 1 << 14);
+
+/// The RoPE types that are implemented beside "default".
+inline constexpr const char* rope_types[] = {"llama3", "linear", "yarn"};
+
+/// A sentence that says which field is wrong, or nothing.
+inline std::optional<std::string> find_fault(const rope_scaling& s) {
+  const auto usable = [](double x) { return x > 0 && std::isfinite(x); };
+  const bool known =
+      std::any_of(std::begin(rope_types), std::end(rope_types), [&](const char* type) { return s.rope_type == type; });
+  if (!known) return "rope_type: '" + s.rope_type + "' is not supported, only 'llama3', 'linear' and 'yarn' are";
+  if (!usable(s.factor)) return "factor: must be positive and finite";
+  if (s.rope_type == "linear") return std::nullopt;
+  if (s.original_max_position_embeddings <= 0) return "original_max_position_embeddings: must be positive";
+  if (s.rope_type == "llama3") {
+    if (!usable(s.low_freq_factor)) return "low_freq_factor: must be positive and finite";
+    if (!usable(s.high_freq_factor) || s.high_freq_factor <= s.low_freq_factor) {
+      return "high_freq_factor: must be finite and above low_freq_factor";
+    }
+    return std::nullopt;
+  }
+  if (s.factor < 1) return "factor: must be at least 1 for yarn";
+  if (s.attention_factor && !usable(*s.attention_factor)) return "attention_factor: must be positive and finite";
+  if (!usable(s.beta_slow.value_or(1)) || !usable(s.beta_fast.value_or(32)) ||
+      s.beta_fast.value_or(32) < s.beta_slow.value_or(1)) {
+    return "beta_fast: must be finite and at least beta_slow, which is positive";
+  }
+  for (const auto& scale : {s.mscale, s.mscale_all_dim}) {
+    if (scale && !(*scale >= 0 && std::isfinite(*scale))) return "mscale: must be finite and not negative";
+  }
+  return std::nullopt;
+}
 
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const model_config& c) {
@@ -106,19 +151,11 @@ inline std::optional<std::string> find_fault(const model_config& c) {
   if (!usable(c.rms_norm_eps)) return "rms_norm_eps: must be positive and finite";
   if (!usable(c.rope_theta)) return "rope_theta: must be positive and finite";
   if (!usable(c.initializer_range)) return "initializer_range: must be positive and finite";
-  if (c.rope_scaling && c.rope_scaling->rope_type != "llama3") {
-    return "rope_scaling.rope_type: '" + c.rope_scaling->rope_type + "' is not supported, only 'llama3' is";
-  }
   if (c.rope_scaling) {
-    const rope_scaling& s = *c.rope_scaling;
-    if (!usable(s.factor)) return "rope_scaling.factor: must be positive and finite";
-    if (!usable(s.low_freq_factor)) return "rope_scaling.low_freq_factor: must be positive and finite";
-    if (!usable(s.high_freq_factor) || s.high_freq_factor <= s.low_freq_factor) {
-      return "rope_scaling.high_freq_factor: must be finite and above low_freq_factor";
-    }
-    if (s.original_max_position_embeddings <= 0) {
-      return "rope_scaling.original_max_position_embeddings: must be positive";
-    }
+    if (auto fault = find_fault(*c.rope_scaling)) return "rope_scaling." + *fault;
+  }
+  if (c.rope_scaling && c.rope_scaling->rope_type == "yarn" && c.rope_theta <= 1) {
+    return "rope_theta: must be above 1 for yarn";
   }
   return std::nullopt;
 }

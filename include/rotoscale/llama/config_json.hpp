@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face's config.json of a LlamaForCausalLM, as transformers 4 and 5 write it, and model_config. A key is one of
 // four kinds: it is a field of model_config; or it changes no arithmetic of a forward and backward pass and is ignored;
-// or it changes some and only one of its values is implemented; or it is unknown and refused.
+// or it changes some and only one of its values is implemented; or it is unknown and refused, unless it is null or the
+// caller passes it.
 #pragma once
 
 #include <algorithm>
@@ -45,15 +46,18 @@ inline const std::vector<implemented_value>& implemented_values() {
   return values;
 }
 
-/// Keys about training by others, generation, labels and memory.
+/// Keys about training by others, generation, labels, memory and kernels.
 inline const std::vector<std::string>& ignored_keys() {
   static const std::vector<std::string> keys = {
-      "_attn_implementation_autoset", "_name_or_path", "attention_dropout", "bos_token_id", "chunk_size_feed_forward",
-      "dtype", "eos_token_id", "finetuning_task", "id2label", "is_decoder", "is_llama_config", "label2id",
-      "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
-      "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params",
-      "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unk_token_id",
-      "use_bfloat16", "use_cache",
+      "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
+      "attention_dropout", "attn_implementation", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype",
+      "eos_token_id", "finetuning_task", "fused_mlp", "gradient_checkpointing", "id2label", "is_decoder",
+      "is_llama_config", "label2id", "license", "max_sequence_length", "model_max_length", "output_attentions",
+      "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
+      "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params", "tf_legacy_loss",
+      "tokenizer_class", "tokenizer_model_max_length", "torch_dtype", "torchscript", "transformers.js_config",
+      "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+      "use_flash_attention", "use_flash_attention_2", "use_flash_attn", "use_sdpa",
       // Of generation, which transformers 4 wrote here.
       "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty", "do_sample",
       "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
@@ -74,56 +78,138 @@ inline void take_implemented_values(nlohmann::ordered_json& json, const io::deta
   }
 }
 
-/// One form for RoPE's three: `rope_scaling` (with "type" before "rope_type", and null or "default" for none) beside
-/// rope_theta, and transformers 5's `rope_parameters`, which holds rope_theta as well.
-inline void take_rope(nlohmann::ordered_json& json, const io::detail::place& at) {
-  nlohmann::ordered_json rope;
-  std::string name;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {  // as transformers does: the newer key has precedence
-    const auto found = json.find(key);
-    if (found == json.end()) continue;
-    if (!found->is_null()) {
-      rope = *found;
-      name = key;
+/// What an object of RoPE's numbers says: rope_theta if it holds one, and the scaling; null: none.
+struct rope_form {
+  nlohmann::ordered_json theta, scaling;
+  bool given = false;  ///< is there an object?
+};
+
+/// The keys of each type; the first `needed` of them must be there.
+inline std::vector<std::string> rope_keys(const std::string& type, std::size_t& needed) {
+  needed = type == "llama3" ? 4 : 1;
+  if (type == "llama3") return {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+  if (type == "linear") return {"factor"};
+  return {"factor",           "original_max_position_embeddings",
+          "attention_factor", "beta_fast",
+          "beta_slow",        "mscale",
+          "mscale_all_dim",   "truncate"};
+}
+
+[[noreturn]] inline void fail_contradiction(const io::detail::place& at, const std::string& a, const std::string& b) {
+  at.fail(a + " and " + b + " contradict each other; remove one");
+}
+
+/// Takes the type, which was "type" before it was "rope_type", out of an object.
+inline nlohmann::ordered_json take_rope_type(nlohmann::ordered_json& rope, const io::detail::place& at) {
+  nlohmann::ordered_json type;
+  for (const char* name : {"rope_type", "type"}) {
+    const nlohmann::ordered_json found = rope.contains(name) ? rope[name] : nlohmann::ordered_json();
+    if (!type.is_null() && !found.is_null() && type != found) {
+      fail_contradiction(at, "rope_type " + type.dump(), "type " + found.dump());
     }
-    json.erase(key);
+    if (!found.is_null()) type = found;
+    rope.erase(name);
   }
-  if (rope.is_null()) return;
-  const io::detail::place inside = at.key(name);
-  if (!rope.is_object()) io::detail::fail_type("an object or null", rope, inside);
-  take_implemented_values(rope, inside);  // partial_rotary_factor
-  if (rope.contains("rope_theta")) {
-    json["rope_theta"] = rope["rope_theta"];
-    rope.erase("rope_theta");
+  if (type.is_null() && !rope.empty()) at.fail("rope_type is missing");
+  return type.is_null() ? nlohmann::ordered_json("default") : type;
+}
+
+/// Of `rope_scaling` or `rope_parameters`.
+inline rope_form read_rope_form(nlohmann::ordered_json rope, const io::detail::place& at) {
+  if (rope.is_null()) return {};
+  if (!rope.is_object()) io::detail::fail_type("an object or null", rope, at);
+  rope_form form;
+  form.given = true;
+  take_implemented_values(rope, at);  // partial_rotary_factor
+  if (rope.contains("rope_theta")) form.theta = rope["rope_theta"];
+  rope.erase("rope_theta");
+  const nlohmann::ordered_json type = take_rope_type(rope, at);
+  if (type == "default") return form;
+  if (std::none_of(std::begin(rope_types), std::end(rope_types), [&](const char* t) { return type == t; })) {
+    at.key("rope_type")
+        .fail("only \"default\", \"llama3\", \"linear\" and \"yarn\" are supported, found " + type.dump());
   }
-  if (rope.contains("type")) {
-    if (!rope.contains("rope_type")) rope["rope_type"] = rope["type"];
-    rope.erase("type");
+  std::size_t needed = 0;
+  const std::vector<std::string> keys = rope_keys(type.get<std::string>(), needed);
+  for (std::size_t i = 0; i < needed; ++i) {
+    if (!rope.contains(keys[i])) at.fail(keys[i] + " is missing");
   }
-  if (!rope.contains("rope_type")) inside.fail("rope_type is missing");
-  if (rope["rope_type"] == "default") return;
-  if (rope["rope_type"] != "llama3") {
-    inside.key("rope_type").fail("only \"default\" and \"llama3\" are supported, found " + rope["rope_type"].dump());
+  form.scaling = {{"rope_type", type}};
+  for (const auto& [key, value] : rope.items()) {
+    if (value.is_null()) continue;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) at.key(key).fail("no key of type " + type.dump());
+    form.scaling[key] = value;
   }
-  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
-    if (!rope.contains(key)) inside.fail(std::string(key) + " is missing");
+  return form;
+}
+
+/// One form for RoPE's two: `rope_scaling` beside rope_theta, and transformers 5's `rope_parameters`, which holds
+/// rope_theta as well. Where both are there they must agree: transformers 5 takes rope_scaling, others the newer key.
+inline void take_rope(nlohmann::ordered_json& json, const io::detail::place& at) {
+  constexpr const char* names[] = {"rope_scaling", "rope_parameters"};
+  rope_form forms[2];
+  for (int i = 0; i < 2; ++i) {
+    if (json.contains(names[i])) forms[i] = read_rope_form(json[names[i]], at.key(names[i]));
+    json.erase(names[i]);
   }
-  json["rope_scaling"] = rope;
+  if (forms[0].given && forms[1].given && forms[0].scaling != forms[1].scaling) {
+    fail_contradiction(at, "rope_scaling " + forms[0].scaling.dump(), "rope_parameters " + forms[1].scaling.dump());
+  }
+  for (const rope_form& form : forms) {
+    if (!form.scaling.is_null()) json["rope_scaling"] = form.scaling;
+    if (form.theta.is_null()) continue;
+    if (json.contains("rope_theta") && json["rope_theta"] != form.theta) {
+      fail_contradiction(at, "rope_theta " + json["rope_theta"].dump(), form.theta.dump());
+    }
+    json["rope_theta"] = form.theta;
+  }
+}
+
+/// The one layer type that is implemented.
+inline void take_layer_types(nlohmann::ordered_json& json, const io::detail::place& at) {
+  const auto found = json.find("layer_types");
+  if (found == json.end()) return;
+  if (!found->is_null() && !found->is_array()) io::detail::fail_type("an array or null", *found, at.key("layer_types"));
+  for (const auto& type : *found) {
+    if (type != "full_attention") at.key("layer_types").fail("only \"full_attention\" is supported");
+  }
+  json.erase("layer_types");
+}
+
+/// Removes keys without effect, those that are passed, and unknown ones that are null; and null where a size follows
+/// from others. Throws io::error for other unknown keys.
+inline void take_ignored_keys(nlohmann::ordered_json& json, const std::vector<std::string>& passed,
+                              const io::detail::place& at) {
+  for (const auto* keys : {&ignored_keys(), &passed}) {
+    for (const std::string& key : *keys) json.erase(key);
+  }
+  std::vector<std::string> fields;
+  model_config any;
+  describe([&](const char* key, auto&, const char*) { fields.emplace_back(key); }, any);
+  for (auto entry = json.begin(); entry != json.end();) {
+    const std::string key = entry.key();
+    const bool known = std::find(fields.begin(), fields.end(), key) != fields.end();
+    const bool follows = !known || key == "num_key_value_heads" || key == "head_dim";
+    if (!known && !entry.value().is_null()) {
+      at.key(key).fail("unknown key" + io::did_you_mean(key, fields) +
+                       " (--ignore-config-key passes one that changes no arithmetic)");
+    }
+    entry = follows && entry.value().is_null() ? json.erase(entry) : std::next(entry);
+  }
 }
 
 }  // namespace detail
 
 /// A model_config from a Hugging Face config.json. Throws io::error naming `where` and the key for one that would
-/// change the architecture, is unknown or has a value out of range.
-inline model_config read_model_config(nlohmann::ordered_json json, const std::string& where) {
+/// change the architecture, is unknown and not among `passed`, or has a value out of range.
+inline model_config read_model_config(nlohmann::ordered_json json, const std::string& where,
+                                      const std::vector<std::string>& passed = {}) {
   const io::detail::place at{where, ""};
   if (json.is_object()) {
     detail::take_implemented_values(json, at);
+    detail::take_layer_types(json, at);
     detail::take_rope(json, at);
-    for (const std::string& key : detail::ignored_keys()) json.erase(key);
-    for (const char* key : {"num_key_value_heads", "head_dim"}) {
-      if (json.contains(key) && json[key].is_null()) json.erase(key);
-    }
+    detail::take_ignored_keys(json, passed, at);
   }
   model_config config;
   config.rms_norm_eps = 1e-6;  // LlamaConfig's defaults, which files may leave out
@@ -132,6 +218,9 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
   for (const char* key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
     if (!json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
+  }
+  if (config.rope_scaling && !json["rope_scaling"].contains("original_max_position_embeddings")) {
+    config.rope_scaling->original_max_position_embeddings = config.max_position_embeddings;  // yarn's default
   }
   if (!json.contains("num_key_value_heads")) config.num_key_value_heads = config.num_attention_heads;
   if (const auto fault = find_fault(config)) throw io::error(where, *fault);
@@ -148,6 +237,14 @@ inline nlohmann::ordered_json model_config_json(const model_config& config, cons
   full.head_dim = static_cast<int>(config.head_size());
   const nlohmann::ordered_json shape = io::to_json(full);  // items() would outlive a temporary
   for (const auto& [key, value] : shape.items()) json[key] = value;
+  if (config.rope_scaling) {
+    std::size_t needed = 0;
+    nlohmann::ordered_json rope = {{"rope_type", config.rope_scaling->rope_type}};
+    for (const std::string& key : detail::rope_keys(config.rope_scaling->rope_type, needed)) {
+      if (!shape["rope_scaling"][key].is_null()) rope[key] = shape["rope_scaling"][key];
+    }
+    json["rope_scaling"] = rope;
+  }
   json["torch_dtype"] = dtype;
   return json;
 }

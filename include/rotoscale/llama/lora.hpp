@@ -119,7 +119,7 @@ inline std::optional<std::string> find_fault(const lora_config& c) {
   for (std::size_t i = 0; i < c.targets.size(); ++i) {
     const std::string& name = c.targets[i];
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return "targets: no linear layer is called '" + name + "'; did you mean '" + io::nearest_name(name, known) + "'?";
+      return "targets: no linear layer is called '" + name + "'" + io::did_you_mean(name, known);
     }
     if (std::count(c.targets.begin(), c.targets.end(), name) > 1) return "targets: '" + name + "' is named twice";
   }

@@ -15,8 +15,9 @@ namespace rotoscale::llama {
 class merged_weights {
  public:
   /// Throws io::error where tensors are missing, of another shape or too many.
-  merged_weights(const weights_location& base, const std::filesystem::path& adapters)
-      : config_(read_model_config(io::read_json(base.config()), base.config().string())),
+  merged_weights(const weights_location& base, const std::filesystem::path& adapters,
+                 const std::vector<std::string>& passed_keys = {})
+      : config_(read_model_config(io::read_json(base.config()), base.config().string(), passed_keys)),
         base_(io::safetensors_shards::open(base.directory, base.stem)),
         lora_(read_adapter_config(adapters)),
         adapters_(io::safetensors_shards::open(adapters, "adapter_model")),
@@ -78,9 +79,10 @@ class merged_weights {
 
 /// Writes a model's directory: config.json, and weights as one of stored_dtypes in shards of at most 5 GiB. Throws
 /// io::error, also for a sum that the dtype cannot hold, and leaves nothing then. `progress` is told how many of all
-/// elements are written.
+/// elements are written; `add_files` puts into the directory what else it holds.
 inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory, const std::string& type,
-                         const element_progress& progress = nullptr) {
+                         const element_progress& progress = nullptr,
+                         const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {
   constexpr std::uint64_t shard = std::uint64_t{5} << 30;  // as Hugging Face's libraries split
   const detail::stored_dtype& stored = detail::stored_dtype_of(type);
   io::safetensors_writer weights;
@@ -101,6 +103,7 @@ inline void write_merged(const merged_weights& merged, const std::filesystem::pa
   io::atomic_directory out(directory);
   weights.write_shards(out.path(), "model", shard);
   io::write_json(out.path() / "config.json", model_config_json(merged.config(), stored.torch));
+  if (add_files) add_files(out.path());
   out.commit();
 }
 

@@ -231,10 +231,33 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   }
 }
 
+/// Refuses a head beside the embedding that it is tied to, unless both are equal: config.json and weights would be two
+/// models.
+inline void require_tied_head(const io::safetensors_shards& found, std::span<const parameter> parameters) {
+  constexpr const char* embedding = "model.embed_tokens.weight";
+  const io::located_tensor head = found.find("lm_head.weight");
+  if (head.info == nullptr || parameters.empty() || parameters[0].slices[0].name != embedding) return;
+  const parameter& p = parameters[0];
+  const io::located_tensor own = check_tensor(found, embedding, {p.rows, p.cols});
+  bool equal = head.info->shape == own.info->shape;
+  std::vector<float> a, b;
+  for_each_part(p, 0, equal ? p.rows : 0, [&](index_t row, index_t rows) {
+    for (std::vector<float>* v : {&a, &b}) v->resize(static_cast<std::size_t>(rows * p.cols));
+    own.file->read_floats(*own.info, static_cast<std::uint64_t>(row * p.cols), a);
+    head.file->read_floats(*head.info, static_cast<std::uint64_t>(row * p.cols), b);
+    equal = equal && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  });
+  if (equal) return;
+  throw io::error(head.file->name(),
+                  "tensor 'lm_head.weight': differs from '" + std::string(embedding) +
+                      "', while config.json says tie_word_embeddings true; make it false, or remove the tensor");
+}
+
 /// Refuses a file or files that do not hold exactly the tensors of these parameters, before a number is read.
 inline void check_tensors(const io::safetensors_shards& found, std::span<const parameter> parameters,
                           const model_config& config) {
   refuse_others(found, parameters, config);
+  if (config.tie_word_embeddings) require_tied_head(found, parameters);
   for (const parameter& p : parameters) {
     for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t, index_t) {
       check_tensor(found, name, shape);

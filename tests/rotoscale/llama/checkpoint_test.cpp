@@ -161,6 +161,27 @@ TEST_CASE("a model of another shape, a missing tensor, another dtype") {
   refused(a.read_message(scratch / "a"), "model.embed_tokens.weight", "expected F32, BF16 or F16, found I32");
 }
 
+TEST_CASE("a tied embedding beside a head: equal is no contradiction, another one is refused") {
+  const scratch_directory scratch;
+  const llama::model_config tied = small_config(true);
+  const auto write = [&](float head) {
+    model_case a(1, small_config());
+    io::safetensors_writer out;
+    const llama::parameter_list list(tied);
+    for (const llama::parameter& p : list.all()) {
+      llama::detail::add_slices(out, p, "", [&p](index_t, index_t rows) {
+        return std::vector<float>(static_cast<std::size_t>(rows * p.cols), 1.0f);
+      });
+    }
+    const std::vector<float> values(16 * 8, head);
+    out.add("lm_head.weight", "F32", {16, 8}, std::as_bytes(std::span<const float>(values)));
+    out.write(scratch / "model.safetensors");
+    return message_of([&] { llama::check_weights({scratch.path()}, tied); });
+  };
+  CHECK(write(1.0f) == no_error);
+  CHECK(holds(write(2.0f), "tensor 'lm_head.weight': differs from 'model.embed_tokens.weight'"));
+}
+
 TEST_CASE("numbers that are not finite are refused by file, tensor and place; moments may be infinite") {
   const scratch_directory scratch;
   model_case a(1);

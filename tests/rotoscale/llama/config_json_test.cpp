@@ -126,7 +126,38 @@ TEST_CASE("a file of transformers 4: Llama 3.1 8B, and the forms of rope_scaling
     CHECK_FALSE(read(old).rope_scaling.has_value());
   }
   old["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  CHECK(message_of([&] { read(old); }) == "config.json: rope_theta 500000.0 and 7.0 contradict each other; remove one");
+  old.erase("rope_theta");
   CHECK(read(old).rope_theta == 7.0);
+}
+
+TEST_CASE("two truths about RoPE are refused, and both are named") {
+  json c = json::parse(llama_31_8b);
+  c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  CHECK(message_of([&] { read(c); }).starts_with("config.json: rope_scaling {\"rope_type\":\"llama3\""));
+  CHECK(holds(message_of([&] { read(c); }), "rope_parameters null contradict each other"));
+  c["rope_parameters"] = c["rope_scaling"];
+  CHECK(read(c).rope_scaling.value().factor == 8.0);  // equal
+  c["rope_scaling"] = nullptr;
+  CHECK(read(c).rope_scaling.value().factor == 8.0);
+  c["rope_parameters"]["type"] = "linear";
+  CHECK(message_of([&] { read(c); }) ==
+        "config.json: rope_parameters: rope_type \"llama3\" and type \"linear\" contradict each other; remove one");
+}
+
+TEST_CASE("RoPE in linear and yarn form: what is read is written again") {
+  json c = json::parse(transformers_5);
+  c["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  CHECK(read(c).rope_scaling.value().rope_type == "linear");
+  CHECK(llama::model_config_json(read(c))["rope_scaling"] == json{{"rope_type", "linear"}, {"factor", 4.0}});
+  c["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 16.0}, {"mscale", nullptr}};
+  const auto yarn = read(c);
+  CHECK(yarn.rope_scaling.value().original_max_position_embeddings == 2048);  // the model's positions
+  CHECK(yarn.rope_scaling.value().beta_fast == 16.0);
+  const json written = llama::model_config_json(yarn);
+  CHECK(llama::model_config_json(read(written)) == written);
+  c["rope_parameters"]["short_factor"] = {1.0};
+  CHECK(message_of([&] { read(c); }) == "config.json: rope_parameters.short_factor: no key of type \"yarn\"");
 }
 
 TEST_CASE("heads that are not grouped, sizes that follow") {
@@ -149,13 +180,15 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
     return message_with("rope_parameters", value);
   };
   CHECK(rope(json::object()) == "(no error)");
-  CHECK(rope({{"rope_type", "yarn"}, {"factor", 2.0}}) ==
-        "config.json: rope_parameters.rope_type: only \"default\" and \"llama3\" are supported, found \"yarn\"");
+  CHECK(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}) ==
+        "config.json: rope_parameters.rope_type: only \"default\", \"llama3\", \"linear\" and \"yarn\" are supported, "
+        "found \"dynamic\"");
   CHECK(rope({{"partial_rotary_factor", 0.5}}) ==
         "config.json: rope_parameters.partial_rotary_factor: only 1.0 is supported");
   CHECK(rope({{"rope_type", "llama3"}}) == "config.json: rope_parameters: factor is missing");
   CHECK(rope({{"rope_theta", "much"}}) == "config.json: rope_theta: expected a number, found a string");
-  CHECK(message_with("rope_parameters", {{"rope_theta", 1.0}}) == "config.json: rope_parameters: rope_type is missing");
+  CHECK(message_with("rope_parameters", {{"rope_theta", 1.0}}) == "(no error)");  // the default type
+  CHECK(message_with("rope_parameters", {{"factor", 2.0}}) == "config.json: rope_parameters: rope_type is missing");
   CHECK(message_with("rope_parameters", 1) ==
         "config.json: rope_parameters: expected an object or null, found the number 1");
   CHECK(message_with("rope_parameters", nullptr) == "(no error)");
@@ -173,15 +206,30 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
     CAPTURE(r.first);
     CHECK(holds(message_with(r.first, r.second), std::string("config.json: ") + r.first + ": only "));
   }
-  const std::pair<const char*, json> ignored[] = {{"sliding_window", nullptr}, {"cross_attention_hidden_size", nullptr},
-                                                  {"rope_interleaved", false}, {"is_llama_config", true},
-                                                  {"max_length", 20},          {"do_sample", true},
-                                                  {"temperature", 0.6},        {"early_stopping", false}};
+  const std::pair<const char*, json> ignored[] = {{"sliding_window", nullptr},
+                                                  {"cross_attention_hidden_size", nullptr},
+                                                  {"rope_interleaved", false},
+                                                  {"is_llama_config", true},
+                                                  {"max_length", 20},
+                                                  {"do_sample", true},
+                                                  {"temperature", 0.6},
+                                                  {"early_stopping", false},
+                                                  {"unsloth_fixed", true},
+                                                  {"use_sdpa", true},
+                                                  {"layer_types", {"full_attention", "full_attention"}},
+                                                  {"someone_elses", nullptr}};
   for (const auto& i : ignored) {
     CAPTURE(i.first);
     CHECK(message_with(i.first, i.second) == "(no error)");
   }
+  CHECK(holds(message_with("layer_types", {"sliding_attention"}), "layer_types: only \"full_attention\""));
   CHECK(message_with("attn_logit_softcapping", 50.0).starts_with("config.json: attn_logit_softcapping: unknown key"));
+  CHECK(holds(message_with("attn_logit_softcapping", 50.0), "--ignore-config-key"));
+  json known = json::parse(transformers_5);
+  known["attn_logit_softcapping"] = 50.0;
+  CHECK(llama::read_model_config(known, "c", {"attn_logit_softcapping"}).hidden_size == 64);
+  known["attention_bias"] = true;  // is not unknown
+  CHECK(holds(message_of([&] { llama::read_model_config(known, "c", {"attention_bias"}); }), "attention_bias: only"));
 }
 
 }  // namespace config_json_test

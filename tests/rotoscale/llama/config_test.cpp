@@ -58,7 +58,9 @@ TEST_CASE("faults name their field") {
     CHECK(fault_of([&](config& c) { c.rope_scaling->factor = bad; }).starts_with("rope_scaling.factor"));
   }
   CHECK(fault_of([](config& c) { c.rope_scaling->high_freq_factor = 1.0; }).starts_with("rope_scaling.high"));
-  CHECK(fault_of([](config& c) { c.rope_scaling->rope_type = "yarn"; }).starts_with("rope_scaling.rope_type: 'yarn'"));
+  CHECK(fault_of([](config& c) {
+          c.rope_scaling->rope_type = "dynamic";
+        }).starts_with("rope_scaling.rope_type: 'dynamic'"));
 }
 
 }  // namespace config_test
