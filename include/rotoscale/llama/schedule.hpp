@@ -3,6 +3,7 @@
 // Looking up recipes and schedules by preset name or JSON file, and turning fractions of a run into steps.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -21,8 +22,8 @@ namespace detail {
 
 [[noreturn]] inline void fail_unknown(const std::string& field, const std::string& name,
                                       const std::vector<std::string>& valid) {
-  throw io::error(field, "'" + io::printable(name) + "' is neither a preset nor a file; did you mean '" +
-                             io::nearest_name(name, valid) + "'?");
+  throw io::error(field,
+                  "'" + io::printable(name) + "' is neither a preset nor a file" + io::did_you_mean(name, valid));
 }
 
 /// Of any kind: reading says what is wrong with a directory or a device.
@@ -38,17 +39,88 @@ inline std::string take_base(nlohmann::ordered_json& json, const std::string& fi
   const nlohmann::ordered_json base = json["base"];
   const std::string name = base.is_string() ? base.get<std::string>() : base.dump();
   if (std::find(presets.begin(), presets.end(), name) == presets.end()) {
-    throw io::error(
-        file, "base: no preset '" + io::printable(name) + "'; did you mean '" + io::nearest_name(name, presets) + "'?");
+    throw io::error(file, "base: no preset '" + io::printable(name) + "'" + io::did_you_mean(name, presets));
   }
   json.erase("base");
   return name;
 }
 
+/// The format that a file gives an operand; nothing where it gives none, or one that reading refuses.
+inline std::optional<nn::operand_format> given_format(const nlohmann::ordered_json& gemm, const char* operand) {
+  const auto found = gemm.find(operand);
+  if (found == gemm.end() || !found->is_object() || !found->contains("format")) return std::nullopt;
+  nn::operand_format format{};
+  const auto& name = (*found)["format"];
+  if (!name.is_string() || !from_string(std::string_view(name.get_ref<const std::string&>()), format)) {
+    return std::nullopt;
+  }
+  return format;
+}
+
+/// An operand of that format with the format's own blocks, rule and policy, and no rotation.
+inline nn::operand_recipe own_operand(nn::operand_format format, rounding how) {
+  nn::operand_recipe own{format};
+  if (format == nn::operand_format::nvfp4) own.policy = policies::nvidia;
+  if (nn::has_blocks(format)) own.rounding = how;
+  return own;
+}
+
+/// Calls f(GEMM, its JSON, names of its operands) for the GEMMs that a file's object has.
+template <class Function>
+void for_each_given_gemm(const nlohmann::ordered_json& json, nn::linear_recipe& r, const Function& f) {
+  const auto visit = [&](const char* name, nn::gemm_recipe& gemm, const char* left, const char* right) {
+    const auto found = json.find(name);
+    if (found != json.end() && found->is_object()) f(gemm, *found, left, right);
+  };
+  visit("fprop", r.fprop, "x", "w");
+  visit("dgrad", r.dgrad, "dy", "w");
+  visit("wgrad", r.wgrad, "dy", "x");
+}
+
+/// Gives operands whose format a file changes what belongs to the new format. The rotation goes from both operands of
+/// the GEMM, since they have the same one.
+inline void change_formats(const nlohmann::ordered_json& json, nn::linear_recipe& r) {
+  for_each_given_gemm(
+      json, r, [](nn::gemm_recipe& gemm, const nlohmann::ordered_json& given, const char* left, const char* right) {
+        bool changed = false;
+        for (const auto& [operand, name] : {std::pair{&gemm.left, left}, {&gemm.right, right}}) {
+          const auto format = given_format(given, name);
+          if (!format || *format == operand->format) continue;
+          *operand = own_operand(*format, operand->rounding);
+          changed = true;
+        }
+        if (changed) gemm.left.rotation = gemm.right.rotation = {};
+      });
+}
+
+/// Gives GEMMs whose contract the file does not name, and whose operands the base's does not take, one that does.
+inline void change_contracts(const nlohmann::ordered_json& json, nn::linear_recipe& r) {
+  for_each_given_gemm(
+      json, r, [](nn::gemm_recipe& gemm, const nlohmann::ordered_json& given, const char* left, const char* right) {
+        if (given.contains("accumulate") || !(given_format(given, left) || given_format(given, right))) return;
+        if (nn::detail::find_accumulate_fault(gemm, "", left, right)) gemm.accumulate = nn::fp32_fma_chain_contract;
+      });
+}
+
+/// The recipe of a file's object: keys as the log shows them, missing ones as in `base`.
+inline nn::recipe read_recipe(const nlohmann::ordered_json& json, nn::recipe r, const std::string& file) {
+  const auto head = json.is_object() ? json.find("head") : json.end();
+  const bool has_head = json.is_object() && head != json.end() && head->is_object();
+  if (json.is_object()) change_formats(json, r);
+  if (has_head && r.head) change_formats(*head, *r.head);
+  io::from_json(json, r, file);
+  if (json.is_object()) change_contracts(json, r);
+  if (has_head) change_contracts(*head, *r.head);
+  r = override_backward(std::move(r), r.backward_override);
+  if (const auto fault = find_fault(r)) throw io::error(file, *fault);
+  return r;
+}
+
 }  // namespace detail
 
 /// A preset's recipe, or one read from a JSON file: keys as the log shows them, missing ones as in the preset that
-/// "base" names (default: bf16). `field` is what messages call the name's place.
+/// "base" names (default: bf16). A changed format brings its own blocks, rule, policy and no rotation. `field` is what
+/// messages call the name's place.
 inline nn::recipe load_recipe(const std::string& name, const std::string& field = "recipe") {
   std::vector<std::string> valid;
   for (nn::recipe& r : nn::presets::all()) {
@@ -57,12 +129,9 @@ inline nn::recipe load_recipe(const std::string& name, const std::string& field 
   }
   if (!detail::is_file(name)) detail::fail_unknown(field, name, valid);
   nlohmann::ordered_json json = io::read_json(name);
-  nn::recipe r = load_recipe(detail::take_base(json, name, valid));
-  r.name = std::filesystem::path(name).stem().string();
-  io::from_json(json, r, name);
-  r = override_backward(std::move(r), r.backward_override);
-  if (const auto fault = find_fault(r)) throw io::error(name, *fault);
-  return r;
+  nn::recipe base = load_recipe(detail::take_base(json, name, valid));
+  base.name = std::filesystem::path(name).stem().string();
+  return detail::read_recipe(json, std::move(base), name);
 }
 
 namespace detail {
@@ -81,6 +150,54 @@ inline bool is_schedule(const nlohmann::ordered_json& json) {
 
 }  // namespace detail
 
+namespace detail {
+
+/// A phase of a log, or of docs/reference/schedules.md, in a file's form: its step is "from_step", and its recipe is
+/// whole, or a name like "mxfp4_h16+forward:fp8_amd".
+inline void from_log_form(nlohmann::ordered_json& phase, nn::phase& p) {
+  if (!phase.contains("from_step") || phase.contains("at")) return;
+  phase["at"] = phase["from_step"];
+  phase.erase("from_step");
+  if (phase.contains("recipe") && phase["recipe"].is_object()) p.effective = true;
+  if (!phase.contains("recipe") || !phase["recipe"].is_string() || phase.contains("gemms")) return;
+  const std::string name = phase["recipe"].get<std::string>();
+  const std::size_t plus = name.rfind('+'), colon = name.find(':', plus == name.npos ? 0 : plus);
+  if (plus == name.npos || colon == name.npos) return;
+  phase["gemms"] = name.substr(plus + 1, colon - plus - 1);
+  phase["recipe"] = name.substr(colon + 1);
+}
+
+/// Takes recipes that the phases of a file hold themselves out of its JSON, whose phases then name them.
+inline std::vector<nn::phase> take_recipes(nlohmann::ordered_json& phases, const std::string& file) {
+  std::vector<std::string> valid;
+  for (const nn::recipe& r : nn::presets::all()) valid.push_back(r.name);
+  std::vector<nn::phase> taken(phases.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    nlohmann::ordered_json& phase = phases[i];
+    if (!phase.is_object()) continue;
+    from_log_form(phase, taken[i]);
+    if (!phase.contains("recipe") || !phase["recipe"].is_object()) continue;
+    nlohmann::ordered_json json = phase["recipe"];
+    const std::string where = file + ": phases[" + std::to_string(i) + "].recipe";
+    nn::recipe base = load_recipe(take_base(json, where, valid));
+    base.name = std::filesystem::path(file).stem().string() + "_" + std::to_string(i);
+    taken[i].own = read_recipe(json, std::move(base), where);
+    phase["recipe"] = taken[i].own->name;
+  }
+  return taken;
+}
+
+}  // namespace detail
+
+/// Is it the name of a recipe or a schedule that has one?
+inline bool is_preset(const std::string& name) {
+  const auto has_name = [&](const auto& preset) { return preset.name == name; };
+  const std::vector<nn::schedule> schedules = nn::presets::schedules();
+  const std::vector<nn::recipe> recipes = nn::presets::all();
+  return std::any_of(schedules.begin(), schedules.end(), has_name) ||
+         std::any_of(recipes.begin(), recipes.end(), has_name);
+}
+
 /// A named schedule, one read from a JSON file, or a recipe (preset or file) used from start to end. `field` is what
 /// messages call the name's place.
 inline nn::schedule load_schedule(const std::string& name, const std::string& field = "schedule") {
@@ -94,12 +211,21 @@ inline nn::schedule load_schedule(const std::string& name, const std::string& fi
     valid.push_back(r.name);
   }
   if (!detail::is_file(name)) detail::fail_unknown(field, name, valid);
-  const nlohmann::ordered_json json = io::read_json(name);
+  nlohmann::ordered_json json = io::read_json(name);
+  if (json.is_array() && !json.empty()) json = {{"phases", json}};  // as a log prints it
   if (!detail::is_schedule(json)) return {load_recipe(name).name, {{name, 0.0}}};
   nn::schedule s;
   s.name = std::filesystem::path(name).stem().string();
+  std::vector<nn::phase> own;
+  if (json.is_object() && json.contains("phases") && json["phases"].is_array()) {
+    own = detail::take_recipes(json["phases"], name);
+  }
   io::from_json(json, s, name);
   if (s.phases.empty()) throw io::error(name, "phases: must not be empty");
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    s.phases[i].own = own[i].own;
+    s.phases[i].effective = own[i].effective;
+  }
   return s;
 }
 
@@ -227,12 +353,12 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     if (i == 0 && p.scales != nn::scale_handover::reset) {
       throw io::error(where, field("scales") + ": the first phase has no phase before it to take scales from");
     }
-    const nn::recipe taken = load_recipe(p.recipe, where + ": " + field("recipe"));
-    if (p.gemms != nn::gemm_scope::all) {
+    const nn::recipe taken = p.own ? *p.own : load_recipe(p.recipe, where + ": " + field("recipe"));
+    if (p.gemms != nn::gemm_scope::all && !p.effective) {
       const auto fault = detail::find_merge_fault(resolved.back().recipe, taken, p.gemms);
       if (fault) throw io::error(where, field("gemms") + ": " + *fault);
     }
-    r.recipe = i == 0 ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
+    r.recipe = i == 0 || p.effective ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
     if (const auto fault = find_fault(r.recipe)) throw io::error(where, field("gemms") + ": " + *fault);
     if (steps > detail::most_random_steps && detail::rounds_stochastically(r.recipe)) {
       throw io::error(where, field("recipe") + ": " + r.recipe.name +

@@ -47,6 +47,8 @@ struct phase {
   gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs take the recipe
   scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< none: the phase begins at `at`
+  std::optional<nn::recipe> own = std::nullopt;       ///< the recipe itself, where a file holds it
+  bool effective = false;                             ///< is `own` merged with the phase before already, as in a log?
 };
 
 /// Which recipe holds from which step on.

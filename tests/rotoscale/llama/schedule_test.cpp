@@ -94,6 +94,48 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   }
 }
 
+TEST_CASE("a changed format brings what belongs to it, unless the file gives it") {
+  const scratch_directory scratch;
+  const std::string file = (scratch / "mine.json").string();
+  const auto load = [&](const std::string& text) {
+    put(file, text);
+    return llama::load_recipe(file);
+  };
+  const nn::recipe bf16 =
+      load(R"({"base": "mxfp4_h16", "wgrad": {"dy": {"format": "bf16"}, "x": {"format": "bf16"}}})");
+  CHECK(bf16.wgrad.left == nn::operand_recipe{nn::operand_format::bf16});
+  CHECK(bf16.wgrad.accumulate == nn::fp32_fma_chain_contract);
+  CHECK(bf16.fprop == llama::load_recipe("mxfp4_h16").fprop);
+  const nn::recipe one = load(R"({"base": "mxfp4_h16", "wgrad": {"dy": {"format": "bf16"}}})");
+  CHECK(one.wgrad.right.format == nn::operand_format::mxfp4);
+  CHECK(one.wgrad.right.rotation == nn::rotation_recipe{});  // both operands have the same one
+  const nn::recipe nvfp4 = load(R"({"fprop": {"x": {"format": "nvfp4"}, "w": {"format": "nvfp4"}}})");
+  CHECK(nvfp4.fprop.left.policy == policies::nvidia);
+  const nn::recipe given =
+      load(R"({"base": "mxfp8", "fprop": {"x": {"format": "mxfp4", "scale_rule": "ceil", "rotation": {"points": 16}},)"
+           R"( "w": {"format": "mxfp4", "rotation": {"points": 16}}, "accumulate": "fp32_blockwise"}})");
+  CHECK(given.fprop.left.rule == scale_rule::ceil);
+  CHECK(given.fprop.right.rule == scale_rule::even);
+  CHECK(given.fprop.right.rotation.points == 16);
+  CHECK(given.fprop.accumulate == nn::fp32_blockwise_contract);
+}
+
+TEST_CASE("what a log prints is a schedule file: whole recipes and first steps") {
+  const scratch_directory scratch;
+  const std::string file = (scratch / "log.json").string();
+  for (const char* name : {"mxfp4", "amd_lora", "heal_forward", "heal_plateau", "heal_gradient_noise"}) {
+    const auto phases = llama::resolve(llama::load_schedule(name), 1000, name);
+    const auto json = io::to_json(phases);
+    put(file, json.dump());
+    CHECK(io::to_json(llama::resolve(llama::load_schedule(file), 1000, file)) == json);
+  }
+  put(file, R"([{"from_step": 0, "recipe": "mxfp4_h16"}, {"from_step": 616, "recipe": "mxfp4_h16+forward:fp8_amd"}])");
+  CHECK(io::to_json(llama::resolve(llama::load_schedule(file), 1000, file)) ==
+        io::to_json(llama::resolve(llama::load_schedule("heal_forward"), 1000, "heal_forward")));
+  put(file, R"({"phases": [{"recipe": {"base": "mxfp8", "name": "mine"}, "at": 0}]})");
+  CHECK(llama::resolve(llama::load_schedule(file), 10, file)[0].recipe.name == "mine");
+}
+
 TEST_CASE("fractions of the run are rounded to the nearest step, numbers from 1 on are steps") {
   CHECK(starts({{"bf16", 0}}, 1) == std::vector<std::int64_t>{0});
   CHECK(starts({{"mxfp4", 0}, {"bf16", 0.62}}, 550) == std::vector<std::int64_t>{0, 341});
