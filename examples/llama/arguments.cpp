@@ -55,8 +55,8 @@ struct flag_visitor {
              [flag, &member](const std::string& name) {
                if (!from_string(std::string_view(name), member)) {
                  const std::vector<std::string> valid = names(member);
-                 throw CLI::ValidationError(flag, "unknown value '" + io::printable(name) + "'; did you mean '" +
-                                                      io::nearest_name(name, valid) + "'?");
+                 throw CLI::ValidationError(
+                     flag, "unknown value '" + io::printable(name) + "'" + io::did_you_mean(name, valid));
                }
              },
              help)
@@ -86,7 +86,13 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->group("run");
 }
 
+void define_passed_keys(CLI::App& sub, std::vector<std::string>& keys) {
+  sub.add_option("--ignore-config-key", keys,
+                 "a key of the model's config.json that is unknown here and changes no arithmetic; once for each");
+}
+
 void define_config(CLI::App& sub, arguments& a) {
+  define_passed_keys(sub, a.passed_keys);
   std::string names;
   for (const std::string& name : config_names()) names += name + ", ";
   sub.add_option("--config", a.config, names + "or a JSON file with options of a run's config.json; flags override it")
@@ -116,6 +122,7 @@ void define_merge(CLI::App& app, arguments& a) {
   CLI::App* merge = app.add_subcommand("merge", "adds adapters to the weights that they stand beside");
   merge->add_option("--base", a.merge.base, "weights: a directory or file of Hugging Face's, or a checkpoint")
       ->required();
+  define_passed_keys(*merge, a.merge.passed_keys);
   merge->add_option("--adapter", a.merge.adapter, "PEFT's files, or a checkpoint or run with adapters")->required();
   merge->add_option("--out", a.merge.out, "directory to write, as Hugging Face has models")->required();
   merge->add_option("--dtype", a.merge.dtype, "what the weights are stored as: F32, BF16 or F16")
@@ -127,18 +134,26 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
   CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
   CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
   for (CLI::App* sub : {eval, sample}) {
+    define_passed_keys(*sub, a.passed_keys);
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
     sub->add_option("--adapter", a.adapter, "adapters beside its weights: PEFT's files, or a checkpoint or run");
     sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
     define_device(*sub, a.device);
   }
   for (CLI::App* sub : {eval, sample}) {
-    sub->add_option("--tokenizer", a.tokenizer, "SentencePiece model (default: the run's)");
+    sub->add_option("--tokenizer", a.tokenizer,
+                    "SentencePiece model, or bytes (default: the run's or the directory's)");
+    sub->add_option("--begin-of-text", a.begin_of_text,
+                    "a begin-of-text token before the text: yes, no, or auto: as the run or tokenizer_config.json says")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"auto", "yes", "no"}));
   }
   eval->add_option("--data", a.data, "as train's (default: the run's)");
   eval->add_option("--text-format", a.text_format, "as train's (default: the run's)");
   eval->add_option("--windows", a.windows, "held-out sequences; 0: as the run's last evaluation")
       ->check(CLI::Range(0, 1 << 30));
+  eval->add_flag("--all", a.all, "every token of the data, however few, and the standard error of the loss")
+      ->excludes(eval->get_option("--windows"));
   eval->add_option("--sequence", a.sequence,
                    "tokens a sequence (default: the run's; another model: 128, if it has as many positions)")
       ->check(CLI::Range(1, 1 << 24));
@@ -236,10 +251,25 @@ void define_plan(CLI::App& app, arguments& a) {
 }
 
 /// Options of a run that a profile, of steps on random tokens, has no use for.
-const std::set<std::string> not_profiled = {
-    "name",          "data",          "text_format",        "tokenizer",        "validation",  "max_epochs",
-    "eval_every",    "eval_windows",  "final_eval_windows", "checkpoint_every", "target_loss", "eval_every_samples",
-    "on_divergence", "max_loss_jump", "max_rollbacks",      "keep_checkpoints"};
+const std::set<std::string> not_profiled = {"name",
+                                            "data",
+                                            "text_format",
+                                            "tokenizer",
+                                            "begin_of_text",
+                                            "chat_template",
+                                            "long_records",
+                                            "validation",
+                                            "max_epochs",
+                                            "eval_every",
+                                            "eval_windows",
+                                            "final_eval_windows",
+                                            "checkpoint_every",
+                                            "target_loss",
+                                            "eval_every_samples",
+                                            "on_divergence",
+                                            "max_loss_jump",
+                                            "max_rollbacks",
+                                            "keep_checkpoints"};
 
 /// All subcommands and flags, bound to `a`.
 void define(CLI::App& app, arguments& a) {
@@ -332,6 +362,18 @@ void refuse_unnameable(const CLI::Option& option) {
   }
 }
 
+/// Refuses bytes that are not UTF-8: logs, states and messages are, and would not hold the name of the file.
+void refuse_undecodable(const CLI::Option& option) {
+  if (option.get_name() == "--prompt") return;  // text, of any bytes
+  for (const std::string& value : option.results()) {
+    for (std::size_t at = 0; at < value.size();) {
+      const std::size_t length = io::utf8_length(std::string_view(value).substr(at));
+      if (length == 0) throw io::error(option.get_name() + " " + value, "is not UTF-8, as logs and JSON are");
+      at += length;
+    }
+  }
+}
+
 /// The name by which the command line gives an option, the last one where there are several (--x, --no-x).
 std::string typed_name(int argc, char** argv, const CLI::Option& option) {
   std::string typed = option.get_name();
@@ -348,13 +390,13 @@ std::string typed_name(int argc, char** argv, const CLI::Option& option) {
 constexpr const char* instead_of_config = "; --model-config takes another in its place";
 
 /// The shape of --init's model. A checkpoint's config.json is damaged where it is wrong, others' may be wrong.
-llama::model_config read_init_shape(const std::string& init) {
+llama::model_config read_init_shape(const std::string& init, const std::vector<std::string>& passed) {
   const llama::weights_location from = llama::find_weights(init);
   return naming_older(from.directory, "--init", [&] {
     return reading([&] {
-      if (is_own_checkpoint(from.directory)) return read_shape(from);
+      if (is_own_checkpoint(from.directory)) return read_shape(from, passed);
       try {
-        return read_shape(from);
+        return read_shape(from, passed);
       } catch (const io::error& e) {
         throw io::error(e.what() + std::string(instead_of_config));
       }
@@ -401,6 +443,7 @@ void parse_flags(int argc, char** argv, arguments& target) {
   for (const CLI::App* sub : app.get_subcommands()) {
     for (const CLI::Option* o : sub->get_options()) {
       if (o->count() == 0) continue;
+      refuse_undecodable(*o);
       refuse_unnameable(*o);
       const std::string typed = typed_name(argc, argv, *o);
       for (const std::string& name : o->get_lnames()) target.flags["--" + name] = typed;
@@ -417,7 +460,9 @@ bool take_shape(const arguments& given, arguments& run) {
   const bool takes_init = given.model_config.empty() && !init.empty() && given.resume.empty();
   if (given.model_config.empty() && !takes_init) return false;
   const std::string shape = takes_init ? llama::find_weights(init).config().string() : given.model_config;
-  run.run.model = takes_init ? read_init_shape(init) : llama::read_model_config(io::read_json(shape), shape);
+  const std::vector<std::string>& passed = given.passed_keys;
+  run.run.model =
+      takes_init ? read_init_shape(init, passed) : llama::read_model_config(io::read_json(shape), shape, passed);
   run.names.from_file(shape, io::to_json(run.run.model), "model.");
   if (!takes_init || given.config.empty() || has_config(given.config)) return true;
   const nlohmann::ordered_json json = read_config(given.config);
@@ -454,6 +499,8 @@ void parse_arguments(int argc, char** argv, arguments& a) {
     parse_flags(argc, argv, again);
     a = again;
   }
+  const bool names_schedule = a.flags.contains("--recipe") || a.flags.contains("--schedule");
+  if (!a.config.empty() && !names_schedule) a.schedule = read_effective_schedule(a.config);
   for (const auto& [flag, typed] : a.flags) a.names.from_flag(flag, typed);
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
@@ -463,7 +510,7 @@ void check_init(const arguments& a, given_files files) {
   if (init.empty()) return;
   llama::model_config own = a.run.model, given;
   try {
-    given = read_init_shape(init);
+    given = read_init_shape(init, a.passed_keys);
   } catch (const io::error&) {
     if (a.model_config.empty()) throw;
     return;  // the weights need no config.json then
@@ -488,11 +535,30 @@ void check_init(const arguments& a, given_files files) {
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {
-      "--resume",      "--threads",           "--stop-at",          "--no-progress",        "--data", "--out",
-      "--adapter",     "--memory-limit",      "--device",           "--tokenizer",          "--init", "--device-number",
-      "--no-graphs",   "--wait-for-each",     "--digest-steps",     "--statistics-every",   "--roof", "--csv",
-      "--tensorboard", "--async-checkpoints", "--statistics-noise", "--no-statistics-noise"};
+  const std::vector<std::string> allowed = {"--resume",
+                                            "--threads",
+                                            "--stop-at",
+                                            "--no-progress",
+                                            "--data",
+                                            "--out",
+                                            "--adapter",
+                                            "--memory-limit",
+                                            "--device",
+                                            "--tokenizer",
+                                            "--init",
+                                            "--device-number",
+                                            "--no-graphs",
+                                            "--wait-for-each",
+                                            "--digest-steps",
+                                            "--statistics-every",
+                                            "--roof",
+                                            "--csv",
+                                            "--tensorboard",
+                                            "--async-checkpoints",
+                                            "--statistics-noise",
+                                            "--no-statistics-noise",
+                                            "--steps",
+                                            "--max-epochs"};
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;

@@ -26,6 +26,7 @@ struct arguments {
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
   device_choice device;
+  std::optional<effective_schedule> schedule;  ///< of --config, where no flag names another
   std::string digest_steps;
   replay_options replay;
   std::map<std::string, std::string> flags;  ///< that were given, by all of their names: the one of the command line
@@ -34,12 +35,14 @@ struct arguments {
   bool profile_operations = false;  ///< a table by operation as well
   std::optional<std::int64_t> statistics_every;
   std::vector<std::string> data;
+  std::vector<std::string> passed_keys;  ///< of a model's config.json, unknown and without arithmetic
   int windows = 0, sequence = 0;
+  bool all = false;  ///< eval: every token of the data
   std::string adapter;
   merge_options merge;
   sample_options sample;
   report_options report;
-  std::string tokenizer, text_format;
+  std::string tokenizer, text_format, begin_of_text = "auto";
   std::string logits;  ///< a file for them; empty: not written
   tokenizer_arguments tokens;
 };

@@ -6,9 +6,11 @@
 #include <iostream>
 #include <type_traits>
 
+#include "data/own_tokenizer.hpp"
 #include "device_failure.hpp"
 #include "exit_codes.hpp"
 #include "merge.hpp"
+#include "rotoscale/io/same_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/recipe_fit.hpp"
 #include "rotoscale/llama/schedule.hpp"
@@ -41,11 +43,23 @@ struct loaded_model {
       });
     }
     find_parts(a, own);
-    state.run.model = reading_from(weights.directory, [&] { return read_shape(weights); });
+    state.run.model = reading_from(weights.directory, [&] { return read_shape(weights, a.passed_keys); });
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");
     state.run.tokenizer = a.tokenizer.empty() ? find_tokenizer(state.run.tokenizer, path) : a.tokenizer;
+  }
+
+  /// What text is read with, unless the command line says so: as the run did, or as the model's directory says.
+  void settle_tokenizer(const arguments& a) {
+    run_options& run = state.run;
+    const bool from_run = a.tokenizer.empty() && !run.tokenizer.empty();
+    if (run.tokenizer.empty()) {
+      const fs::path& directory = weights.directory;
+      run.tokenizer = tokenizer_of_model(directory.empty() ? "." : directory, run.model.vocab_size);
+    }
+    if (a.begin_of_text == "auto" && from_run) return;
+    run.begin_of_text = begins_with_token(a.begin_of_text, run.tokenizer) ? "yes" : "no";
   }
 
   /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens. `progress`
@@ -73,6 +87,23 @@ struct loaded_model {
       session = std::make_unique<llama::session>(*device.ops, state.run.model, o, std::vector{recipe});
       read_tensors(progress);
     });
+  }
+
+  /// Throws io::error if `output` is a file that the command reads.
+  void require_no_input(const std::string& output, const std::string& given_recipe) const {
+    std::vector<fs::path> files(state.run.data.begin(), state.run.data.end());
+    files.insert(files.end(), {fs::path(given_recipe), fs::path(state.run.tokenizer), weights.config()});
+    const auto add = [&](const io::safetensors_shards& tensors) {
+      files.emplace_back(tensors.name());
+      for (const io::safetensors_file& file : tensors.files()) files.emplace_back(file.name());
+    };
+    add(io::safetensors_shards::open(weights.directory, weights.stem));
+    if (!adapters.empty()) {
+      add(io::safetensors_shards::open(adapters, "adapter_model"));
+      files.push_back(adapters / "adapter_config.json");
+    }
+    for (const char* name : {"trainer_state.json", "optimizer.safetensors"}) files.push_back(path / name);
+    io::require_no_input({output}, files);
   }
 
   nn::step_inputs inputs() const {
@@ -144,10 +175,15 @@ int evaluate_checkpoint(const arguments& a) {
   o.sequence = a.sequence > 0 ? a.sequence : std::min(o.sequence, positions);
   if (!a.data.empty()) m.state.run.data = a.data;
   if (!a.text_format.empty()) m.state.run.text_format = a.text_format;
-  const corpus text(data_of(m.state.run), o.seed, m.state.run.model.vocab_size);
+  if (!are_token_files(data_of(m.state.run))) m.settle_tokenizer(a);
+  data_options data = data_of(m.state.run);
+  data.whole = a.all;
+  const corpus text(data, o.seed, m.state.run.model.vocab_size);
   progress_line line;
   m.load(line.counter(a.checkpoint, "reading weights"), o.batch, o.sequence, text.has_documents());
-  const int windows = a.windows > 0 ? a.windows : o.final_eval_windows;
+  m.require_no_input(a.logits, a.schedule_override);
+  const auto windows =
+      a.all ? text.validation_windows() : std::int64_t{a.windows > 0 ? a.windows : o.final_eval_windows};
   const evaluation e = with_plan(m.session->plan(), "in a pass", [&] {
     // First, since a file that cannot be written is known at once.
     if (!a.logits.empty()) {
@@ -156,7 +192,7 @@ int evaluate_checkpoint(const arguments& a) {
     return evaluate(*m.session, m.inputs(), text, windows, line.counter(a.checkpoint, "evaluating"));
   });
   line.end();
-  const nlohmann::ordered_json out = {
+  nlohmann::ordered_json out = {
       {"checkpoint", a.checkpoint},
       {"recipe", m.recipe.name},
       {"step", m.state.step},
@@ -164,26 +200,34 @@ int evaluate_checkpoint(const arguments& a) {
       {"bits_per_byte", e.bits_per_byte ? nlohmann::ordered_json(*e.bits_per_byte) : nlohmann::ordered_json(nullptr)},
       {"windows", e.window_losses.size()},
       {"sequence", o.sequence}};
-  std::cout << out.dump() << "\n";
+  if (a.all) {
+    out["standard_error"] = nullptr;
+    if (e.standard_error) out["standard_error"] = *e.standard_error;
+  }
+  std::cout << io::json_text(out, a.checkpoint) << "\n";
   return exit_ok;
 }
 
 int sample_checkpoint(const arguments& a) {
   loaded_model m(a);
+  m.settle_tokenizer(a);
   const tokenizer t = tokenizer::choose(m.state.run.tokenizer);
+  sample_options options = a.sample;
+  options.begins = m.state.run.begin_of_text == "yes" && t.begin_of_text() >= 0;
   if (t.vocabulary() > m.state.run.model.vocab_size) {
     throw io::error(m.path.string(), "vocab_size: " + std::to_string(m.state.run.model.vocab_size) +
                                          " is too small for the tokenizer's " + std::to_string(t.vocabulary()) +
                                          " tokens (--tokenizer)");
   }
-  const auto wanted = static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1;  // a byte is the least token
+  const auto wanted =
+      static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1 + options.begins;  // a byte is the least token
   const index_t longest = std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32);
   progress_line line;
   m.load(line.counter(a.checkpoint, "reading weights"), 1, longest, false, a.sample.cache ? longest : 0);
   line.end();
   std::cout << a.sample.prompt << std::flush;
   with_plan(m.session->plan(), "in a pass", [&] {
-    sample(*m.session, m.inputs(), a.sample, t, [](std::string_view text) {
+    sample(*m.session, m.inputs(), options, t, [](std::string_view text) {
       // Nobody reads what follows.
       if (!(std::cout << text << std::flush)) throw io::error("standard output", "cannot write");
     });

@@ -24,19 +24,9 @@ bool has_config(const std::string& name) {
 
 namespace {
 
-/// Is it a preset's name?
-bool is_schedule(const std::string& name) {
-  try {
-    llama::load_schedule(name, "");
-    return true;
-  } catch (const io::error&) {
-    return false;
-  }
-}
+constexpr const char* schedule_key = "effective_schedule";
 
-}  // namespace
-
-nlohmann::ordered_json read_config(const std::string& name) {
+nlohmann::ordered_json read_whole_config(const std::string& name) {
   for (const config_text& c : config_texts) {
     if (c.name == name) return nlohmann::ordered_json::parse(c.json);
   }
@@ -48,11 +38,27 @@ nlohmann::ordered_json read_config(const std::string& name) {
     }
     return json;
   }
-  if (is_schedule(name)) {
+  if (llama::is_preset(name)) {
     throw io::error("--config " + name, "is a recipe or schedule (--recipe " + name + "), not a configuration");
   }
-  throw io::error("--config " + name, "neither a configuration's name nor a file; did you mean '" +
-                                          io::nearest_name(name, config_names()) + "'?");
+  throw io::error("--config " + name,
+                  "neither a configuration's name nor a file" + io::did_you_mean(name, config_names()));
+}
+
+}  // namespace
+
+nlohmann::ordered_json read_config(const std::string& name) {
+  nlohmann::ordered_json json = read_whole_config(name);
+  if (json.is_object()) json.erase(schedule_key);
+  return json;
+}
+
+std::optional<effective_schedule> read_effective_schedule(const std::string& name) {
+  const nlohmann::ordered_json json = read_whole_config(name);
+  if (!json.is_object() || !json.contains(schedule_key)) return std::nullopt;
+  effective_schedule found;
+  io::from_json(json.at(schedule_key), found, name + ": " + schedule_key);
+  return found;
 }
 
 }  // namespace rotoscale::llama_program

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rotoscale/io/json.hpp"
+#include "train/state.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -16,7 +17,10 @@ std::vector<std::string> config_names();
 /// Is it one of these names?
 bool has_config(const std::string& name);
 
-/// A configuration by its name, or that of a JSON file; throws io::error for neither.
+/// The options of a configuration by its name, or of a JSON file; throws io::error for neither.
 nlohmann::ordered_json read_config(const std::string& name);
+
+/// The effective schedule that a run's config.json holds; nothing for another configuration.
+std::optional<effective_schedule> read_effective_schedule(const std::string& name);
 
 }  // namespace rotoscale::llama_program

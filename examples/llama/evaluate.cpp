@@ -3,12 +3,31 @@
 #include "evaluate.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "clock.hpp"
 #include "rotoscale/io/safetensors.hpp"
 
 namespace rotoscale::llama_program {
+
+namespace {
+
+/// Of the mean of losses with these weights.
+std::optional<double> standard_error(const std::vector<double>& losses, const std::vector<double>& weights,
+                                     double mean) {
+  const auto n = static_cast<double>(losses.size());
+  double squares = 0, total = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const double d = weights[i] * (losses[i] - mean);
+    squares += d * d;
+    total += weights[i];
+  }
+  if (n < 2 || !(total > 0)) return std::nullopt;
+  return std::sqrt(squares * n / (n - 1)) / total;
+}
+
+}  // namespace
 
 evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
                     const progress_function& progress) {
@@ -17,6 +36,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   windows = std::min(windows, text.validation_windows());
   evaluation result;
   double weight = 0;  // of windows, 1 where nothing is masked
+  std::vector<double> shares;
   std::int64_t tokens = 0, bytes = 0;
   const double start = now_seconds();
   double loading = 0;
@@ -38,11 +58,13 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
       const double mean = valid == 0 ? 0.0 : sum / static_cast<double>(valid);
       const double share = static_cast<double>(valid) / static_cast<double>(sequence);
       result.window_losses.push_back(mean);
+      shares.push_back(share);
       result.loss += mean * share;
       weight += share;
     }
   }
   if (weight > 0) result.loss /= weight;
+  result.standard_error = standard_error(result.window_losses, shares, result.loss);
   if (bytes > 0) {  // where tokens are bytes the quotient is 1
     const double tokens_per_byte = static_cast<double>(tokens) / static_cast<double>(bytes);
     result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;

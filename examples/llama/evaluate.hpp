@@ -13,11 +13,12 @@
 namespace rotoscale::llama_program {
 
 struct evaluation {
-  double loss = 0;                      ///< mean cross-entropy, nats a valid token
-  std::vector<double> window_losses;    ///< of each window
-  std::optional<double> bits_per_byte;  ///< of text; none where nobody knows the bytes of tokens
-  double loader_share = 0;              ///< of the time: reading windows
-  double seconds = 0;                   ///< that it took
+  double loss = 0;                       ///< mean cross-entropy, nats a valid token
+  std::vector<double> window_losses;     ///< of each window
+  std::optional<double> standard_error;  ///< of `loss`, from the spread of windows; none of one window
+  std::optional<double> bits_per_byte;   ///< of text; none where nobody knows the bytes of tokens
+  double loader_share = 0;               ///< of the time: reading windows
+  double seconds = 0;                    ///< that it took
 };
 
 /// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text; masked targets count

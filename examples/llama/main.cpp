@@ -12,6 +12,7 @@
 #include "arguments.hpp"
 #include "checkpoint_commands.hpp"
 #include "clock.hpp"
+#include "data/own_tokenizer.hpp"
 #include "device_failure.hpp"
 #include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
@@ -27,13 +28,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Gives a new run the tokenizer of the model that it begins with, where its data are text and it names none.
+void settle_tokenizer(run_options& run) {
+  if ((run.init.empty() && run.tokenizer.empty()) || run.data.empty() || are_token_files(data_of(run))) return;
+  if (run.tokenizer.empty()) {
+    const fs::path directory = llama::find_weights(run.init).directory;
+    const std::string own = tokenizer_of_model(directory.empty() ? "." : directory, run.model.vocab_size);
+    if (own != bytes_name) run.tokenizer = own;
+  }
+  if (begins_with_token(run.begin_of_text, run.tokenizer)) run.begin_of_text = "yes";
+}
+
+void say_preset_change(const trainer_state& state) {
+  if (const auto change = find_preset_change(state)) print_error(program_name, *change);
+}
+
 /// `given`: which of its files there must be; what computes from the shape alone needs none.
 trainer_state begin(const arguments& a, given_files given) {
   // A plan of another shape than the weights' needs nothing of them: so it is made where the real ones are not.
   if (given == given_files::needed || a.model_config.empty()) check_init(a, given);
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
-  return new_run(std::move(options), a.names, given);
+  if (given == given_files::needed) settle_tokenizer(options);
+  std::vector<nn::resolved_phase> phases;
+  if (a.schedule && a.schedule->is_of(options)) phases = a.schedule->phases;
+  trainer_state state = new_run(std::move(options), a.names, given, std::move(phases));
+  say_preset_change(state);
+  return state;
 }
 
 /// That of a new run, checked.
@@ -73,6 +94,32 @@ void move_files(const run_options& moved, trainer_state& state) {
   if (!moved.adapter.empty()) state.resolved_adapter.clear();
 }
 
+/// Gives a resumed run more steps, as the command line says, where nothing that it has done depended on their number.
+void lengthen(const arguments& a, trainer_state& state) {
+  train_options& own = state.run.train;
+  if (a.flags.contains("--max-epochs")) own.max_epochs = a.run.train.max_epochs;
+  if (!a.flags.contains("--steps")) return;
+  const std::int64_t steps = a.run.train.steps;
+  const std::string given = "--steps " + std::to_string(steps);
+  if (steps < own.steps) {
+    throw io::error(given,
+                    "the run has " + std::to_string(own.steps) + ", and can only be made longer (--stop-at ends it)");
+  }
+  if (steps > own.steps && own.decay_steps == 0) {
+    throw io::error(given, "the learning rate of the run fell until step " + std::to_string(own.steps) +
+                               ", its end; only a run that begins with --decay-steps can be made longer");
+  }
+  if (!state.phases.empty() && state.phases.back().cap > 0) {
+    throw io::error(given, "the last phase of the run's schedule ends it after " +
+                               std::to_string(state.phases.back().cap) + " steps");
+  }
+  for (nn::resolved_phase& phase : state.phases) {
+    if (phase.trigger && phase.from_step == own.steps) phase.from_step = steps;  // no latest step
+  }
+  own.steps = steps;
+  if (const auto fault = find_fault(state.run)) throw a.names.error(*fault);
+}
+
 /// Calls f; what no kernel takes is named by the flags or the file that said so.
 template <class Function>
 std::invoke_result_t<Function> naming_flags(const field_names& names, const Function& f) {
@@ -108,7 +155,10 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
     try {
       trainer_state state = read_state(points[i]);
       if (wanted != nullptr) require_same_run(*wanted, a.names, state, a.session.out);
+      say_preset_change(state);
       if (wanted == nullptr) move_files(a.run, state);
+      if (wanted == nullptr) lengthen(a, state);
+      a.session.lengthens = a.flags.contains("--steps");
       const bool given = wanted == nullptr && !a.run.tokenizer.empty();
       a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);
       // A run that was killed before its first records has no file that tells.
@@ -158,6 +208,8 @@ int train(int argc, char** argv, arguments& a) {
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
   settle_statistics(a);
   const trainer_state state = begin(a, given_files::needed);
+  a.session.passed_keys = a.passed_keys;
+  a.session.inputs = {a.config, a.model_config, a.session.synthetic_recipe};
   find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);

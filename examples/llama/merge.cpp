@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "data/tokenizer_files.hpp"
 #include "exit_codes.hpp"
 #include "merge.hpp"
 #include "progress.hpp"
@@ -46,11 +47,15 @@ std::optional<std::string> find_difference(const llama::lora_config& wanted, con
 }
 
 int merge(const merge_options& o) {
-  const llama::merged_weights merged(llama::find_weights(o.base), find_adapter(o.adapter));
+  const llama::weights_location base = llama::find_weights(o.base);
+  const llama::merged_weights merged(base, find_adapter(o.adapter), o.passed_keys);
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
   progress_line line;
-  llama::write_merged(merged, o.out, o.dtype, line.counter(o.out, "merging"));
+  const auto files = read_tokenizer_files(base.directory);
+  llama::write_merged(merged, o.out, o.dtype, line.counter(o.out, "merging"), [&](const fs::path& directory) {
+    for (const auto& [name, bytes] : files) io::write_file_atomically(directory / name, bytes);
+  });
   line.end();
   std::cout << o.out << ": " << merged.parameters().base_count() << " weights\n";
   return exit_ok;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "rotoscale/llama/lora.hpp"
 
@@ -13,6 +14,7 @@ namespace rotoscale::llama_program {
 struct merge_options {
   std::string base, adapter, out;
   std::string dtype = "F32";  ///< or BF16, F16
+  std::vector<std::string> passed_keys;  ///< see read_model_config
 };
 
 /// The directory of the adapters that `path` is, or whose newest checkpoint it is of; throws io::error.

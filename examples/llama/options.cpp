@@ -36,7 +36,27 @@ std::string unknown_name(const std::string& field, const std::string& value, con
   return "train." + field + ": '" + value + "' is none of " + all;
 }
 
-std::optional<std::string> find_unknown_choice(const train_options& t) {
+/// A choice of how data are read that is none.
+std::optional<std::string> find_unknown_reading(const run_options& o) {
+  const struct {
+    const char* field;
+    const std::string& value;
+    std::vector<std::string> valid;
+  } choices[] = {{"begin_of_text", o.begin_of_text, {"auto", "yes", "no"}},
+                 {"chat_template", o.chat_template, {"", "chatml", "llama3"}},
+                 {"long_records", o.long_records, {"refuse", "cut", "skip"}}};
+  for (const auto& c : choices) {
+    if (std::find(c.valid.begin(), c.valid.end(), c.value) != c.valid.end()) continue;
+    std::string all;
+    for (const std::string& name : c.valid) all += (all.empty() ? "" : ", ") + name;
+    return std::string(c.field) + ": '" + c.value + "' is none of " + all;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_unknown_choice(const run_options& o) {
+  if (auto f = find_unknown_reading(o)) return f;
+  const train_options& t = o.train;
   const std::vector<std::string> reactions = {"stop", "rollback"}, benchmarks = {"", "llama31_8b", "llama2_70b_lora"};
   const auto has = [](const std::vector<std::string>& valid, const std::string& value) {
     return std::find(valid.begin(), valid.end(), value) != valid.end();
@@ -109,7 +129,7 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";
   }
-  return find_unknown_choice(t);
+  return find_unknown_choice(o);
 }
 
 }  // namespace rotoscale::llama_program

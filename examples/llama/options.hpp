@@ -89,6 +89,9 @@ struct run_options {
   std::vector<std::string> data;
   std::string text_format = "auto";
   std::string tokenizer;
+  std::string begin_of_text = "auto";
+  std::string chat_template;
+  std::string long_records = "refuse";
   std::string schedule = "bf16";
   std::string init;
   std::string adapter;
@@ -102,7 +105,11 @@ void describe(Visitor&& v, run_options& o) {
   v("name", o.name, "of the run in logs and reports (default: the schedule's)");
   v("data", o.data, "text files or directories, plain or gzip; token files of llm.c; JSON lines of prompt and answer");
   v("text_format", o.text_format, "auto (finds token files and records), plain or bytes (binary files too)");
-  v("tokenizer", o.tokenizer, "SentencePiece model (default: bytes)");
+  v("tokenizer", o.tokenizer, "SentencePiece model, or bytes (default: that of the directory of init, else bytes)");
+  v("begin_of_text", o.begin_of_text,
+    "a begin-of-text token before a text and each record: yes, no, or auto: what tokenizer_config.json says");
+  v("chat_template", o.chat_template, "of records with messages: chatml or llama3");
+  v("long_records", o.long_records, "records longer than a sequence: refuse, cut, or skip; the log counts them");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
   v("init", o.init,
     "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");

@@ -151,6 +151,11 @@ std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::p
   return {};
 }
 
+/// Do the states of two checkpoints agree? An older version has left out the options that it did not have.
+bool have_equal_states(const fs::path& run, const fs::path& replayed) {
+  return io::to_json(read_trainer_state(run)) == io::to_json(read_trainer_state(replayed));
+}
+
 /// What differs between two checkpoints, or nothing; `bytes` counts those compared. Throws interruption.
 std::optional<std::string> find_difference(const fs::path& run, const fs::path& replayed, std::size_t& bytes) {
   const std::vector<std::string> names = files_of(run), others = files_of(replayed);
@@ -161,7 +166,7 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
       bytes += count;
       throw_if_interrupted();
     });
-    if (equal) continue;
+    if (equal || (name == "trainer_state.json" && have_equal_states(run, replayed))) continue;
     if (name.ends_with(".safetensors")) {
       if (const auto tensor = find_tensor_difference(run / name, replayed / name)) return name + ": " + *tensor;
     }
@@ -181,7 +186,7 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   if (step > 0) return read_there(run, step);
   field_names names;
   names.from_file(run.config().string(), io::to_json(later.run));
-  trainer_state state = new_run(later.run, names);
+  trainer_state state = new_run(later.run, names, given_files::needed, later.phases);
   state.resolved_init = later.resolved_init;
   state.resolved_adapter = later.resolved_adapter;
   state.base_digest = later.base_digest;
@@ -213,6 +218,7 @@ int replay(const replay_options& o, std::ostream& out) {
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
+  if (const auto change = find_preset_change(state)) print_error(program_name, *change);
   require_place(o.keep);
   const chosen_backend inner = choose_backend(o.device);
   nn::digest_backend ops(*inner.ops);

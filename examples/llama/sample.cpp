@@ -74,6 +74,7 @@ void sample(llama::session& s, const nn::step_inputs& now, const sample_options&
   const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
   text_logits model(s, now);
   std::vector<std::int32_t> text;
+  if (o.begins) text.push_back(t.begin_of_text());
   t.encode(o.prompt.empty() ? "\n" : o.prompt, text);
   for (int i = 0; i < o.tokens; ++i) {
     const auto logits = model.behind(text);

@@ -19,6 +19,7 @@ struct sample_options {
   double temperature = 0.8;  ///< 0: always the likeliest token
   int top_k = 40;            ///< 0: all tokens
   std::uint64_t seed = 1;
+  bool begins = false;  ///< with the tokenizer's begin of text
   bool cache = true;  ///< keep keys and values, so that a token costs one token's pass
 };
 

@@ -14,7 +14,8 @@ import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 
 # Flags that accept any text, or whose file is the only thing that can be wrong.
-ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits"}
+ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits",
+            "--ignore-config-key"}
 # Flags with a file name or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
          "--base", "--keep"}

@@ -67,7 +67,7 @@ class BadFiles(Scratch):
                                        ("train", "steps", "8", "expected an integer"),
                                        ("train", "batch", 5000000000, "out of range"),
                                        ("model", "hiden_size", 32, "did you mean 'hidden_size'?"),
-                                       ("model", "rope_scaling", {"rope_type": "yarn"}, "yarn")):
+                                       ("model", "rope_scaling", {"rope_type": "dynamic"}, "dynamic")):
             self.write("bad.json", {**base, part: {**base[part], key: value}})
             self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", f"{part}.{key}", said)
         self.write("bad.json", '{"train": {"steps": 8')
@@ -234,9 +234,9 @@ class BadCheckpoints(Scratch):
         (self.folder / "other.txt").write_bytes(generated_text(seed=2))
         self.refuse(["train", "--resume", "run", "--data", "other.txt"], "other.txt", "not the text")
         self.write("x.json", SHAPE)
-        for flag, value in (("--steps", 16), ("--recipe", "mxfp4"), ("--hidden-size", 64),
-                            ("--model-config", "x.json")):
+        for flag, value in (("--recipe", "mxfp4"), ("--hidden-size", 64), ("--model-config", "x.json")):
             self.refuse(["train", "--resume", "run", f"{flag}={value}"], flag, "cannot be changed")
+        self.refuse(["train", "--resume", "run", "--steps", 16], "--steps 16", "--decay-steps")
         self.refuse(["train", "--resume", "run", "--overwrite"], "--overwrite", "cannot be changed")
         self.refuse(["train", "--resume", "run", "--tie-word-embeddings"], "--tie-word-embeddings", "cannot be changed")
 
@@ -246,7 +246,7 @@ class BadCheckpoints(Scratch):
         (self.checkpoint("run", 4) / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
         self.refuse(["eval", "--checkpoint", "run"], "config.json: vocab_size is not that of trainer_state.json")
         (self.checkpoint("run", 4) / "trainer_state.json").unlink()  # as in another program's model
-        self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "text.txt", "--vocab-size")
+        self.refuse(["eval", "--checkpoint", "run", "--data", "text.txt"], "its vocabulary of 100", "--tokenizer")
 
 
 class Memory(Scratch):

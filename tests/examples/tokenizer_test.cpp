@@ -7,6 +7,8 @@
 
 #include <numeric>
 
+#include "data/own_tokenizer.hpp"
+#include "data/window_source.hpp"
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/io/token_file.hpp"
 
@@ -180,6 +182,60 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   const tokenizer t = tokenizer::load(o.out);
   CHECK(t.first_part(text) < text.size());
   CHECK(encoded(o.out) == tokens_of(t, text));
+}
+
+TEST_CASE("a model's directory says what text is read with, or that nothing does") {
+  const scratch_directory dir;
+  const auto found = [&](int vocabulary) {
+    std::string model;
+    const std::string message = message_of([&] { model = find_own_tokenizer(dir.path(), vocabulary); });
+    return message == "(no error)" ? model : message;
+  };
+  CHECK(found(256) == "bytes");
+  CHECK(found(32000).starts_with(dir.path().string() + ": has no tokenizer.model, and its vocabulary of 32000"));
+  put(dir / "tokenizer.json", "{}");
+  CHECK(found(256).starts_with((dir / "tokenizer.json").string() + ": is a tokenizer that mini-llama does not read"));
+  put(dir / "tokenizer.model", "");
+  const std::string model = (dir / "tokenizer.model").string();
+  CHECK(found(32000) == model);
+  CHECK_FALSE(begins_with_token("auto", model));
+  put(dir / "tokenizer_config.json", "{\"add_bos_token\": true}");
+  CHECK(begins_with_token("auto", model));
+  CHECK_FALSE(begins_with_token("no", model));
+  CHECK_FALSE(begins_with_token("auto", "bytes"));
+  put(dir / "tokenizer_config.json", "{\"add_bos_token\": 1}");
+  CHECK(message_of([&] { begins_with_token("auto", model); }).find("add_bos_token: expected true") !=
+        std::string::npos);
+}
+
+TEST_CASE("tiktoken's file is called one, with or without SentencePiece") {
+  CHECK(message_of([] { tokenizer::from_bytes("m", "IQ== 0\nIg== 1\n"); }).starts_with("m: is tiktoken's vocabulary"));
+  CHECK(message_of([] { tokenizer::from_bytes("m", "no base 64 1\n"); }).find("tiktoken") == std::string::npos);
+}
+
+TEST_CASE("SentencePiece: the begin of text precedes a text and each record where it is asked for") {
+  const scratch_directory dir;
+  const tokenizer_options o = options_in(dir);
+  if (!trained(o)) return;
+  const tokenizer t = tokenizer::load(o.out);
+  REQUIRE(t.begin_of_text() >= 0);
+  data_options read;
+  read.paths = o.data;
+  read.tokenizer = o.out;
+  read.sequence = 8;
+  const auto first = [&] {
+    token_batch batch;
+    open_windows(read)->append(data_part::training, 0, batch);
+    return batch;
+  };
+  const token_batch plain = first();
+  read.begin_of_text = true;
+  const token_batch begun = first();
+  CHECK(begun.tokens[0] == t.begin_of_text());
+  CHECK(begun.targets[0] == plain.tokens[0]);
+  put(dir / "text", "{\"text\": \"a\"}\n{\"text\": \"a\"}\n");
+  read.validation = 0.5;
+  CHECK(first().tokens[0] == t.begin_of_text());
 }
 
 }  // namespace llama_tokenizer_test

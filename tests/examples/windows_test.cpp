@@ -196,8 +196,9 @@ TEST_CASE("records: what is none, by its line") {
   CHECK(failure_of("{\"text\": \"\\u0000\"}") == name + ": line 3: text holds a zero byte, which ends documents");
   CHECK(failure_of("{\"text\": ").starts_with(name + ": line 3, column 10: syntax error"));
   CHECK(failure_of("{\"text\": \"12345678\"}") == "(no error)");
-  CHECK(failure_of("{\"text\": \"123456789\"}") ==
-        name + ": line 3: 10 tokens do not fit a sequence of 8 and its last target (--sequence)");
+  CHECK(failure_of("{\"text\": \"123456789\"}") == name +
+                                                       ": line 3: 10 tokens do not fit a sequence of 8 and its last "
+                                                       "target (--sequence; --long-records cut or skip)");
   put(dir / "r", good);
   CHECK(failure(make_options({name}, 8)) ==
         name + ": too short: 1 training and 0 validation records, each needs one (--validation)");
@@ -212,6 +213,85 @@ TEST_CASE("records: what is learnt is part of what the data are") {
   const auto one = fingerprint_of("{\"prompt\": \"ab\", \"answer\": \"cd\"}");
   CHECK(fingerprint_of("{\"answer\": \"cd\", \"prompt\": \"ab\"}") == one);
   CHECK(fingerprint_of("{\"prompt\": \"abc\", \"answer\": \"d\"}") != one);  // the same tokens
+}
+
+TEST_CASE("JSON that is not JSON lines of records is no text") {
+  const scratch_directory dir;
+  const std::string name = (dir / "j").string(), record = "{\"prompt\": \"a\", \"answer\": \"b\"}";
+  const auto failure_of = [&](const std::string& text) {
+    put(dir / "j", text);
+    return failure(make_options({name}, 2));
+  };
+  const std::string hint = "; --text-format plain takes the file as text";
+  const std::string array = name + ": an array of JSON, not JSON lines" + hint;
+  CHECK(failure_of("[" + record + ", " + record + "]") == array);
+  CHECK(failure_of("[\n  " + record + "\n]\n") == array);
+  CHECK(failure_of("{\n  \"prompt\": \"a\",\n  \"answer\": \"b\"\n}\n{\n \"prompt\": \"a\"}") ==
+        name + ": JSON objects over several lines, not JSON lines" + hint);
+  CHECK(failure_of("[\"a\", \"b\"]\n[\"c\"]\n") == array);
+  CHECK(failure_of("[1, 2]\n[3]\n") == name + ": lines of JSON arrays, no records" + hint);
+  CHECK(failure_of("\"one\"\n\"two\"\n") == name + ": lines of JSON strings, no records" + hint);
+  for (const char* text : {"[Chapter 1]\nIt was a dark night", "\"Hello,\" he said.\n", "{curly} text",
+                           "[1] A book.\n[2] B", "[1]\nA book, by someone"}) {
+    CHECK(failure_of(text) == "(no error)");
+  }
+  put(dir / "j", "[" + record + "]");
+  data_options plain = make_options({name}, 2);
+  plain.text_format = "plain";
+  CHECK(failure(plain) == "(no error)");
+}
+
+TEST_CASE("messages: the assistant's turns are learnt") {
+  const scratch_directory dir;
+  const std::string chat = R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "A"},)"
+                           R"( {"role": "user", "content": "v"}, {"role": "assistant", "content": "B"}]})";
+  put(dir / "r", chat + "\n" + chat + "\n");
+  data_options o = make_options({(dir / "r").string()}, 400, 0.5);
+  CHECK(failure(o).find("line 1: messages need --chat-template") != std::string::npos);
+  for (const auto& [name, learnt] :
+       {std::pair{"chatml", "A<|im_end|>\nB<|im_end|>\n"}, {"llama3", "A<|eot_id|>B<|eot_id|>"}}) {
+    o.chat_template = name;
+    const token_batch batch = window(*open_windows(o), data_part::training, 0);
+    ints targets;
+    for (const std::int32_t target : batch.targets) {
+      if (target != none) targets.push_back(target);
+    }
+    std::string text(targets.begin(), targets.end());
+    CHECK(text == learnt + std::string(1, '\0'));
+  }
+}
+
+TEST_CASE("records that no window holds: cut or left out, and counted") {
+  const scratch_directory dir;
+  put(dir / "r",
+      "{\"text\": \"abcdefgh\"}\n{\"prompt\": \"abcdefgh\", \"answer\": \"z\"}\n{\"text\": \"ab\"}\n{\"text\": "
+      "\"cd\"}\n");
+  data_options o = make_options({(dir / "r").string()}, 4, 0.5);
+  o.long_records = "cut";
+  auto source = open_windows(o);
+  CHECK(source->long_records() == 2);
+  CHECK(window(*source, data_part::training, 0).targets == letters("bcde"));
+  o.long_records = "skip";
+  source = open_windows(o);
+  CHECK(source->long_records() == 2);
+  CHECK(window(*source, data_part::training, 0).tokens == letters("ab$$"));
+}
+
+TEST_CASE("whole: every token but the first is a target once, however few") {
+  const scratch_directory dir;
+  put(dir / "t", "abcdefgh");
+  data_options o = make_options({(dir / "t").string()}, 3);
+  o.whole = true;
+  auto source = open_windows(o);
+  CHECK(source->windows(data_part::training) == 0);
+  REQUIRE(source->windows(data_part::validation) == 3);
+  CHECK(window(*source, data_part::validation, 0).targets == letters("bcd"));
+  CHECK(window(*source, data_part::validation, 2).tokens == letters("g$$"));
+  CHECK(window(*source, data_part::validation, 2).targets == letters("h__"));
+  put(dir / "t", "{\"text\": \"abc\"}\n");
+  source = open_windows(o);
+  CHECK(source->windows(data_part::validation) == 1);
+  CHECK(source->tokens(data_part::training) == 0);
 }
 
 TEST_CASE("files of two kinds are refused in either order") {

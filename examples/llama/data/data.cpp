@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "data/own_tokenizer.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/nn/backend.hpp"
 
@@ -21,7 +22,10 @@ data_options data_of(const run_options& run) {
   data_options o;
   o.paths = run.data;
   o.text_format = run.text_format;
-  o.tokenizer = run.tokenizer;
+  o.tokenizer = run.tokenizer == bytes_name ? "" : run.tokenizer;
+  o.chat_template = run.chat_template;
+  o.long_records = run.long_records;
+  o.begin_of_text = run.begin_of_text == "yes";
   o.sequence = run.train.sequence;
   o.validation = run.train.validation;
   o.first_windows = !run.train.mlperf.empty();

@@ -32,6 +32,8 @@ class corpus {
   std::uint64_t fingerprint() const { return source_->fingerprint(); }
   /// "text", "tokens" or "records".
   const char* kind() const { return source_->kind(); }
+  /// Records that were cut or left out.
+  std::int64_t long_records() const { return source_->long_records(); }
   /// Do batches say where documents begin?
   bool has_documents() const { return source_->has_documents(); }
   /// Are the tokens bytes of text, and nothing else?

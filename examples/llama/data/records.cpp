@@ -28,11 +28,60 @@ std::string name_line(const std::string& file, std::size_t number) { return file
 std::string find_record_fault(std::string_view line, const std::string& file, std::size_t number) {
   try {
     const auto json = io::parse_json(line, file, number);
-    if (json.is_object() && ((json.contains("prompt") && json.contains("answer")) || json.contains("text"))) return {};
-    return name_line(file, number) + ": no record: it has neither prompt and answer nor text";
+    if (json.is_object() &&
+        ((json.contains("prompt") && json.contains("answer")) || json.contains("text") || json.contains("messages"))) {
+      return {};
+    }
+    return name_line(file, number) + ": no record: it has neither prompt and answer nor text nor messages";
   } catch (const io::error& e) {
     return e.what();
   }
+}
+
+/// The length of the JSON value that `text` begins with, an array, object or string; 0: it begins with none.
+std::size_t json_length(std::string_view text) {
+  std::size_t depth = 0, at = 0;
+  bool in_string = false;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (in_string) {
+      if (c == '\\') ++at;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+    if (depth == 0 && !in_string) break;
+  }
+  const std::string_view value = text.substr(0, at + 1);
+  return at < text.size() && nlohmann::json::accept(value.begin(), value.end()) ? value.size() : 0;
+}
+
+/// What other JSON than lines of records a text is, which begins with what is not blank; null: none. Of an array the
+/// first element alone is looked at, of other values the first two.
+const char* find_other_json(std::string_view text) {
+  const auto after_blanks = [](std::string_view t) {
+    return t.substr(std::min(t.find_first_not_of(blanks), t.size()));
+  };
+  constexpr const char* array = "an array of JSON, not JSON lines";
+  if (text.starts_with('[')) {
+    const std::string_view element = after_blanks(text.substr(1));
+    const std::size_t length = element.find_first_of("{[\"") == 0 ? json_length(element) : 0;
+    const std::string_view rest = after_blanks(element.substr(length));
+    if (length > 0 && rest.starts_with(',')) return array;
+  }
+  const std::size_t length = json_length(text);
+  if (length == 0) return nullptr;
+  const std::string_view rest = text.substr(length), next = after_blanks(rest);
+  const std::string_view to_line_end = line_of(rest);
+  if (to_line_end.find_first_not_of(" \t\r,") != to_line_end.npos) return nullptr;  // text goes on behind the value
+  if (!next.empty() && text[0] != '{' && json_length(next) == 0) return nullptr;    // a line that happens to be JSON
+  if (text.starts_with('"')) return "lines of JSON strings, no records";
+  if (text.starts_with('[')) return next.empty() ? array : "lines of JSON arrays, no records";
+  return line_of(text).size() < length ? "JSON objects over several lines, not JSON lines" : nullptr;
 }
 
 /// Calls f(line, number) for each line that is not blank.
@@ -65,26 +114,36 @@ class packed_windows : public window_source {
     bytes_[static_cast<std::size_t>(t.end_of_text())] = 0;
     const std::size_t count = list_.records.size();
     const auto held_out = static_cast<std::size_t>(std::llround(static_cast<double>(count) * o.validation));
-    split_ = count - held_out;
-    if (split_ == 0 || held_out == 0) {
+    split_ = o.whole ? 0 : count - held_out;
+    if (!o.whole && (split_ == 0 || held_out == 0)) {
       throw io::error(o.paths.front(), "too short: " + std::to_string(split_) + " training and " +
                                            std::to_string(held_out) +
                                            " validation records, each needs one (--validation)");
     }
-    pack(0, split_, starts_[0]);
+    if (!o.whole) pack(0, split_, starts_[0]);
     pack(split_, count, starts_[1]);
     for (const std::int32_t token : list_.tokens) fingerprint_.add(static_cast<std::uint32_t>(token));
-    for (const auto& r : list_.records) fingerprint_.add(r.learnt);
+    for (const auto& r : list_.records) {
+      fingerprint_.add(r.learnt);
+      for (const auto& [first, last] : r.masked) {
+        fingerprint_.add(first);
+        fingerprint_.add(last);
+      }
+    }
   }
 
-  std::int64_t windows(data_part part) const override { return static_cast<std::int64_t>(starts_of(part).size()) - 1; }
+  std::int64_t windows(data_part part) const override {
+    return std::max<std::int64_t>(0, static_cast<std::int64_t>(starts_of(part).size()) - 1);
+  }
   std::int64_t tokens(data_part part) const override {
     const auto& starts = starts_of(part);
+    if (starts.empty()) return 0;
     return static_cast<std::int64_t>(list_.records[starts.back() - 1].end - list_.records[starts.front()].begin);
   }
   std::int64_t least_vocabulary() const override { return static_cast<std::int64_t>(bytes_.size()); }
   std::uint64_t fingerprint() const override { return fingerprint_.value(); }
   const char* kind() const override { return "records"; }
+  std::int64_t long_records() const override { return list_.too_long; }
   bool has_documents() const override { return true; }
   const std::vector<std::int32_t>& bytes_of_tokens() const override { return bytes_; }
 
@@ -97,7 +156,7 @@ class packed_windows : public window_source {
       const std::size_t begin = place;
       for (std::size_t t = r.begin; t + 1 < r.end; ++t, ++place) {
         batch.tokens.push_back(list_.tokens[t]);
-        batch.targets.push_back(t + 1 < r.learnt ? nn::ignored_target : list_.tokens[t + 1]);
+        batch.targets.push_back(r.learns(t + 1) ? list_.tokens[t + 1] : nn::ignored_target);
         batch.document_starts.push_back(static_cast<std::int32_t>(begin));
       }
     }
@@ -134,12 +193,71 @@ class packed_windows : public window_source {
   token_fingerprint fingerprint_;
 };
 
+/// The text before and behind a message's content.
+struct turn_text {
+  std::string before, after;
+};
+turn_text turn_of(const std::string& chat_template, const std::string& role) {
+  if (chat_template == "llama3") return {"<|start_header_id|>" + role + "<|end_header_id|>\n\n", "<|eot_id|>"};
+  return {"<|im_start|>" + role + "\n", "<|im_end|>\n"};
+}
+
+/// Adds the messages of a record. The content of the assistant's turns and what ends them is learnt.
+void add_messages(record_list& list, record_list::record& r, const nlohmann::ordered_json& json,
+                  const std::string& where, const tokenizer& t, const data_options& options) {
+  if (options.chat_template.empty()) throw io::error(where, "messages need --chat-template (chatml or llama3)");
+  if (!json["messages"].is_array() || json["messages"].empty()) throw io::error(where, "messages is not an array");
+  r.learnt = 0;
+  std::size_t masked = 0;  // where tokens begin that are not learnt
+  for (const auto& message : json["messages"]) {
+    if (!message.is_object()) throw io::error(where, "a message is not an object");
+    const std::string role = string_of(message, "role", where), content = string_of(message, "content", where);
+    if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+      throw io::error(where, "role '" + role + "' is none of system, user, assistant, tool");
+    }
+    const turn_text turn = turn_of(options.chat_template, role);
+    t.encode(turn.before, list.tokens);
+    if (role == "assistant") {
+      const std::size_t first = std::max(list.tokens.size(), r.begin + 1);
+      if (r.learnt == 0)
+        r.learnt = first;
+      else
+        r.masked.emplace_back(masked, first);
+    }
+    t.encode(role == "assistant" ? content + turn.after : content, list.tokens);
+    if (role == "assistant") masked = list.tokens.size();
+    if (role != "assistant") t.encode(turn.after, list.tokens);
+  }
+  if (r.learnt == 0) throw io::error(where, "no message is the assistant's");
+  if (masked < list.tokens.size()) r.masked.emplace_back(masked, list.tokens.size() + 1);
+}
+
+/// Cuts or removes the last record, which no window holds, as the options say.
+void shorten(record_list& list, record_list::record& r, const std::string& where, const data_options& options) {
+  if (options.long_records == "refuse") {
+    throw io::error(where, std::to_string(r.end - r.begin) + " tokens do not fit a sequence of " +
+                               std::to_string(options.sequence) +
+                               " and its last target (--sequence; --long-records cut or skip)");
+  }
+  ++list.too_long;
+  r.end = r.begin + static_cast<std::size_t>(options.sequence) + 1;
+  bool learns = false;
+  for (std::size_t token = r.begin + 1; token < r.end; ++token) learns = learns || r.learns(token);
+  if (options.long_records == "skip" || !learns) r.end = r.begin;
+  list.tokens.resize(r.end);
+}
+
 }  // namespace
 
 bool begins_as_records(std::string_view text, const std::string& name) {
   text = without_mark(text);
   const std::size_t begin = text.find_first_not_of(blanks);
-  if (begin == text.npos || text[begin] != '{') return false;
+  if (begin == text.npos) return false;
+  if (std::string_view("{[\"").find(text[begin]) == std::string_view::npos) return false;
+  if (const char* what = find_other_json(text.substr(begin))) {
+    throw io::error(name, std::string(what) + "; --text-format plain takes the file as text");
+  }
+  if (text[begin] != '{') return false;
   const auto lines =
       static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
   const std::string_view first = line_of(text.substr(begin));
@@ -154,8 +272,8 @@ bool begins_as_records(std::string_view text, const std::string& name) {
   return false;
 }
 
-void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence,
-                 const progress_function& progress) {
+void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t,
+                 const data_options& options, const progress_function& progress) {
   if (t.end_of_text() < 0) throw io::error(name, "the tokenizer has no piece for the end of a record");
   for_each_line(text, [&](std::string_view line, std::size_t number) {
     if (progress) progress(line.data() - text.data(), static_cast<std::int64_t>(text.size()));
@@ -164,7 +282,10 @@ void add_records(record_list& list, std::string_view text, const std::string& na
     if (!json.is_object()) throw io::error(where, "not an object");
     record_list::record r;
     r.begin = list.tokens.size();
-    if (json.contains("text") && !json.contains("prompt")) {
+    if (options.begin_of_text) list.tokens.push_back(t.begin_of_text());
+    if (json.contains("messages") && !json.contains("prompt") && !json.contains("text")) {
+      add_messages(list, r, json, where, t, options);
+    } else if (json.contains("text") && !json.contains("prompt")) {
       t.encode(string_of(json, "text", where), list.tokens);
       r.learnt = r.begin + 1;
     } else {
@@ -174,11 +295,9 @@ void add_records(record_list& list, std::string_view text, const std::string& na
     }
     list.tokens.push_back(t.end_of_text());
     r.end = list.tokens.size();
-    if (r.end - r.begin < 2) throw io::error(where, "the record is empty");
-    if (r.end - r.begin - 1 > static_cast<std::size_t>(sequence)) {
-      throw io::error(where, std::to_string(r.end - r.begin) + " tokens do not fit a sequence of " +
-                                 std::to_string(sequence) + " and its last target (--sequence)");
-    }
+    if (r.end - r.begin < (options.begin_of_text ? 3u : 2u)) throw io::error(where, "the record is empty");
+    if (r.end - r.begin - 1 > static_cast<std::size_t>(options.sequence)) shorten(list, r, where, options);
+    if (r.end == r.begin) return;
     list.records.push_back(r);
   });
 }

@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON lines to learn from: {"prompt": ..., "answer": ...}, of which only the answer is learnt, or {"text": ...}. Other
-// keys are left alone. Each record is a document and ends with the tokenizer's end of text, which is learnt as well.
+// JSON lines to learn from: {"prompt": ..., "answer": ...}, of which only the answer is learnt, {"text": ...}, or
+// {"messages": [{"role": ..., "content": ...}, ...]}, of which the assistant's turns are learnt. Other keys are left
+// alone. Each record is a document and ends with the tokenizer's end of text, which is learnt as well.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/window_source.hpp"
@@ -18,20 +21,30 @@ struct record_list {
   struct record {
     std::size_t begin = 0, end = 0;  ///< in tokens
     std::size_t learnt = 0;          ///< the first token that is a target; at least begin + 1
+    std::vector<std::pair<std::size_t, std::size_t>> masked = {};  ///< tokens behind it that are none
+
+    /// Is a token, which is not the first one, a target?
+    bool learns(std::size_t token) const {
+      return token >= learnt && std::none_of(masked.begin(), masked.end(), [&](const auto& range) {
+               return token >= range.first && token < range.second;
+             });
+    }
   };
   std::vector<std::int32_t> tokens;
   std::vector<record> records;
+  std::int64_t too_long = 0;  ///< records that were cut or left out
 };
 
 /// Is the first line that is not blank a record? Throws io::error where it seems to be meant as one, so that a damaged
 /// record does not make text of the others: where it begins as a JSON object with a key on that line, or with a brace
-/// before a line that is a record. `name` stands for the file in messages.
+/// before a line that is a record. Other JSON is refused too: an array, objects over several lines, lines that are
+/// arrays or strings. `name` stands for the file in messages.
 bool begins_as_records(std::string_view text, const std::string& name);
 
 /// Adds the records of JSON lines. `name` stands for the file in messages. Throws io::error naming the line that is no
-/// record or whose tokens do not fit a window of `sequence`. `progress` hears of the bytes done.
-void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t, int sequence,
-                 const progress_function& progress = {});
+/// record or whose tokens do not fit a window. `progress` hears of the bytes done.
+void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t,
+                 const data_options& options, const progress_function& progress = {});
 
 /// Records packed into windows in their order: as many as fit, whole. The last records are held out.
 std::unique_ptr<window_source> pack_records(record_list list, const data_options& options, const tokenizer& t);

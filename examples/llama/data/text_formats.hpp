@@ -14,16 +14,14 @@ namespace rotoscale::llama_program {
 
 /// "auto", "plain" or "bytes". Throws io::error for another name.
 inline io::text_format text_format_named(const std::string& name) {
-  static constexpr std::pair<const char*, io::text_format> formats[] = {{"auto", io::text_format::plain},
-                                                                        {"plain", io::text_format::plain},
-                                                                        {"bytes", io::text_format::bytes}};
+  static constexpr std::pair<const char*, io::text_format> formats[] = {
+      {"auto", io::text_format::plain}, {"plain", io::text_format::plain}, {"bytes", io::text_format::bytes}};
   std::vector<std::string> names;
   for (const auto& [known, format] : formats) {
     if (name == known) return format;
     names.emplace_back(known);
   }
-  throw io::error("--text-format",
-                  "unknown value '" + name + "'; did you mean '" + io::nearest_name(name, names) + "'?");
+  throw io::error("--text-format", "unknown value '" + name + "'" + io::did_you_mean(name, names));
 }
 
 /// One after the other, as they are.

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "data/own_tokenizer.hpp"
 #include "data/text_formats.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
+#include "rotoscale/io/same_file.hpp"
 #include "rotoscale/io/token_file.hpp"
 
 #if defined(ROTOSCALE_SENTENCEPIECE)
@@ -29,7 +31,32 @@ constexpr std::uint64_t largest_model = std::uint64_t{64} << 20;
 
 tokenizer::tokenizer() : bytes_(256, 1) {}
 
-tokenizer tokenizer::choose(const std::string& path) { return path.empty() ? tokenizer() : load(path); }
+tokenizer tokenizer::choose(const std::string& path) {
+  return path.empty() || path == bytes_name ? tokenizer() : load(path);
+}
+
+namespace {
+
+/// Does it begin with a line of tiktoken's form, a token in base 64 and its rank?
+bool is_tiktoken(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, std::min(bytes.find('\n'), std::size_t{256}));
+  const std::size_t space = line.find(' '), end = line.find_last_not_of("\r") + 1;
+  constexpr std::string_view digits = "0123456789";
+  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  return space != line.npos && space > 0 && space % 4 == 0 && end > space + 1 &&
+         line.substr(0, space).find_first_not_of(letters) == line.npos &&
+         line.substr(space + 1, end - space - 1).find_first_not_of(digits) == line.npos;
+}
+
+void refuse_other_vocabularies(const std::string& name, std::string_view bytes) {
+  if (const char* kind = io::foreign_content(bytes)) throw io::error(name, std::string("is ") + kind);
+  if (!is_tiktoken(bytes)) return;
+  throw io::error(name,
+                  "is tiktoken's vocabulary, as Llama 3 has, not a SentencePiece model; "
+                  "examples/llama/write_tokens.py writes a token file with it, which --data takes");
+}
+
+}  // namespace
 
 tokenizer tokenizer::load(const std::filesystem::path& path) {
   return from_bytes(path.string(), io::read_raw_file(path, largest_model));
@@ -70,7 +97,7 @@ void load_model(sentencepiece::SentencePieceProcessor& to, const std::string& na
   }
   if (status.ok()) return;
   const std::string why = reason(status);
-  throw io::error(name, "not a SentencePiece model: " + (why.empty() ? "its bytes are none" : why));
+  throw io::error(name, "not a SentencePiece model: " + (why.empty() ? "its bytes cannot be parsed as one" : why));
 }
 
 }  // namespace
@@ -111,6 +138,7 @@ struct tokenizer::model {
 };
 
 tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes) {
+  refuse_other_vocabularies(name, bytes);
   auto loaded = std::make_shared<model>();
   loaded->name = name;
   load_model(loaded->processor, name, bytes);
@@ -119,6 +147,7 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
   tokenizer t;
   t.bytes_.assign(static_cast<std::size_t>(count), 0);
   t.end_of_text_ = loaded->processor.eos_id();
+  t.begin_of_text_ = loaded->processor.bos_id();
   std::vector<std::int32_t> byte_pieces(256, -1);
   for (int id = 0; id < count; ++id) {
     const auto& p = loaded->processor;
@@ -254,6 +283,7 @@ class lines_of_text : public sentencepiece::SentenceIterator {
 }  // namespace
 
 void train_tokenizer(const tokenizer_options& o, const progress_function& progress) {
+  io::require_no_input({o.out}, {o.data.begin(), o.data.end()});
   const std::string text = read_texts(o.data, o.text_format);
   const std::unordered_map<std::string, std::string> settings = {{"model_type", o.type},
                                                                  {"vocab_size", std::to_string(o.vocabulary)},
@@ -290,7 +320,10 @@ namespace {
 
 }  // namespace
 
-tokenizer tokenizer::from_bytes(const std::string& name, std::string_view) { fail_without_library(name); }
+tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes) {
+  refuse_other_vocabularies(name, bytes);
+  fail_without_library(name);
+}
 
 void tokenizer::encode_part(std::string_view text, std::size_t, std::vector<std::int32_t>& out) const {
   for (const char c : text) out.push_back(static_cast<unsigned char>(c));
@@ -316,6 +349,9 @@ void tokenizer::encode(std::string_view text, std::vector<std::int32_t>& out, co
 }
 
 std::uint64_t encode_to_file(const encode_options& o, const progress_function& progress) {
+  std::vector<std::filesystem::path> inputs(o.data.begin(), o.data.end());
+  inputs.emplace_back(o.tokenizer);
+  io::require_no_input({o.out}, inputs);
   const tokenizer t = tokenizer::choose(o.tokenizer);
   io::token_file_writer writer(o.out, t.vocabulary() <= 65536 ? io::token_kind::gpt2 : io::token_kind::llama3);
   const std::string text = read_texts(o.data, o.text_format);

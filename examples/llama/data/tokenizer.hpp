@@ -25,7 +25,7 @@ class tokenizer {
   static tokenizer load(const std::filesystem::path& path);
   /// The same of a file's content. `name` stands for the file in messages.
   static tokenizer from_bytes(const std::string& name, std::string_view model);
-  /// load(path), or bytes if it is empty.
+  /// load(path), or bytes if it is empty or "bytes".
   static tokenizer choose(const std::string& path);
 
   bool is_bytes() const { return model_ == nullptr; }
@@ -35,6 +35,8 @@ class tokenizer {
   std::size_t first_part(std::string_view text) const;
   /// Follows each document; -1 where the model has no such piece.
   std::int32_t end_of_text() const { return end_of_text_; }
+  /// Precedes a text or record where that is asked for; -1 where the model has no such piece.
+  std::int32_t begin_of_text() const { return begin_of_text_; }
   /// How many bytes of text each token stands for; 0 for control tokens.
   const std::vector<std::int32_t>& bytes_of_tokens() const { return bytes_; }
 
@@ -52,7 +54,7 @@ class tokenizer {
 
   std::shared_ptr<const model> model_;
   std::vector<std::int32_t> bytes_;
-  std::int32_t end_of_text_ = 0;
+  std::int32_t end_of_text_ = 0, begin_of_text_ = -1;
 };
 
 /// How a SentencePiece model is trained.

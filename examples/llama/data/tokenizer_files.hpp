@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 namespace rotoscale::llama_program {
@@ -14,12 +15,18 @@ class tokenizer_files {
  public:
   /// Of a SentencePiece model; an empty path is the byte vocabulary, which has no tokenizer files. Throws io::error.
   static tokenizer_files read(const std::string& path);
+  /// Takes a directory's own files in place of what would be written, as they are.
+  void carry(const std::filesystem::path& directory);
   /// Writes them into a directory. `longest` is the longest sequence of the model.
   void write(const std::filesystem::path& directory, int longest) const;
 
  private:
   std::string model_;
+  std::map<std::string, std::string> carried_;  ///< by name
   std::int32_t end_of_text_ = 0;
 };
+
+/// The files of tokenizer_file_names that a directory has, by name.
+std::map<std::string, std::string> read_tokenizer_files(const std::filesystem::path& directory);
 
 }  // namespace rotoscale::llama_program

@@ -13,6 +13,7 @@
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/text.hpp"
 #include "rotoscale/io/token_file.hpp"
+#include "rotoscale/nn/backend.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -88,11 +89,12 @@ template <class Tokens>
 class sequence_windows : public window_source {
  public:
   sequence_windows(Tokens tokens, const data_options& o, std::vector<std::int32_t> bytes, const char* kind)
-      : tokens_(std::move(tokens)), sequence_(o.sequence), bytes_(std::move(bytes)), kind_(kind) {
+      : tokens_(std::move(tokens)), sequence_(o.sequence), whole_(o.whole), bytes_(std::move(bytes)), kind_(kind) {
     const std::int64_t size = tokens_.size();
-    split_ = size - std::llround(static_cast<double>(size) * o.validation);
+    split_ = whole_ ? 0 : size - std::llround(static_cast<double>(size) * o.validation);
     const std::int64_t least = sequence_ + 1;
-    if (split_ < least || size - split_ < least) {
+    if (whole_ && size < 2) throw io::error(o.paths.front(), "too short: one token predicts none");
+    if (!whole_ && (split_ < least || size - split_ < least)) {
       std::string source;
       for (const std::string& path : o.paths) source += (source.empty() ? "" : ", ") + path;
       const bool is_bytes = bytes_.size() == 256 && o.tokenizer.empty();
@@ -120,7 +122,10 @@ class sequence_windows : public window_source {
     }
   }
 
-  std::int64_t windows(data_part part) const override { return (tokens(part) - 1) / sequence_; }
+  std::int64_t windows(data_part part) const override {
+    const std::int64_t targets = tokens(part) - 1;
+    return std::max<std::int64_t>(0, (targets + (whole_ ? sequence_ - 1 : 0)) / sequence_);
+  }
   std::int64_t tokens(data_part part) const override {
     return part == data_part::training ? split_ : tokens_.size() - split_;
   }
@@ -134,15 +139,21 @@ class sequence_windows : public window_source {
 
   void append(data_part part, std::int64_t window, token_batch& batch) const override {
     const auto length = static_cast<std::size_t>(sequence_);
-    std::vector<std::int32_t> read(length + 1);
-    tokens_.read((part == data_part::training ? 0 : split_) + window * sequence_, read);
+    const std::int64_t first = (part == data_part::training ? 0 : split_) + window * sequence_;
+    const auto count = std::min<std::int64_t>(sequence_ + 1, tokens_.size() - first);
+    std::vector<std::int32_t> read(static_cast<std::size_t>(count));
+    tokens_.read(first, read);
+    const std::size_t rest = length + 1 - read.size();  // only of a whole text's last window
     batch.tokens.insert(batch.tokens.end(), read.begin(), read.end() - 1);
+    batch.tokens.insert(batch.tokens.end(), rest, 0);
     batch.targets.insert(batch.targets.end(), read.begin() + 1, read.end());
+    batch.targets.insert(batch.targets.end(), rest, nn::ignored_target);
   }
 
  private:
   Tokens tokens_;
   std::int64_t sequence_, split_ = 0;
+  bool whole_;
   std::vector<std::int32_t> bytes_;
   const char* kind_;
   std::optional<token_place> largest_;
@@ -175,9 +186,9 @@ std::unique_ptr<window_source> open_token_files(const data_options& o) {
 std::unique_ptr<window_source> open_records(const data_options& o, const tokenizer& t, const std::string& first,
                                             const progress_function& progress) {
   record_list list;
-  add_records(list, first, o.paths.front(), t, o.sequence, progress);
+  add_records(list, first, o.paths.front(), t, o, progress);
   for (std::size_t i = 1; i < o.paths.size(); ++i) {
-    add_records(list, io::read_text(o.paths[i], io::text_format::plain), o.paths[i], t, o.sequence, progress);
+    add_records(list, io::read_text(o.paths[i], io::text_format::plain), o.paths[i], t, o, progress);
   }
   return pack_records(std::move(list), o, t);
 }
@@ -192,12 +203,19 @@ void require_token(const token_place& largest, std::int64_t vocabulary, const st
                                     std::to_string(vocabulary) + " (" + flag + ")");
 }
 
+bool are_token_files(const data_options& o) {
+  return !o.paths.empty() && o.text_format == "auto" && begins_as_token_file(o.paths.front());
+}
+
 std::unique_ptr<window_source> open_windows(const data_options& o, const progress_function& progress) {
   if (o.paths.empty()) throw io::error("--data", "no text given");
   const io::text_format format = text_format_named(o.text_format);
   const bool chosen = o.text_format == "auto";
-  if (chosen && begins_as_token_file(o.paths.front())) return open_token_files(o);
+  if (are_token_files(o)) return open_token_files(o);
   const tokenizer t = tokenizer::choose(o.tokenizer);
+  if (o.begin_of_text && t.begin_of_text() < 0) {
+    throw io::error("--begin-of-text", "the tokenizer has no token for the begin of a text");
+  }
   held_tokens held;
   for (const std::string& path : o.paths) {
     if (chosen && begins_as_token_file(path))
@@ -217,6 +235,7 @@ std::unique_ptr<window_source> open_windows(const data_options& o, const progres
     }
   }
   if (!t.is_bytes()) {
+    if (o.begin_of_text) held.pieces.push_back(t.begin_of_text());
     t.encode(held.bytes, held.pieces, progress);
     held.bytes = {};
     held.is_bytes = false;

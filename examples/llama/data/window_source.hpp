@@ -37,9 +37,13 @@ void require_token(const token_place& largest, std::int64_t vocabulary, const st
 struct data_options {
   std::vector<std::string> paths;
   std::string text_format = "auto";
-  std::string tokenizer;       ///< SentencePiece model; empty: bytes
-  int sequence = 128;          ///< tokens a window
-  double validation = 0.05;    ///< contiguous end held out, as a fraction
+  std::string tokenizer;                ///< SentencePiece model; empty: bytes
+  bool begin_of_text = false;           ///< does a token precede a text and each record?
+  int sequence = 128;                   ///< tokens a window
+  double validation = 0.05;             ///< contiguous end held out, as a fraction
+  std::string chat_template;            ///< of records with messages: chatml or llama3; empty: they are refused
+  std::string long_records = "refuse";  ///< those that no window holds: refuse, cut or skip
+  bool whole = false;                   ///< all is held out, and the last window is filled up with masked targets
   bool first_windows = false;  ///< evaluations read the first held-out windows (MLPerf), not some spread over all
 };
 
@@ -62,9 +66,14 @@ class window_source {
   virtual const char* kind() const = 0;
   /// Does append say where documents begin?
   virtual bool has_documents() const { return false; }
+  /// How many records were too long, and cut or left out.
+  virtual std::int64_t long_records() const { return 0; }
   /// How many bytes of text each token stands for, by token; empty where nobody knows.
   virtual const std::vector<std::int32_t>& bytes_of_tokens() const = 0;
 };
+
+/// Do the files hold tokens, so that no tokenizer is needed?
+bool are_token_files(const data_options& options);
 
 /// Chooses by content: files that begin as llm.c's token files do; JSON lines with "prompt" and "answer", or "text";
 /// anything else is text. All paths must be of one kind. Throws io::error naming what cannot be read, is too short for

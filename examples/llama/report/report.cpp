@@ -14,6 +14,7 @@
 #include "report/parts.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
+#include "rotoscale/io/same_file.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -126,12 +127,28 @@ std::string curves_csv(const comparison& c) {
   return s;
 }
 
+/// Throws io::error if a file of the report is one of the logs.
+void require_other_files(const report_options& options) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> outputs, logs;
+  for (const char* name :
+       {"summary.json", "arms.csv", "curves.csv", "statistics.csv", "report.html", "plots.gnuplot"}) {
+    outputs.push_back(fs::path(options.out) / name);
+  }
+  for (const std::string& log : options.logs) {
+    std::error_code failed;
+    if (!fs::is_directory(log, failed)) logs.push_back(log);
+  }
+  io::require_no_input(outputs, logs);
+}
+
 }  // namespace
 
 int write_report(const report_options& options, std::ostream& table) {
   namespace fs = std::filesystem;
   if (options.logs.empty()) throw io::error("report: no logs given");
   if (options.out.empty()) throw io::error("report: no output directory given");
+  require_other_files(options);
   std::vector<arm> arms;
   for (const std::string& path : options.logs) arms.push_back(read_arm(path));
   const comparison c = compare(std::move(arms), options.baseline);

@@ -77,6 +77,7 @@ ordered_json start_record(const trainer_state& state, const llama::session& mode
           {"warmup_steps", warmup_steps(state.run.train)},
           {"decay_steps", decay_steps(state.run.train)},
           {"data_kind", text.kind()},
+          {"long_records", text.long_records()},
           {"train_tokens", text.train_tokens()},
           {"val_tokens", text.validation_tokens()},
           {"train_windows", text.train_windows()},

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "clock.hpp"
 #include "data/data.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/io/jsonl.hpp"
@@ -31,7 +32,9 @@ class run_log {
   explicit run_log(const std::filesystem::path& path) : lines_(path, io::jsonl_writer::mode::append) {}
 
   void add(std::unique_ptr<log_sink> sink) { sinks_.push_back(std::move(sink)); }
-  void write(const nlohmann::ordered_json& record) {
+  /// Adds the time of day.
+  void write(nlohmann::ordered_json record) {
+    record["time"] = time_of_day();
     lines_.write(record);
     for (const auto& sink : sinks_) sink->write(record);
   }
@@ -48,8 +51,8 @@ class run_log {
 nlohmann::ordered_json start_record(const trainer_state& state, const llama::session& model, const corpus& text,
                                     int threads, const nlohmann::ordered_json& roof);
 
-/// The records of a log. Throws io::error naming one that this program did not write: without an event, or with a step or
-/// seconds that are no numbers.
+/// The records of a log. Throws io::error naming one that this program did not write: without an event, or with a step
+/// or seconds that are no numbers.
 std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& log);
 
 /// Has a log its "start" record?

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "data/data.hpp"
+#include "data/own_tokenizer.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "train/run_directory.hpp"
@@ -79,13 +81,13 @@ void check_config(const fs::path& checkpoint, const run_options& run) {
   }
 }
 
-llama::model_config read_shape(const llama::weights_location& from) {
+llama::model_config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed) {
   if (is_own_checkpoint(from.directory)) {
     const run_options run = read_trainer_state(from.directory).run;
     if (!run.lora) check_config(from.directory, run);
   }
   const std::string path = from.config().string();
-  return llama::read_model_config(io::read_json(path), path);
+  return llama::read_model_config(io::read_json(path), path, passed);
 }
 
 std::vector<resume_point> find_resume_points(const fs::path& path) {
@@ -135,12 +137,25 @@ void read_tensors(const fs::path& checkpoint, llama::session& into) {
 std::string find_tokenizer(const std::string& given, const fs::path& checkpoint) {
   const fs::path own = checkpoint / "tokenizer.model";
   std::error_code failed;
-  if (given.empty() || checkpoint.empty() || !fs::exists(own, failed)) return given;
+  if (given.empty() || given == bytes_name || checkpoint.empty() || !fs::exists(own, failed)) return given;
   try {
     if (io::read_raw_file(given) == io::read_raw_file(own)) return given;
   } catch (const io::error&) {
   }
   return own.string();
+}
+
+std::string tokenizer_of_model(const fs::path& directory, int vocabulary) {
+  if (!is_own_checkpoint(directory)) return find_own_tokenizer(directory, vocabulary);
+  const run_options run = read_trainer_state(directory).run;
+  if (!run.tokenizer.empty()) return find_tokenizer(run.tokenizer, directory);
+  const data_options data = data_of(run);
+  std::error_code failed;
+  const bool has_own =
+      fs::exists(directory / "tokenizer.model", failed) || fs::exists(directory / "tokenizer.json", failed);
+  const bool has_data = !run.data.empty() && fs::exists(run.data.front(), failed);
+  if (has_own || (has_data && are_token_files(data))) return find_own_tokenizer(directory, vocabulary);
+  return bytes_name;
 }
 
 void require_same_run(const trainer_state& wanted, const field_names& names, const trainer_state& found,
@@ -158,8 +173,8 @@ void require_same_run(const trainer_state& wanted, const field_names& names, con
                                                      ", which only the same options resume (--overwrite starts anew)");
     }
   }
-  if (io::to_json(wanted).at("phases") != io::to_json(found).at("phases")) {
-    throw io::error(names.schedule(), "its recipes have changed since the run in " + where + " began");
+  if (const auto change = find_phase_change(found.phases, wanted.phases)) {
+    throw io::error(names.schedule(), "its recipes have changed since the run in " + where + " began: " + *change);
   }
 }
 

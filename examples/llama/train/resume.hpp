@@ -67,8 +67,9 @@ bool is_own_checkpoint(const std::filesystem::path& directory);
 /// Throws io::error where a checkpoint's config.json or adapter_config.json is not what its run says.
 void check_config(const std::filesystem::path& checkpoint, const run_options& run);
 
-/// The shape of a model; that of a checkpoint of mini-llama is compared with its state.
-llama::model_config read_shape(const llama::weights_location& from);
+/// The shape of a model; that of a checkpoint of mini-llama is compared with its state. `passed`: see
+/// read_model_config.
+llama::model_config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed = {});
 
 /// The state there, compared with the checkpoint's configuration. Throws damaged_checkpoint.
 trainer_state read_state(const resume_point& from);
@@ -79,6 +80,10 @@ void read_tensors(const std::filesystem::path& checkpoint, llama::session& into)
 /// The tokenizer of a run at a checkpoint: the given file, or the checkpoint's own where that is gone or another one
 /// now.
 std::string find_tokenizer(const std::string& given, const std::filesystem::path& checkpoint);
+
+/// What text is to be read with for a model: the tokenizer of its run, the directory's own, or bytes. Throws io::error
+/// where none of them is.
+std::string tokenizer_of_model(const std::filesystem::path& directory, int vocabulary);
 
 /// Where the files of a run are now, as the command line says (`moved`): `to`, its options or a session's, reads them
 /// there. Throws io::error for one that the run does not have.

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/signals.hpp"
 
+#include <algorithm>
+
 namespace rotoscale::llama_program {
 
 namespace {
@@ -9,8 +11,16 @@ namespace {
 volatile sig_atomic_t noted = 0;
 int guards = 0;  // that exist
 
+bool is_warning(int signal) {
+  for (std::size_t i = first_warning; i < handled_signals.size(); ++i) {
+    if (signal == handled_signals[i]) return true;
+  }
+  return false;
+}
+
 extern "C" void note_signal(int signal) {
-  if (noted != 0) {
+  if (is_warning(signal) && noted != 0) return;
+  if (noted != 0 && !is_warning(noted)) {
     // Blocked until this handler returns, and deadly then.
     ::signal(signal, SIG_DFL);
     ::raise(signal);
@@ -50,7 +60,10 @@ void throw_if_interrupted() {
 }
 
 std::string signal_name(int signal) {
-  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "a signal";
+  constexpr const char* names[handled_signals.size()] = {"SIGTERM", "SIGINT",  "SIGHUP",
+                                                         "SIGUSR1", "SIGUSR2", "SIGXCPU"};
+  const auto* const found = std::find(handled_signals.begin(), handled_signals.end(), signal);
+  return found == handled_signals.end() ? "a signal" : names[found - handled_signals.begin()];
 }
 
 }  // namespace rotoscale::llama_program

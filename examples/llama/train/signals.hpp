@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// SIGTERM, SIGINT and SIGHUP as a request to end at the next safe place. POSIX.
+// SIGTERM, SIGINT and SIGHUP, and a batch system's early warnings SIGUSR1, SIGUSR2 and SIGXCPU, as a request to end at
+// the next safe place. POSIX.
 #pragma once
 
 #include <signal.h>
@@ -15,12 +16,14 @@ struct interruption {
   int signal = 0;
 };
 
-/// What ends a run at the next safe place.
-inline constexpr std::array<int, 3> handled_signals = {SIGTERM, SIGINT, SIGHUP};
+/// What ends a run at the next safe place; those from first_warning on announce another one.
+inline constexpr std::array<int, 6> handled_signals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+inline constexpr std::size_t first_warning = 3;
 
 /// While one exists, the first of these signals is only noted; a second one ends the process at once, as if nobody had
-/// handled it. A signal that was ignored before (nohup) stays ignored. One within another adds nothing to it, and what
-/// has been noted stays so until the outer one goes.
+/// handled it. Warnings end nothing at once, and the signal that they announce counts as the first. A signal that was
+/// ignored before (nohup) stays ignored. One within another adds nothing to it, and what has been noted stays so until
+/// the outer one goes.
 class signal_guard {
  public:
   signal_guard();

@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "clock.hpp"
+#include "data/own_tokenizer.hpp"
 #include "device_failure.hpp"
 #include "merge.hpp"
 #include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/io/same_file.hpp"
 #include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/llama/schedule.hpp"
 #include "rotoscale/llama/warm_up.hpp"
@@ -27,7 +29,7 @@ namespace {
 data_options data_of(const run_options& run, const session_options& session) {
   data_options o = data_of(run);
   if (!session.data.empty()) o.paths = session.data;
-  if (!session.tokenizer.empty()) o.tokenizer = session.tokenizer;
+  if (!session.tokenizer.empty()) o.tokenizer = session.tokenizer == bytes_name ? "" : session.tokenizer;
   return o;
 }
 
@@ -94,6 +96,7 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
                     "not the text that the checkpoint was trained on, or another tokenizer or text format");
   }
   resolve_given();
+  carry_tokenizer();
   build_model(from_ ? from_->checkpoint : fs::path());
 }
 
@@ -107,6 +110,17 @@ void trainer::resolve_given() {
   if (!adapter.empty() && state_.resolved_adapter.empty()) state_.resolved_adapter = find_adapter(adapter).string();
   init_place_ = session_.init.empty() ? state_.resolved_init : weights_place(session_.init);
   adapter_place_ = session_.adapter.empty() ? state_.resolved_adapter : find_adapter(session_.adapter).string();
+}
+
+/// A model that is made of another one has the files of its tokenizer, where text is not read with another one.
+void trainer::carry_tokenizer() {
+  if (from_ && !from_->checkpoint.empty()) return tokenizer_.carry(from_->checkpoint);
+  if (init_place_.empty()) return;
+  const std::string &own = state_.run.tokenizer, &moved = session_.tokenizer;
+  const fs::path place = fs::is_directory(init_place_) ? fs::path(init_place_) : fs::path(init_place_).parent_path();
+  std::error_code failed;
+  const bool same = fs::equivalent(moved.empty() ? own : moved, place / "tokenizer.model", failed);
+  if (own.empty() || (same && !is_own_checkpoint(place))) tokenizer_.carry(place);
 }
 
 /// Calls f, which looks at what the run is given. A new run may take an older checkpoint where that is damaged; one
@@ -252,6 +266,7 @@ void trainer::begin_records() {
   log_->write({{"event", "resume"},
                {"schema", log_schema},
                {"step", state_.step},
+               {"steps", state_.run.train.steps},
                {"device", ops_->description()},
                {"threads", session_.threads}});
 }
@@ -275,7 +290,7 @@ void trainer::continue_log() {
   files_.remove_beyond(state_.step);
   // Killed between a checkpoint and the removal of older ones, a run that is resumed at its end writes no other.
   if (state_.step > 0) files_.prune(state_.step, !state_.target_reached, state_.run.train);
-  if (!fs::exists(files_.config())) io::write_json(files_.config(), io::to_json(state_.run));
+  if (!fs::exists(files_.config()) || session_.lengthens) io::write_json(files_.config(), config_json(state_));
   add_sinks(false);
   if (!log_begins_with_start(files_.log())) write_start();  // killed before its first record
   begin_records();
@@ -296,9 +311,17 @@ void trainer::require_elsewhere() const {
   if (!run.adapter.empty()) check(run.adapter, state_.resolved_adapter);
   if (!run.tokenizer.empty()) check(run.tokenizer, run.tokenizer);
   for (const std::string& data : run.data) check(data, data);
+  std::vector<fs::path> inputs = session_.inputs;
+  inputs.insert(inputs.end(), {fs::path(run.tokenizer), fs::path(run.schedule)});
+  inputs.insert(inputs.end(), run.data.begin(), run.data.end());
+  io::require_no_input(files_.all(), inputs);
 }
 
-void trainer::write_start() { log_->write(start_record(state_, *model_, text_, session_.threads, roof_record())); }
+void trainer::write_start() {
+  ordered_json record = start_record(state_, *model_, text_, session_.threads, roof_record());
+  if (!session_.passed_keys.empty()) record["ignored_config_keys"] = session_.passed_keys;
+  log_->write(record);
+}
 
 /// In another directory than that of a run which is resumed. Where one of its files cannot be written, none stays.
 void trainer::begin_log() {
@@ -314,7 +337,7 @@ void trainer::begin_log() {
       write_checkpoint(state_, *model_);
     }
     if (!from_) io::write_json(files_.start(), io::to_json(state_));
-    io::write_json(files_.config(), io::to_json(state_.run));
+    io::write_json(files_.config(), config_json(state_));
     add_sinks(!from_);
     write_start();
     begin_records();

@@ -44,6 +44,22 @@ std::string recipe_field(const std::string& file, std::size_t i) {
   return file + ": phases[" + std::to_string(i) + "].recipe";
 }
 
+/// Throws io::error for phases that no schedule resolves to.
+void check_phase_list(const std::vector<nn::resolved_phase>& phases, std::int64_t steps, const std::string& file) {
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    if (const auto fault = find_fault(phases[i].recipe)) throw io::error(recipe_field(file, i), *fault);
+  }
+  llama::check_order(phases, steps, file);
+}
+
+/// "/0/recipe/fprop/x/policy" as "phases[0].recipe.fprop.x.policy".
+std::string phase_key(const std::string& pointer) {
+  const std::size_t end = pointer.find('/', 1);
+  std::string key = "phases[" + pointer.substr(1, end - 1) + "]" + (end == pointer.npos ? "" : pointer.substr(end));
+  std::replace(key.begin(), key.end(), '/', '.');
+  return key;
+}
+
 }  // namespace
 
 std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r) {
@@ -54,20 +70,66 @@ std::optional<std::string> find_recipe_fault(const run_options& run, const nn::r
   return fault;
 }
 
-trainer_state new_run(run_options options, const field_names& names, given_files given) {
+trainer_state new_run(run_options options, const field_names& names, given_files given,
+                      std::vector<nn::resolved_phase> phases) {
   if (const auto fault = find_fault(options, given)) throw names.error(*fault);
   trainer_state state;
-  const nn::schedule schedule = llama::load_schedule(options.schedule, names.schedule());
   const std::string where = names.schedule() + " " + options.schedule;
-  state.phases = llama::resolve(schedule, options.train.steps, where);
+  if (phases.empty()) {
+    const nn::schedule schedule = llama::load_schedule(options.schedule, names.schedule());
+    state.phases = llama::resolve(schedule, options.train.steps, where);
+    if (options.name.empty()) options.name = schedule.name;
+  } else {
+    check_phase_list(phases, options.train.steps, where);
+    state.phases = std::move(phases);
+    if (options.name.empty()) options.name = state.phases.front().recipe.name;
+  }
   check_triggers(state.phases, options, where);
-  if (options.name.empty()) options.name = schedule.name;
   state.run = std::move(options);
   check_phases(state, [&](std::size_t i, const std::string& fault) {
     throw io::error(state.phases.size() == 1 ? names.schedule() : recipe_field(where, i), names.text(fault));
   });
   state.evaluation_due = evaluation_times(state.run.train).includes(0);
   return state;
+}
+
+nlohmann::ordered_json config_json(const trainer_state& state) {
+  nlohmann::ordered_json json = io::to_json(state.run);
+  json["effective_schedule"] = io::to_json(effective_schedule{state.run.schedule, state.run.train.steps, state.phases});
+  return json;
+}
+
+std::optional<std::string> find_phase_change(const std::vector<nn::resolved_phase>& was,
+                                             const std::vector<nn::resolved_phase>& is) {
+  const auto old = io::to_json(was).flatten(), now = io::to_json(is).flatten();
+  const auto text = [](const nlohmann::ordered_json& values, const std::string& key) {
+    return values.contains(key) ? values.at(key).dump() : "absent";
+  };
+  for (const auto* either : {&old, &now}) {
+    for (const auto& [key, value] : either->items()) {
+      if (text(old, key) != text(now, key)) {
+        return phase_key(key) + " was " + text(old, key) + ", is " + text(now, key);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_preset_change(const trainer_state& state) {
+  const std::string& name = state.run.schedule;
+  if (!llama::is_preset(name)) return std::nullopt;
+  const auto without_steps = [](std::vector<nn::resolved_phase> phases) {
+    for (nn::resolved_phase& p : phases) p.from_step = p.cap = 0;
+    return phases;
+  };
+  try {
+    const auto now = llama::resolve(llama::load_schedule(name), state.run.train.steps, name);
+    const auto change = find_phase_change(without_steps(state.phases), without_steps(now));
+    if (change) return "the preset '" + name + "' has changed since the run began, which keeps its own: " + *change;
+    return std::nullopt;
+  } catch (const io::error&) {  // a run that is too short for the phases as they are now
+    return "the preset '" + name + "' has other phases than when the run began, which keeps its own";
+  }
 }
 
 trainer_state read_trainer_state(const fs::path& checkpoint) {
@@ -79,10 +141,7 @@ trainer_state read_trainer_state(const fs::path& checkpoint) {
       state.rollbacks < 0) {
     throw io::error(path, "not the state of a run of mini-llama");
   }
-  for (std::size_t i = 0; i < state.phases.size(); ++i) {
-    if (const auto fault = find_fault(state.phases[i].recipe)) throw io::error(recipe_field(path, i), *fault);
-  }
-  llama::check_order(state.phases, state.run.train.steps, path);
+  check_phase_list(state.phases, state.run.train.steps, path);
   check_triggers(state.phases, state.run, path);
   const bool is_phase = state.phase >= 0 && state.phase < static_cast<std::int64_t>(state.phases.size()) &&
                         state.phase_start >= 0 && state.phase_start <= state.step;

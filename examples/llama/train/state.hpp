@@ -75,8 +75,38 @@ void describe(Visitor&& v, trainer_state& s) {
   v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
-/// Checks options against each other and resolves the schedule; throws io::error, with the fields under these names.
-trainer_state new_run(run_options options, const field_names& names, given_files given = given_files::needed);
+/// Checks options against each other; throws io::error, with the fields under these names. The schedule is `phases`,
+/// as an earlier run of these options resolved it; empty: looked up by its name, or read from its file.
+trainer_state new_run(run_options options, const field_names& names, given_files given = given_files::needed,
+                      std::vector<nn::resolved_phase> phases = {});
+
+/// A run's effective schedule, with the name and number of steps that it was resolved from.
+struct effective_schedule {
+  std::string schedule;
+  std::int64_t steps = 0;
+  std::vector<nn::resolved_phase> phases;
+
+  /// Is it that of a run with these options? Another name or length is resolved anew.
+  bool is_of(const run_options& run) const { return schedule == run.schedule && steps == run.train.steps; }
+};
+
+template <class Visitor>
+void describe(Visitor&& v, effective_schedule& s) {
+  v("schedule", s.schedule, "name that it was resolved from");
+  v("steps", s.steps, "of the run that it was resolved for");
+  v("phases", s.phases, "effective recipes by step");
+}
+
+/// config.json of a run: its options, and under "effective_schedule" its phases.
+nlohmann::ordered_json config_json(const trainer_state& state);
+
+/// The first field in which phases differ, "phases[0].recipe.fprop.x.policy was \"te_rocm\", is \"ocp\"", or nothing.
+std::optional<std::string> find_phase_change(const std::vector<nn::resolved_phase>& was,
+                                             const std::vector<nn::resolved_phase>& is);
+
+/// How the preset that a run's schedule names differs from what it was when the run began: a sentence, or nothing.
+/// Steps are left out, since a run may have been made longer.
+std::optional<std::string> find_preset_change(const trainer_state& state);
 
 /// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);

@@ -31,6 +31,7 @@ struct session_options {
   std::string out;
   bool overwrite = false;
   bool auto_resume = false;      ///< resume what is in `out`, if there is anything
+  bool lengthens = false;        ///< a resumed run has more steps than before
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
@@ -46,8 +47,10 @@ struct session_options {
   std::string tokenizer;                   ///< read in place of the run's; empty: that one
   std::vector<std::string> data;           ///< the same: the state keeps the run's own names
   std::string init, adapter;               ///< the same
-  std::int64_t began_ms = 0;               ///< when the program began, in milliseconds since 1970
-  step_watcher* watcher = nullptr;         ///< told of every step
+  std::vector<std::string> passed_keys;    ///< of config.json, for the log
+  std::vector<std::filesystem::path> inputs;  ///< further files that a new run reads, none of which it may write
+  std::int64_t began_ms = 0;                  ///< when the program began, in milliseconds since 1970
+  step_watcher* watcher = nullptr;            ///< told of every step
   bool replays = false;  ///< ends behind its checkpoint without an evaluation or a word; is nothing to go on from
 };
 
@@ -74,6 +77,7 @@ class trainer {
  private:
   // start.cpp
   void resolve_given();
+  void carry_tokenizer();
   template <class Function>
   void check_given(const std::string& path, const char* flag, const Function& f) const;
   void build_model(const std::filesystem::path& checkpoint);
