@@ -116,6 +116,8 @@ class Flags(Scratch):
                                "mini-llama: --synthetic-recipe: recipe mxfp4: --hidden-size: 48"),
                               ({"stored_activations": "mxfp8_e4m3", "hidden_size": 48},
                                "mini-llama: --stored-activations: --hidden-size 48 is not a multiple"),
+                              ({"num_key_value_heads": 3},
+                               "--num-key-value-heads: 3 does not divide --num-attention-heads"),
                               ({"sequence": 96}, "mini-llama: --sequence: 96 is longer than the model's 64 positions "
                                "(--max-position-embeddings)"),
                               ({"validation": 0.0001}, "text.txt: too short", "--validation"),

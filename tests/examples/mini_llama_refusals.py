@@ -32,16 +32,6 @@ class BadArguments(Scratch):
         self.refuse(command[:1] + command[3:], "--out", "is required")
         self.refuse(command[:3] + command[5:], "--data", "no text given")
 
-    def test_flags_where_flags_were_given(self):
-        """Names flags, and keys if a file was given."""
-        said = self.refuse(self.train_command("out", num_key_value_heads=3),
-                           "--num-key-value-heads: 3 does not divide --num-attention-heads")
-        self.assertNotIn("_", said)
-        self.refuse(self.train_command("out", learning_rate=-1), "--learning-rate: -1 is not between 0 and 1e+30\n")
-        self.write("c.json", {"model": {"num_key_value_heads": 3}})
-        self.refuse(["train", "--out", "out", "--data", "text.txt", "--config", "c.json"],
-                    "c.json: model.num_key_value_heads: 3 does not divide num_attention_heads")
-
     def test_dimension_that_is_no_multiple_of_32(self):
         self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
         self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
@@ -73,12 +63,6 @@ class BadFiles(Scratch):
         self.write("bad.json", '{"train": {"steps": 8')
         self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", "line 1")
         self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
-
-    def test_model_configuration_of_another_architecture(self):
-        """All fields: config_json_test."""
-        self.write("hf.json", {**SHAPE, "model_type": "mistral"})
-        self.refuse(["train", "--out", "out", "--data", "text.txt", "--model-config", "hf.json"], "hf.json",
-                    "model_type")
 
     def test_steps_beyond_any_text(self):
         self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
@@ -136,12 +120,6 @@ class BadFiles(Scratch):
         self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
         self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}),
                     "the first 2 times left out")
-
-    def test_names_are_refused_by_their_flag_or_field(self):
-        self.refuse(self.train_command("out", schedule="nop"), "mini-llama: --schedule: 'nop' is neither")
-        self.refuse(self.train_command("out", recipe="nop"), "mini-llama: --recipe: 'nop' is neither")
-        self.write("c.json", {"schedule": "nop"})
-        self.refuse(self.train_command("out", config="c.json"), "mini-llama: c.json: schedule: 'nop' is neither")
 
 class BadCheckpoints(Scratch):
     def damaged(self, name, content):
