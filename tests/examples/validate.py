@@ -9,40 +9,22 @@ import json
 import math
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
+import validate_quantizer
 from safetensors_bytes import load, read_safetensors, write_safetensors
 
 VALIDATE, PROBE, ROOT = (Path(a).resolve() for a in sys.argv[1:4])
 
 
-class Program(unittest.TestCase):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
-    def call(self, *arguments, program=VALIDATE):
-        """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
-        threads = ["--threads", "1"] if program == VALIDATE and "--threads" not in arguments else []
-        return subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, text=True,
-                              cwd=self.folder, timeout=120)
-
+class Program(validate_quantizer.Program):
     def make(self, name, *arguments):
         path = self.folder / name
         done = self.call("--make-case", path, "--m", 8, "--n", 8, "--with-d", *arguments)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         return path
-
-    def refused(self, pattern, *arguments, program=VALIDATE):
-        done = self.call(*arguments, program=program)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertRegex(done.stderr, pattern)
 
     def models(self):
         done = self.call("--list-models")
@@ -659,10 +641,7 @@ class NotANumber(Program):
     def npy_of(self, path):
         """The result of a case, as an array of NumPy."""
         dtype, shape, data = load(path)["d"]
-        header = repr({"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
-        header += " " * (-(len(header) + 11) % 64) + "\n"
-        (self.folder / "d.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                                            data)
+        (self.folder / "d.npy").write_bytes(validate_quantizer.npy("<f4", shape, data))
         return self.folder / "d.npy"
 
     def test_a_sign_of_ue4m3(self):

@@ -55,10 +55,10 @@ class Program(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.folder = Path(scratch.name)
 
-    def call(self, *arguments, stdin=b""):
+    def call(self, *arguments, program=VALIDATE, stdin=b""):
         """One thread, unless the test is about threads: cases are small, and tests run in parallel."""
-        threads = [] if "--threads" in arguments else ["--threads", "1"]
-        done = subprocess.run([str(VALIDATE), *map(str, arguments), *threads], capture_output=True, cwd=self.folder,
+        threads = ["--threads", "1"] if program == VALIDATE and "--threads" not in arguments else []
+        done = subprocess.run([str(program), *map(str, arguments), *threads], capture_output=True, cwd=self.folder,
                               input=stdin, timeout=120)
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done
@@ -80,8 +80,8 @@ class Program(unittest.TestCase):
         self.assertRegex(done.stdout, pattern)
         return done.stdout
 
-    def refused(self, pattern, *arguments, stdin=b""):
-        done = self.call(*arguments, stdin=stdin)
+    def refused(self, pattern, *arguments, **options):
+        done = self.call(*arguments, **options)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertRegex(done.stderr, pattern)
