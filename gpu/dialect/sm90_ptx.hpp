@@ -196,7 +196,7 @@ enum class fp8_products { e4m3, e4m3_e5m2, e5m2_e4m3, e5m2 };
 #define ROTOSCALE_FP8_256(types) \
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %130, 0;\n" \
                "wgmma.mma_async.sync.aligned.m64n256k32.f32." types " {" ROTOSCALE_N128 "}, %128, %129, p, 1, 1;\n}" \
-               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64)
+               : ROTOSCALE_D64("+f", d, 0), ROTOSCALE_D64("+f", d, 64) \
                : "l"(a), "l"(b), "r"(static_cast<unsigned>(first)))
 #define ROTOSCALE_FP8(product) \
   if constexpr (Products == fp8_products::e4m3) product("e4m3.e4m3"); \
