@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Microscaling numerics with every bit stated: block quantization, placements and GEMMs on models of matrix units.
+
+Tables, as lists of records: formats, block_formats, presets, models, contracts, recipes. Lists of names: scale_rules,
+roundings, policies, placements.
+"""
+from ._core import (__version__, block_formats, contracts, formats, instruction_set, models, placements, policies,
+                    presets, recipes, roundings, scale_rules, set_threads)
+from ._explain import explain
+from ._gemm import gemm
+from ._layout import pack, rotate, swizzle, unpack, unswizzle
+from ._quantized import Quantized, dequantize, quantize
+
+__all__ = ["Quantized", "__version__", "block_formats", "contracts", "dequantize", "explain", "formats", "gemm",
+           "instruction_set", "models", "pack", "placements", "policies", "presets", "quantize", "recipes", "rotate",
+           "roundings", "scale_rules", "set_threads", "swizzle", "unpack", "unswizzle"]

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""python -m rotoscale quantize|dequantize: NumPy files to codes and scales, and back."""
+import argparse
+import sys
+
+import numpy as np
+
+import rotoscale
+
+
+def quantize_file(options):
+    x = np.load(options.input, allow_pickle=False)
+    q = rotoscale.quantize(x, preset=options.preset, format=options.format, scale_rule=options.scale_rule,
+                           rounding=options.rounding, axis=options.axis, random=options.seed, square=options.square)
+    np.savez(options.output, codes=q.codes, scales=q.scales, format=q.format, shape=q.shape, axis=q.axis,
+             rotation=q.rotation[0], square=q.square, global_factor=np.float32(q.global_factor))
+    print(f"{options.output}: {q.format}, codes {q.codes.shape}, scales {q.scales.shape}, SQNR {q.sqnr(x):.2f} dB")
+
+
+def dequantize_file(options):
+    with np.load(options.input, allow_pickle=False) as d:
+        y = rotoscale.dequantize(d["codes"], d["scales"], format=str(d["format"]), axis=int(d["axis"]),
+                                 square=bool(d["square"]), global_factor=float(d["global_factor"]),
+                                 rotation=int(d["rotation"]))
+    np.save(options.output, y)
+    print(f"{options.output}: float32 {y.shape}")
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="python -m rotoscale", description=__doc__)
+    top.add_argument("--version", action="version", version=rotoscale.__version__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    quantize = commands.add_parser("quantize", help=".npy to an .npz of codes and scales")
+    quantize.add_argument("input", help=".npy with FP32, FP64 or FP16 numbers")
+    quantize.add_argument("output", help=".npz with codes, scales, format, shape, axis, rotation, global_factor")
+    quantize.add_argument("--preset", default="ocp", help="a shipped quantizer (default: ocp)")
+    quantize.add_argument("--format", default="mxfp4", help="block format (default: mxfp4)")
+    quantize.add_argument("--scale-rule", help="floor, ceil, even or rceil (default: the preset's)")
+    quantize.add_argument("--rounding", help="of elements (default: the preset's)")
+    quantize.add_argument("--seed", type=int, help="of stochastic rounding")
+    quantize.add_argument("--axis", type=int, default=-1, help="contraction axis (default: the last)")
+    quantize.add_argument("--square", action="store_true", help="one scale per square of elements")
+    quantize.set_defaults(run=quantize_file)
+    dequantize = commands.add_parser("dequantize", help="the inverse: .npz to .npy of FP32 numbers")
+    dequantize.add_argument("input")
+    dequantize.add_argument("output")
+    dequantize.set_defaults(run=dequantize_file)
+    return top
+
+
+def main():
+    options = parser().parse_args()
+    try:
+        options.run(options)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        print(f"rotoscale: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

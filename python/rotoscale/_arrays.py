@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of the caller as the compiled module reads them: without a copy, with the format that their dtype means."""
+import sys
+
+import numpy as np
+
+# Names of ml_dtypes and of torch. NumPy lends none of them through DLPack, torch not the narrow ones.
+FORMAT_OF_DTYPE = {
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2fnuz": "e5m2fnuz",
+    "float8_e4m3b11fnuz": "e4m3b11fnuz",
+    "float8_e8m0fnu": "e8m0",
+    "float6_e2m3fn": "e2m3",
+    "float6_e3m2fn": "e3m2",
+    "float4_e2m1fn": "e2m1",
+    "float4_e2m1fn_x2": "e2m1",  # torch: two codes per byte, and the shape counts bytes
+}
+
+
+def readable(x):
+    """Returns (array, format): an array that DLPack or the buffer protocol lends, and the format of its integers."""
+    dtype = getattr(x, "dtype", None)
+    if isinstance(x, np.ndarray):
+        format_name = FORMAT_OF_DTYPE.get(dtype.name)
+        if format_name is None:
+            return x, None
+        return x.view(np.uint16 if dtype.itemsize == 2 else np.uint8), format_name
+    name = str(dtype)
+    if name.startswith("torch."):
+        if getattr(x, "requires_grad", False):
+            x = x.detach()
+        format_name = FORMAT_OF_DTYPE.get(name[6:])
+        if format_name is not None and format_name != "bf16":
+            return x.view(sys.modules["torch"].uint8), format_name
+    return x, None
+
+
+def as_bytes(x):
+    """An array of uint8: a view of the codes where the dtype is narrow."""
+    return readable(x)[0]

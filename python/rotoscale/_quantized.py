@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Block-scaled tensors: quantize, dequantize and the object that quantize returns."""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import as_bytes, readable
+
+_BLOCKS = {record["name"]: record for record in _core.block_formats}
+_ROTATION_OF_PRESET = {record["name"]: record["rotation"] for record in _core.presets}
+
+
+def sign_bytes(signs):
+    """The mask of a rotation's signs as the compiled module takes it."""
+    if not isinstance(signs, int) or signs < 0 or signs >> 256:
+        raise ValueError(f"rotation: signs {signs!r} must be an integer of at most 256 bits")
+    return signs.to_bytes(32, "little")
+
+
+def split_rotation(rotation):
+    """(points, signs) of None, points, or (points, signs)."""
+    points, signs = rotation if isinstance(rotation, tuple) else (rotation or 0, 0)
+    if not isinstance(points, int) or not 0 <= points <= 256:
+        raise ValueError(f"rotation: points {points!r} must be an integer from 0 to 256")
+    return points, signs
+
+
+@lru_cache(maxsize=256)
+def _options(preset, source, scale_rule, rounding, rotation, policy, random, random_count):
+    points, signs = (None, 0) if rotation is None else split_rotation(rotation)
+    seed, stream = random if isinstance(random, tuple) else (random or 0, 0)
+    if rounding == "stochastic" and random is None:
+        raise ValueError("random: stochastic rounding needs a seed or (seed, stream)")
+    for name, value in (("seed", seed), ("stream", stream)):
+        if not isinstance(value, int) or not 0 <= value < 1 << 64:
+            raise ValueError(f"random: {name} {value!r} must be an integer of at most 64 bits")
+    return _core.options(preset, source, scale_rule, rounding, points, sign_bytes(signs), policy, seed, stream,
+                         random_count)
+
+
+class Quantized:
+    """A block-scaled tensor.
+
+    codes          uint8 (..., bytes): packed codes along the contraction axis, low nibble first
+    scales         uint8 (..., k / block length): one byte per block
+    global_factor  FP32 factor of the whole tensor: 1, or 1 / encode_factor
+    format         name in rotoscale.block_formats
+    shape          shape of the source
+    axis           -1, or 0 where blocks run along columns; the bytes are then those of the transpose
+    square         does one scale serve a square of elements?
+    rotation       (points, signs) of the rotation before amax was taken; (0, 0): none
+    layout         (placement of codes, placement of scales)
+    """
+
+    __slots__ = ("codes", "scales", "global_factor", "format", "shape", "axis", "square", "rotation", "layout")
+
+    def __init__(self, codes: np.ndarray, scales: np.ndarray, format: str = "mxfp4", *,
+                 shape: tuple[int, ...] | None = None, axis: int = -1, global_factor: float = 1.0,
+                 square: bool = False, rotation: int | tuple[int, int] | None = None,
+                 layout: tuple[str, str] = ("row_major", "row_major")):
+        self.codes = codes
+        self.scales = scales
+        self.global_factor = global_factor
+        self.format = format
+        self.axis = axis
+        self.square = square
+        self.rotation = split_rotation(rotation)
+        self.layout = layout
+        if shape is None:
+            if layout != ("row_major", "row_major"):
+                raise ValueError("shape: needed for bytes in another placement than row_major")
+            stored = (*codes.shape[:-1], scales.shape[-1] * _block(format)["length"])
+            shape = stored[::-1] if axis == 0 else stored
+        self.shape = tuple(shape)
+
+    def __repr__(self) -> str:
+        return f"Quantized({self.format}, shape={self.shape}, axis={self.axis}, layout={self.layout})"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stored matrix: all axes but the contraction axis."""
+        if self.axis == 0:
+            return self.shape[1]
+        return int(np.prod(self.shape[:-1], dtype=np.int64))
+
+    @property
+    def k(self) -> int:
+        """Elements along the contraction axis."""
+        return self.shape[0] if self.axis == 0 else self.shape[-1]
+
+    def to(self, placement: str | None = None, *, codes: str | None = None) -> Quantized:
+        """The same tensor with its scales in `placement` and its codes in placement `codes`; None keeps them.
+
+        Bytes in another placement than row_major have shape (padded rows, padded columns). Padding is the scale 1
+        or code 0.
+        """
+        scales = self.layout[1] if placement is None else placement
+        codes = self.layout[0] if codes is None else codes
+        plain = self._row_major()
+        new_codes, new_scales = plain.codes, plain.scales
+        if codes != "row_major":
+            new_codes = _core.place(new_codes, codes, 0, 1)
+        if scales != "row_major":
+            block = _block(self.format)
+            new_scales = _core.place(new_scales, scales, block["unit_scale"], block["length"] if self.square else 1)
+        return self._with(new_codes, new_scales, (codes, scales))
+
+    def dequantize(self, unrotate: bool = True) -> np.ndarray:
+        """The tensor as FP32, in the source's shape.
+
+        unrotate=False leaves the rotation in, which a GEMM of two rotated operands cancels.
+        """
+        plain = self._row_major()
+        rotation = self.rotation if unrotate else (0, 0)
+        return dequantize(plain.codes, plain.scales, format=self.format, axis=self.axis, square=self.square,
+                          global_factor=self.global_factor, rotation=rotation)
+
+    def sqnr(self, x: Any) -> float:
+        """Signal-to-quantization-noise ratio against the source `x`, in dB: inf where nothing was lost."""
+        array, element = readable(x)
+        return _core.sqnr(array, element, self.dequantize())
+
+    def _row_major(self):
+        if self.layout == ("row_major", "row_major"):
+            return self
+        codes, scales = self.codes, self.scales
+        columns = self.k // _block(self.format)["length"]
+        if self.layout[0] != "row_major":
+            codes = _core.gather(codes, self.layout[0], self.rows, _core.packed_bytes(self.format, self.k), 1)
+            if self.axis != 0:
+                codes = codes.reshape(*self.shape[:-1], codes.shape[-1])
+        if self.layout[1] != "row_major":
+            repeat = _block(self.format)["length"] if self.square else 1
+            scales = _core.gather(scales, self.layout[1], self.rows, columns, repeat)
+            if self.axis != 0 and not self.square:
+                scales = scales.reshape(*self.shape[:-1], columns)
+        return self._with(codes, scales, ("row_major", "row_major"))
+
+    def _with(self, codes, scales, layout):
+        return Quantized(codes, scales, self.format, shape=self.shape, axis=self.axis, square=self.square,
+                         global_factor=self.global_factor, rotation=self.rotation, layout=layout)
+
+
+def _block(format):
+    try:
+        return _BLOCKS[format]
+    except KeyError:
+        raise ValueError(f"format: no {format!r}; known are {', '.join(_BLOCKS)}") from None
+
+
+def _is_column(axis, axes):
+    if axis in (-1, axes - 1):
+        return False
+    if axes == 2 and axis in (0, -2):
+        return True
+    raise ValueError(f"axis: {axis!r} is neither the last axis nor axis 0 of a matrix (x has {axes} axes)")
+
+
+def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str | None = None,
+             scale_rule: str | None = None, rounding: str | None = None,
+             rotation: int | tuple[int, int] | None = None, axis: int = -1, policy: str | None = None,
+             random: int | tuple[int, int] | None = None, random_count: int = 32,
+             encode_factor: float | str | None = None, square: bool = False) -> Quantized:
+    """Quantizes an array to blocks with shared scales and returns a Quantized.
+
+    x             FP32, FP64, BF16 or FP16 array of any strides: NumPy, ml_dtypes, or a CPU tensor through DLPack
+    preset        options of a shipped quantizer, a name in rotoscale.presets; the arguments below replace single ones
+    format        name in rotoscale.block_formats
+    source        format that elements are rounded to first
+    scale_rule    floor, ceil, even or rceil (E8M0 scales)
+    rounding      of elements, a name in rotoscale.roundings
+    rotation      points of a Hadamard rotation, 0 for none, or (points, mask of signs)
+    axis          contraction axis: the last one, or 0 for a matrix, whose bytes are then those of the transpose
+    policy        blocks of zeros, with NaN or with Inf: a name in rotoscale.policies
+    random        seed, or (seed, stream), of stochastic rounding
+    random_count  random bits per element, 1 to 32
+    encode_factor NVFP4: factor of the whole tensor, or "amax" to take it from the tensor
+    square        one scale for a square of elements (length x length)
+
+    Raises TypeError for a wrong dtype, ValueError for a wrong name, shape, stride, device or number.
+    """
+    array, element = readable(x)
+    if isinstance(encode_factor, str) and encode_factor != "amax":
+        raise ValueError(f"encode_factor: {encode_factor!r} is neither a number nor 'amax'")
+    two_levels = encode_factor == "amax"
+    shape = tuple(getattr(array, "shape", ()))
+    column = False if axis == -1 else _is_column(axis, len(shape))
+    options = _options(preset, source, scale_rule, rounding, rotation, policy, random, random_count)
+    codes, scales, factor = _core.quantize(array, element, format, square, options, column,
+                                           None if two_levels else encode_factor, two_levels)
+    turned = rotation if rotation is not None else _ROTATION_OF_PRESET[preset]
+    return Quantized(codes, scales, format, shape=shape, axis=0 if column else -1, global_factor=factor, square=square,
+                     rotation=turned)
+
+
+def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1, square: bool = False,
+               global_factor: float = 1.0, rotation: int | tuple[int, int] = 0) -> np.ndarray:
+    """FP32 numbers of row-major codes and scales (uint8), times global_factor, with a rotation undone.
+
+    axis=0 returns the transpose, which is the source of a tensor that was quantized along axis 0.
+    """
+    points, signs = split_rotation(rotation)
+    values = _core.dequantize(as_bytes(codes), as_bytes(scales), format, square, global_factor, points,
+                              sign_bytes(signs))
+    if axis not in (-1, 0, values.ndim - 1):
+        raise ValueError(f"axis: {axis!r} is neither -1 nor 0")
+    return values.T if axis == 0 and values.ndim == 2 else values

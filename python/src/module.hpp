@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the module rotoscale._core, one source per topic.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace rotoscale::python {
+
+void add_quantize(nanobind::module_& m);  ///< options, quantize, dequantize, sqnr
+void add_layout(nanobind::module_& m);    ///< pack, unpack, place, gather
+void add_rotate(nanobind::module_& m);    ///< rotate
+void add_gemm(nanobind::module_& m);      ///< gemm
+void add_tables(nanobind::module_& m);    ///< formats, presets, models, contracts, recipes
+
+}  // namespace rotoscale::python

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes, strides and dtypes: what is accepted has the bytes of a contiguous copy, what is not names its argument."""
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rotoscale
+
+DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
+
+
+def normal(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32).astype(dtype)
+
+
+def bytes_of(q):
+    return q.codes.tobytes(), q.scales.tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_strides_have_the_bytes_of_a_copy(data):
+    dtype = data.draw(st.sampled_from(DTYPES))
+    axes = data.draw(st.integers(1, 3))
+    leading = [data.draw(st.integers(0, 3)) for _ in range(axes - 1)]
+    step, blocks = data.draw(st.sampled_from([1, 2, -1])), data.draw(st.integers(0, 3))
+    format = data.draw(st.sampled_from([b["name"] for b in rotoscale.block_formats]))
+    x = normal((*leading, 32 * blocks * abs(step)), dtype)[..., ::step]
+    if data.draw(st.booleans()):
+        x.flags.writeable = False
+    q = rotoscale.quantize(x, format=format)
+    assert bytes_of(q) == bytes_of(rotoscale.quantize(np.ascontiguousarray(x), format=format))
+    assert bytes_of(q) == bytes_of(rotoscale.quantize(x.astype(np.float32), format=format))
+    assert q.shape == x.shape and q.dequantize().shape == x.shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_axis_0_is_the_transpose(dtype):
+    x = normal((64, 96), dtype)
+    for source in (x, np.asfortranarray(x)):
+        q = rotoscale.quantize(source, axis=0, rotation=16)
+        assert bytes_of(q) == bytes_of(rotoscale.quantize(x.T, rotation=16))
+        assert q.dequantize().shape == x.shape
+
+
+def test_dlpack_alone_is_enough():
+    class Tensor:
+        def __init__(self, array):
+            self.array, self.shape = array, array.shape
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x = normal((2, 64))
+    assert bytes_of(rotoscale.quantize(Tensor(x))) == bytes_of(rotoscale.quantize(x))
+
+
+def test_codes_of_ml_dtypes():
+    x = normal((4, 32))
+    e4m3, e2m1 = x.astype(ml_dtypes.float8_e4m3fn), x.astype(ml_dtypes.float4_e2m1fn)
+    assert np.array_equal(rotoscale.gemm(e4m3, e4m3, contract="exact"),
+                          rotoscale.gemm(e4m3.astype(np.float32), e4m3.astype(np.float32), contract="exact"))
+    assert np.array_equal(rotoscale.gemm(e2m1, e2m1, contract="exact"),
+                          rotoscale.gemm(e2m1.astype(np.float32), e2m1.astype(np.float32), contract="exact"))
+    packed = rotoscale.pack(e2m1, "e2m1")
+    assert np.array_equal(rotoscale.unpack(packed, "e2m1"), e2m1.view(np.uint8))
+
+
+@pytest.mark.parametrize("call, error, says", [
+    (lambda x: rotoscale.quantize(x.astype(np.int32)), TypeError, "x: dtype int32"),
+    (lambda x: rotoscale.quantize(x.view(np.uint32)), TypeError, "x: dtype uint32"),
+    (lambda x: rotoscale.quantize(x.astype(ml_dtypes.float8_e4m3fn)), TypeError, "x: dtype e4m3"),
+    (lambda x: rotoscale.quantize([1.0] * 32), TypeError, "x: list"),
+    (lambda x: rotoscale.quantize(np.float32(1)), (TypeError, ValueError), "x"),
+    (lambda x: rotoscale.quantize(x[:, :33]), ValueError, "x, 4 x 33 along the blocks: 33 is not a multiple"),
+    (lambda x: rotoscale.quantize(x, rotation=24), ValueError, "rotation.points 24"),
+    (lambda x: rotoscale.quantize(x, rotation=1 << 20), ValueError, "rotation: points"),
+    (lambda x: rotoscale.quantize(x, format="mxfp5"), ValueError, "format: no 'mxfp5'; the nearest name is 'mxfp4'"),
+    (lambda x: rotoscale.quantize(x, preset="te_rock"), ValueError, "preset: no 'te_rock'"),
+    (lambda x: rotoscale.quantize(x, scale_rule="round"), ValueError, "scale_rule: no 'round'"),
+    (lambda x: rotoscale.quantize(x, rounding="stochastic"), ValueError, "random: stochastic rounding needs a seed"),
+    (lambda x: rotoscale.quantize(x, random_count=33), ValueError, "random_count 33"),
+    (lambda x: rotoscale.quantize(x, axis=2), ValueError, "axis: 2"),
+    (lambda x: rotoscale.quantize(x, encode_factor=2.0), ValueError, "encode_factor: mxfp4"),
+    (lambda x: rotoscale.quantize(x, encode_factor="max"), ValueError, "encode_factor: 'max'"),
+    (lambda x: rotoscale.quantize(x, square=True), ValueError, "4 rows are not a multiple of the block's 32"),
+    (lambda x: rotoscale.quantize(np.frombuffer(bytes(129), np.uint8)[1:].view(np.float32)), ValueError,
+     "x: data are not aligned"),
+    (lambda x: rotoscale.quantize(np.zeros((4, 4, 64), np.float32)[:, :3]), ValueError, "x of shape (4, 3, 64)"),
+    (lambda x: rotoscale.dequantize(np.zeros(15, np.uint8), np.zeros(1, np.uint8)), ValueError, "codes of shape (15,)"),
+    (lambda x: rotoscale.dequantize(x, x), TypeError, "codes: dtype float32"),
+    (lambda x: rotoscale.gemm(x, x[:, :32]), ValueError, "a and b: k is 64 and 32"),
+    (lambda x: rotoscale.gemm(x, x, contract="hopper-wgmma-fp8-f32"), ValueError, "a: hopper-wgmma-fp8-f32"),
+    (lambda x: rotoscale.gemm(x, x, contract="hoper-wgmma-fp8-f32"), ValueError, "contract: no 'hoper-wgmma-fp8-f32'"),
+    (lambda x: rotoscale.gemm(x, x, c=x), ValueError, "c of shape (4, 64)"),
+    (lambda x: rotoscale.pack(np.full(4, 16, np.uint8), "e2m1"), ValueError, "codes: a code has more"),
+    (lambda x: rotoscale.swizzle(np.zeros((15, 32), np.uint8), "aiter_data_16x16"), ValueError, "placement"),
+    (lambda x: rotoscale.rotate(x, 12), ValueError, "points 12"),
+])
+def test_refusals_name_the_argument(call, error, says):
+    with pytest.raises(error) as caught:
+        call(normal((4, 64)))
+    assert says in str(caught.value)
+
+
+def test_one_element_needs_a_whole_block():
+    with pytest.raises(ValueError, match="not a multiple"):
+        rotoscale.quantize(np.ones(1, np.float32))
+
+
+def test_empty_arrays():
+    for shape in ((0, 64), (3, 0), (0,)):
+        q = rotoscale.quantize(np.zeros(shape, np.float32))
+        assert q.codes.size == q.scales.size == 0 and q.dequantize().shape == shape
+        assert np.isnan(q.sqnr(np.zeros(shape, np.float32)))
+
+
+def test_threads_give_the_same_bytes():
+    x = normal((512, 256))
+    expected, found = bytes_of(rotoscale.quantize(x, preset="te_rocm")), []
+
+    def work():
+        for _ in range(5):
+            found.append(bytes_of(rotoscale.quantize(x, preset="te_rocm")))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for count, thread in enumerate(threads):
+        thread.start()
+        rotoscale.set_threads(count + 1)
+    for thread in threads:
+        thread.join()
+    rotoscale.set_threads(0)
+    assert found == [expected] * 20
+
+
+def test_results_outlive_their_source():
+    x = normal((64, 64))
+    q = rotoscale.quantize(x)
+    copy = bytes_of(q)
+    del x
+    assert bytes_of(q) == copy and q.codes.flags.writeable and q.codes.flags.owndata is False
