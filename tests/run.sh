@@ -16,6 +16,7 @@ usage: tests/run.sh [options]
                   clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
   --port NAME     that for one of them, as clang++-22-haswell, so that several machines share the hours
   --aarch64       also cross-compiles headers, examples and digest for aarch64 and runs them under qemu
+  --python        also builds, installs and tests the Python package (tests/python.sh; needs the network)
   --werror        warnings are errors; the default where CI=true
   --sanitize      instead of the release build: address + undefined sanitizers, then the thread sanitizer
   --filter TEXT   only tests whose name contains TEXT (`meson test -C build --list` shows names)
@@ -27,6 +28,7 @@ END
 slow=no
 amd=no
 aarch64=no
+python=no
 sanitize=no
 portability=no
 only_port=
@@ -40,6 +42,7 @@ while [ $# -gt 0 ]; do
     --slow) slow=yes ;;
     --amd) amd=yes ;;
     --aarch64) aarch64=yes ;;
+    --python) python=yes ;;
     --sanitize) sanitize=yes ;;
     --portability) portability=yes ;;
     --werror) werror=true ;;
@@ -200,6 +203,7 @@ elif [ $sanitize = no ]; then
     also demo examples/demo.sh --quick
   fi
   if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
+  if [ $python = yes ]; then also python tests/python.sh; fi
 else
   # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.
   common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1
