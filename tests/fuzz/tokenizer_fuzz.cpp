@@ -116,7 +116,7 @@ void check_records(std::string_view text) {
   token_batch batch;
   try {
     record_list list;
-    add_records(list, text, "input", tokenizer(), o.sequence);
+    add_records(list, text, "input", tokenizer(), o);
     const auto windows = pack_records(std::move(list), o, tokenizer());
     for (const data_part part : {data_part::training, data_part::validation}) {
       for (std::int64_t i = 0; i < windows->windows(part); ++i) windows->append(part, i, batch);

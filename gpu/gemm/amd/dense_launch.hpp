@@ -56,7 +56,7 @@ inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const
 /// `g` with the cheapest of `tiles`.
 inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, std::span<const tile_shape> tiles,
                                        const device_info& device) {
-  const tile_shape& tile =
+  const tile_shape tile =
       cheapest_tile(device, tiles, {true, g.m, g.n, static_cast<int>(k)}, [&](const tile_shape&) { return g.parts; });
   g.tile_m = tile.m;
   g.tile_n = tile.n;

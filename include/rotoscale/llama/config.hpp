@@ -21,12 +21,12 @@ struct rope_scaling {
   double low_freq_factor = 1.0;                 ///< llama3: wavelengths above original / low are stretched in full
   double high_freq_factor = 4.0;                ///< llama3: wavelengths below original / high are left alone
   int original_max_position_embeddings = 8192;  ///< llama3, yarn: context before stretching, in tokens
-  std::optional<double> attention_factor;       ///< yarn: factor of cosines and sines; unset: from factor and mscale
-  std::optional<double> beta_fast;              ///< yarn: turns in the context above which a pair is left alone; 32
-  std::optional<double> beta_slow;              ///< yarn: turns below which it is stretched in full; 1
-  std::optional<double> mscale;                 ///< yarn: of attention_factor
-  std::optional<double> mscale_all_dim;         ///< yarn: of its divisor
-  std::optional<bool> truncate;                 ///< yarn: are the pairs between which it blends whole numbers? true
+  std::optional<double> attention_factor{};     ///< yarn: factor of cosines and sines; unset: from factor and mscale
+  std::optional<double> beta_fast{};            ///< yarn: turns in the context above which a pair is left alone; 32
+  std::optional<double> beta_slow{};            ///< yarn: turns below which it is stretched in full; 1
+  std::optional<double> mscale{};               ///< yarn: of attention_factor
+  std::optional<double> mscale_all_dim{};       ///< yarn: of its divisor
+  std::optional<bool> truncate{};               ///< yarn: are the pairs between which it blends whole numbers? true
 };
 
 /// What config.json says of a model's shape; find_fault says whether it is one.

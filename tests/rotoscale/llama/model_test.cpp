@@ -33,19 +33,6 @@ pass_result run(const nn::recipe& r, int threads, index_t b = 2, index_t seq = 3
   return {c.losses(), c.all()};
 }
 
-/// Relative distance and cosine.
-std::pair<double, double> compare(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, norm = 0, own = 0, dot = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const auto a = static_cast<double>(got[i]), b = static_cast<double>(want[i]);
-    error += (a - b) * (a - b);
-    norm += b * b;
-    own += a * a;
-    dot += a * b;
-  }
-  return {std::sqrt(error / norm), dot / std::sqrt(norm * own)};
-}
-
 }  // namespace
 
 TEST_CASE("loss and gradients agree with the double-precision oracle") {
