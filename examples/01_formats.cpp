@@ -18,8 +18,8 @@ using namespace rotoscale;
 constexpr format e3m4{3, 4, 3};
 
 static std::string hex(format f, std::uint64_t code) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%0*llX", (f.bits() + 3) / 4, static_cast<unsigned long long>(code));
+  std::string text = "0x";
+  for (int nibble = (f.bits() + 3) / 4 - 1; nibble >= 0; --nibble) text += "0123456789ABCDEF"[code >> 4 * nibble & 15];
   return text;
 }
 

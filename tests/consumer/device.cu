@@ -22,7 +22,7 @@ __global__ void quantize_rows(const float* source, index_t rows, index_t k, std:
   o.rounding = rounding::stochastic;
   o.random = {1, 2};
   const auto out = dense_blocks(f, rows, k, codes, scales);
-  quantize_tile_ref(f, o, row_major(source, rows, k), block_axis::row, out, r);
+  quantize_tile_ref(f, o, row_major(source, rows, k), block_axis::row, out, r, o.random);
   for (index_t c = 0; c < k; ++c) back[r * k + c] = decode_element(f, out, r, c);
 }
 
