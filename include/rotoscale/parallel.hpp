@@ -26,9 +26,8 @@ namespace rotoscale {
 /// or not, runs on its caller alone.
 class thread_pool {
  public:
-  /// `threads` includes the calling thread; 0 means one for each core that the process may use. Throws
-  /// std::system_error if a thread
-  /// cannot be started, after joining the started ones.
+  /// `threads` includes the calling thread; 0 means one for each core that the process may use.
+  /// Throws std::system_error if a thread cannot be started, after joining the started ones.
   ROTOSCALE_ISA_TAG explicit thread_pool(int threads = 0) : thread_pool(no_workers{}) {
     if (threads <= 0) threads = usable_cores();
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(static_cast<std::size_t>(i)); });
