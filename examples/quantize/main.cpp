@@ -14,6 +14,7 @@
 #include "examples/validate/quantizer/presets.hpp"
 #include "examples/validate/quantizer/write.hpp"
 #include "rotoscale/io/npy.hpp"
+#include "rotoscale/io/same_file.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"
 

@@ -23,6 +23,7 @@
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/io/same_file.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"
 

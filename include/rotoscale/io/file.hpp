@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -197,28 +196,6 @@ inline const char* foreign_content(std::string_view bytes) {
     if (bytes.starts_with(k.magic)) return k.kind;
   }
   return nullptr;
-}
-
-/// Do two paths name one file or directory, under any name? Device and inode decide; false if either does not exist.
-inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
-  struct stat x {}, y {};
-  return ::stat(a.c_str(), &x) == 0 && ::stat(b.c_str(), &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-/// A file that a program reads, and its name in messages: a flag, or a flag and its argument.
-struct input_file {
-  std::string name;            ///< for messages
-  std::filesystem::path path;  ///< as given
-};
-
-/// Throws io::error if the output of `flag` is one of the inputs. Called before anything is opened for writing. An empty
-/// path is no output.
-inline void refuse_output_over_input(const std::string& flag, const std::filesystem::path& output,
-                                     std::span<const input_file> inputs) {
-  for (const input_file& input : inputs) {
-    if (!output.empty() && is_same_file(output, input.path))
-      throw error(flag, "'" + output.string() + "' is the input of " + input.name);
-  }
 }
 
 /// All bytes of a regular file, decompressed if it begins as gzip (which includes dictd's .dz).
