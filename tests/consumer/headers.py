@@ -4,15 +4,16 @@
 """Compiles all headers of the tree as users do.
 
 usage: headers.py CHECK ROOT
-  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles the twelve headers that
-             changed last (without Git: every tenth), with clang++-14 if installed, which is twice as fast as g++.
+  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles eight, chosen by the hashes of
+             their texts, with clang++-14 if installed, which is twice as fast as g++.
   alone-g++  all of them with g++, for the slow suite
-  warnings   all headers together, and the templates that include/compiled instantiates. Every installed g++ and clang,
-             C++20 and C++23 (where supported). Skipped unless warnings are errors.
+  warnings   all headers together, and the templates that include/compiled instantiates: g++ in C++23, clang++-14 in
+             C++20, clang++-22 in C++23, where installed. Skipped unless warnings are errors.
   standard   each header as C++17: the first error names the required standard
   odr        an object of all headers, linked into one program twice
   isa        two translation units of a program for different instruction sets, which must keep separate functions: the
-             newest set; with CI=true also those between
+             newest set
+  isa-all    the same with the sets between, for the slow suite
   cuda       all numerics headers as CUDA code, with warnings as errors. Skipped (exit status 77) without nvcc.
 """
 import concurrent.futures
@@ -24,10 +25,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
-COMPILERS = ("g++", "clang++-14", "clang++-22")
+WARNING_JOBS = (("g++", "c++2b"), ("clang++-14", "c++20"), ("clang++-22", "c++2b"))
 NO_DEVICE_CODE = {"rotoscale/eigen.hpp"}
 THROWING = {"rotoscale/checked.hpp"}
 
@@ -62,87 +64,22 @@ def including(headers):
     return "".join(f'#include "{header}"\n' for header in headers)
 
 
-def includes_of(root):
-    """{header: public headers that it always includes, directly or not}"""
-    direct = {}
-    for header in public_headers(root):
-        direct[header], depth = [], 0
-        for line in (root / "include" / header).read_text(encoding="utf-8").splitlines():
-            depth += bool(re.match(r"#\s*if", line)) - bool(re.match(r"#\s*endif", line))
-            found = re.match(r'#include ["<](rotoscale[^">]*)[">]', line)
-            direct[header] += [found[1]] if found and depth == 0 else []
-    closed = {}
-
-    def closure(header):
-        if header not in closed:
-            closed[header] = None  # ends the recursion in a circle with an error
-            closed[header] = set(direct[header]).union(*(closure(included) for included in direct[header]))
-        return closed[header]
-
-    return {header: closure(header) for header in direct}
+def sample(root, headers):
+    """The eight headers whose texts have the smallest hashes. The choice depends on the tree's content alone."""
+    return sorted(headers, key=lambda header: (zlib.crc32((root / "include" / header).read_bytes()), header))[:8]
 
 
-# Precompiled for the headers that include them: the standard library is two thirds of the time of a header. Each of
-# these is also compiled by itself. Sorted by the number of headers that they include, most first.
-PRECOMPILED = {
-    True: ("rotoscale/detail/gemm_plan.hpp", "rotoscale/detail/quantize_tile.hpp", "rotoscale/block.hpp",
-           "rotoscale/bits.hpp"),
-    False: ("rotoscale/llama/model_class.hpp", "rotoscale/io/json.hpp", "rotoscale/nn/operation_arguments.hpp",
-            "rotoscale/nn/recipe.hpp"),
-}
-
-
-def changed_last(root, headers, most=12):
-    """The headers that changed last, in the working tree or in its history."""
-    changed = []
-    for command in (["diff", "--name-only", "HEAD"], ["log", "-n", "40", "--name-only", "--format="]):
-        run = subprocess.run(["git", *command, "--relative", "--", "."], cwd=root / "include", capture_output=True,
-                             text=True)
-        changed += run.stdout.splitlines()
-    chosen = [header for header in dict.fromkeys(changed) if header in headers]
-    return chosen[:most] if chosen else sorted(headers)[::10]
-
-
-def check_alone(root, folder, compiler="clang++-14", choose=changed_last):
-    if not shutil.which(compiler):
-        compiler = "g++"
-    base = [compiler, "-std=c++20", f"-I{root}/include", *dependency_flags()]
-    included = includes_of(root)
-
-    def command(strict):
-        return [*base, *(["-fno-exceptions", "-fno-rtti"] if strict else [])]
-
-    def precompiled(job):
-        strict, header = job
-        output = folder / f"{header.replace('/', '_')}.{strict}.pch"
-        run = subprocess.run([*command(strict), "-fpch-instantiate-templates", "-x", "c++-header",
-                              str(root / "include" / header),
-                              "-o", str(output)], capture_output=True)
-        return job, output if run.returncode == 0 else None
-
-    def is_strict(header):
-        return is_numerics(header) and header not in THROWING
-
-    def base_of(header):
-        strict = is_strict(header)
-        return next(((strict, base) for base in PRECOMPILED[strict] if base in included[header]), None)
+def check_alone(root, folder, compiler="clang++-14", choose=sample):
+    command = [compiler if shutil.which(compiler) else "g++", "-std=c++20", "-fsyntax-only", f"-I{root}/include",
+               *dependency_flags()]
 
     def check(header):
+        strict = ["-fno-exceptions", "-fno-rtti"] if is_numerics(header) and header not in THROWING else []
         # Included twice, to test the include guard.
-        name = header.replace("/", "_") + ".cpp"
-        text = including([header, header])
-        plain = [*command(is_strict(header)), "-fsyntax-only"]
-        first = ready.get(base_of(header))
-        if first and not compile_text([*plain, "-include-pch", str(first)], text, folder, name):
-            return ""
-        return compile_text(plain, text, folder, name)
+        return compile_text([*command, *strict], including([header, header]), folder, header.replace("/", "_") + ".cpp")
 
-    chosen = choose(root, included)
-    bases = [base_of(header) for header in chosen]
-    jobs = {base for base in bases if base and bases.count(base) > 1} if compiler.startswith("clang") else []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        ready = dict(pool.map(precompiled, jobs))
-        return list(pool.map(check, chosen))
+        return list(pool.map(check, choose(root, public_headers(root))))
 
 
 def check_alone_gcc(root, folder):
@@ -162,18 +99,15 @@ def check_warnings(root, folder):
     if not warnings_are_errors():
         print("skipped: warnings are no errors here (CI=true, or tests/run.sh --werror)")
         sys.exit(77)
-    texts = [including(public_headers(root)), including(sorted((root / "include/compiled").glob("*.cpp")))]
+    text = including(public_headers(root)) + including(sorted((root / "include/compiled").glob("*.cpp")))
 
     def check(job):
-        compiler, standard, number = job
-        command = [compiler, f"-std={standard}", "-fsyntax-only", *warnings(), f"-I{root}/include",
-                   *dependency_flags(), *(["-DROTOSCALE_COMPILED"] if number == 1 else [])]
-        return compile_text(command, texts[number], folder, f"{compiler}-{standard}-{number}.cpp")
+        compiler, standard = job
+        return compile_text([compiler, f"-std={standard}", "-fsyntax-only", *warnings(), f"-I{root}/include",
+                             *dependency_flags(), "-DROTOSCALE_COMPILED"], text, folder, f"{compiler}.cpp")
 
-    # check_odr covers all headers with g++ in C++20.
-    jobs = [(compiler, standard, number) for compiler in COMPILERS if shutil.which(compiler)
-            for standard in ("c++20", "c++2b") for number in (0, 1)
-            if (compiler, standard, number) != ("g++", "c++20", 0)]
+    # check_odr covers g++ in C++20.
+    jobs = [job for job in WARNING_JOBS if shutil.which(job[0])]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(check, jobs))
 
@@ -219,7 +153,7 @@ def functions_of(program):
     return {name for _, kind, name in found if kind in "WT"}
 
 
-def check_isa(root, folder):
+def check_isa(root, folder, newer=("sapphirerapids",)):
     if platform.machine() != "x86_64":
         print("not an x86-64 machine")
         sys.exit(77)
@@ -232,10 +166,10 @@ def check_isa(root, folder):
         return compile_text([*command, f"-march={march}", f"-DPART={part}", "-c", "-o", f"{march}.o"], pair, folder,
                             f"{march}.cpp")
 
-    newer = NEWER if warnings_are_errors() else {"sapphirerapids": NEWER["sapphirerapids"]}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         failures = list(pool.map(compile_part, ["older"] + ["newer"] * len(newer), ["x86-64", *newer]))
-    for march, (feature, lanes) in newer.items():
+    for march in newer:
+        feature, lanes = NEWER[march]
         if any(failures):
             break
         shared = functions_of(folder / "x86-64.o") & functions_of(folder / f"{march}.o")
@@ -248,6 +182,10 @@ def check_isa(root, folder):
             run = subprocess.run([folder / march], capture_output=True, text=True)
             failures.append(run.stdout + run.stderr if run.returncode != 0 else "")
     return failures
+
+
+def check_isa_all(root, folder):
+    return check_isa(root, folder, NEWER)
 
 
 def check_cuda(root, folder):
@@ -267,8 +205,7 @@ def check_cuda(root, folder):
 
 
 CHECKS = {"alone": check_alone, "alone-g++": check_alone_gcc, "warnings": check_warnings, "standard": check_standard,
-          "odr": check_odr,
-          "isa": check_isa, "cuda": check_cuda}
+          "odr": check_odr, "isa": check_isa, "isa-all": check_isa_all, "cuda": check_cuda}
 
 
 def main(check, root):
