@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Writes a checkpoint on a thread of its own, from host memory, while steps go on. One at a time.
+// Writes checkpoints from host memory on a second thread, while steps go on. At most one is in flight.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ class checkpoint_writer {
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
   ~checkpoint_writer() { abandon(); }
 
-  /// `write` is called once release() says that its data are there. None may be in flight. False: there is no thread or
-  /// memory for it, and none is.
+  /// Starts a thread that calls `write` after release(). No checkpoint may be in flight. Returns false without memory
+  /// or a thread for it.
   bool begin(std::int64_t step, std::function<void()> write);
-  /// Lets it begin.
+  /// Lets the thread call `write`: its data have arrived.
   void release();
   bool is_released() const { return is_released_; }
-  /// Has one begun that nobody waited for?
+  /// Has a checkpoint begun whose result was not taken by wait()?
   bool in_flight() const { return done_.valid(); }
-  /// Is there one that wait() would not wait for?
+  /// Is a checkpoint in flight, and written?
   bool is_done() const;
-  /// Of the one in flight, or the last one.
+  /// Step of the checkpoint in flight, or of the last one.
   std::int64_t step() const { return step_; }
-  /// Waits for the one in flight, which is released; returns the seconds that it took, or throws what it threw.
+  /// Waits for the released checkpoint in flight. Returns the seconds of `write`, or throws its exception.
   double wait();
-  /// Waits for one that is released, and lets another one do nothing. What it throws is lost.
+  /// Waits for the checkpoint in flight; one that is not released is not written. Its exceptions are lost.
   void abandon() noexcept;
 
  private:

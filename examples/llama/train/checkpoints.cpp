@@ -56,7 +56,7 @@ void checkpoint_writer::abandon() noexcept {
   done_ = {};
 }
 
-/// Any thread may, while `tensors` are there.
+/// Any thread may call this while `tensors` exist.
 void trainer::write_checkpoint(const trainer_state& state, const llama::checkpoint_tensors& tensors) const {
   const auto add_files = [&](const fs::path& directory) {
     if (!state.run.lora) tokenizer_.write(directory, state.run.model.max_position_embeddings);
@@ -64,17 +64,17 @@ void trainer::write_checkpoint(const trainer_state& state, const llama::checkpoi
   llama::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.resolved_init, add_files);
 }
 
-/// Begins the checkpoint of the last step. Where there is room for a snapshot it is written while steps go on, and
-/// finish_checkpoint says that it is there.
+/// Writes the checkpoint of the last step. With memory for a snapshot it is written while steps go on, until
+/// finish_checkpoint.
 void trainer::save_checkpoint(bool is_extra) {
   finish_checkpoint();
   const double start = now_seconds();
   io::make_directories(files_.checkpoints());
   const auto write = [this, is_extra](const trainer_state& state, const llama::checkpoint_tensors& tensors) {
-    log_->flush();  // what a checkpoint follows is on disk before it
+    log_->flush();  // the log must not lag a checkpoint
     write_checkpoint(state, tensors);
     train_options keeping = state.run.train;
-    if (session_.replays) keeping.keep_checkpoints = 1;  // the last one is compared, or rolled back to
+    if (session_.replays) keeping.keep_checkpoints = 1;  // only the last one is compared or rolled back to
     files_.prune(state.step, is_extra, keeping);
   };
   saved_step_ = state_.step;
@@ -93,14 +93,14 @@ void trainer::save_checkpoint(bool is_extra) {
   waited_ = now_seconds() - start;
 }
 
-/// Lets the checkpoint in flight be written. Waits for its data: behind the queueing of a step this costs nothing.
+/// Lets the checkpoint in flight be written. Waits for its data, which costs nothing after a step has been queued.
 void trainer::release_checkpoint() {
   if (!writer_.in_flight() || writer_.is_released()) return;
   model_->finish_snapshot();
   writer_.release();
 }
 
-/// Waits for the checkpoint in flight; throws what went wrong with it.
+/// Waits for the checkpoint in flight. Throws the exception of its writing.
 void trainer::finish_checkpoint() {
   if (!writer_.in_flight()) return;
   const double start = now_seconds();
@@ -109,7 +109,7 @@ void trainer::finish_checkpoint() {
   log_checkpoint(writer_.step(), seconds, waited_ + now_seconds() - start);
 }
 
-/// Behind a failure: waits for the checkpoint in flight if its data have arrived. Returns what is to be said of it.
+/// After a failure: waits for the checkpoint in flight if its data have arrived. Returns the end of the error message.
 std::string trainer::settle_checkpoint() {
   try {
     finish_checkpoint();

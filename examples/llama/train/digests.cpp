@@ -44,7 +44,7 @@ std::uint64_t parse_hex(const std::string& text) {
   return digest;
 }
 
-/// Throws std::invalid_argument, or what json does.
+/// Throws std::invalid_argument or an exception of nlohmann::json.
 std::int64_t read_count(const ordered_json& record, const char* key) {
   const ordered_json& value = record.at(key);
   if (!value.is_number_integer() || value < 0) throw std::invalid_argument(key);
@@ -131,7 +131,7 @@ void digest_comparison::add(const ordered_json& record) {
   for (const ordered_json& o : record.at("operations")) {
     operations.push_back({o.at(0).get<std::string>(), parse_hex(o.at(1).get<std::string>())});
   }
-  // A run that went on behind a kill has computed some steps twice: it stands on the later ones.
+  // A run that was killed and resumed has computed some steps twice. The later digests count.
   recorded_[{read_count(record, "step"), read_count(record, "skipped_steps")}] = std::move(operations);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The trainer's phases: what is measured for their triggers, and the switch from one recipe to the next.
+// Phases of the trainer: measurements for triggers, and the switch of recipes.
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/llama/session.hpp"
 #include "train/mlperf.hpp"
@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Why a phase begins.
+/// Reason of a switch, for the log.
 ordered_json reason_record(const nn::resolved_phase& phase, const llama::trigger_state& seen) {
   if (!seen.fired) return {{"kind", "step"}, {"at", phase.from_step}};
   ordered_json record = {{"kind", std::string(to_string(phase.trigger->kind))},
@@ -44,13 +44,13 @@ token_batch trainer::training_data() {
   return text_.training_batch((state_.step + state_.skipped_steps) * sequences, sequences);
 }
 
-/// Begins the next phase if its step has come or its trigger has fired. The two losses of the log's record are of the
-/// same weights and windows, under the recipe before and under the new one.
+/// Begins the next phase if its step has come or its trigger has fired. The log's record has two losses of the same
+/// weights and windows: under the old recipe and under the new one.
 void trainer::enter_phase() {
   const nn::resolved_phase* const next = state_.next_phase();
   if (next == nullptr || (!state_.trigger.fired && state_.step < next->from_step)) return;
   const std::string from = state_.recipe().name;
-  // An equal recipe goes on with its scales, so that a switch to it changes nothing.
+  // An equal recipe keeps its scales, so a switch to it changes nothing.
   const nn::scale_handover scales = next->recipe == state_.recipe() ? nn::scale_handover::keep : next->scales;
   const nn::step_inputs inputs = step_inputs_for(state_);
   const auto loss = [&] { return evaluate(*model_, inputs, text_, state_.run.train.eval_windows).loss; };
@@ -81,7 +81,7 @@ bool trainer::triggers_measure() const {
   return next != nullptr && next->trigger && llama::measures_noise(*next->trigger, state_.step, state_.phase_start);
 }
 
-/// Do the statistics?
+/// Do the statistics measure it?
 bool trainer::statistics_measure() const {
   return session_.statistics_noise && observes() && llama::has_noise(state_.recipe(), triggered_run_of(state_.run));
 }
@@ -93,7 +93,7 @@ std::vector<float> trainer::reference_gradients() {
                                  data.targets, data.document_starts);
 }
 
-/// Behind a step whose reference was computed: an update leaves gradients as they are.
+/// Called after a step with reference gradients. An optimizer update does not change the gradients.
 void trainer::observe_noise(const std::vector<float>& reference, bool triggered, bool observed) {
   const std::vector<nn::comparison_statistics> each =
       compare_gradients(model_->model().parameters(), model_->gradients(), reference);

@@ -149,7 +149,7 @@ class mlperf_log : public log_sink {
     return has ? config["lora"][key] : ordered_json(nullptr);
   }
 
-  /// Is it the benchmark's model? A smaller one is no entry of the closed division, whatever its hyper-parameters.
+  /// Is it the benchmark's model? The closed division has no smaller one, with any hyper-parameters.
   static bool is_reference_model(const ordered_json& start) {
     struct shape {
       const char* benchmark;
@@ -169,7 +169,7 @@ class mlperf_log : public log_sink {
     });
   }
 
-  /// "closed" where everything that the closed division fixes and a program can know is as it says: the data it cannot.
+  /// "closed" if all settings agree with the closed division. The program cannot know whether the data do.
   static const char* division(const ordered_json& start) {
     const ordered_json& o = start["config"]["train"];
     const auto is = [&](const char* key, double value) { return o[key].get<double>() == value; };
@@ -215,7 +215,7 @@ class mlperf_log : public log_sink {
     if (block_step_ >= 0) stop_block(step, milliseconds_since_1970());
     stop_run("aborted", step);
   }
-  /// The clock stops at the evaluation that meets the target, whatever the program does afterwards.
+  /// The clock stops at the evaluation that meets the target. Later work does not count.
   void stop_run(const char* status, std::int64_t step) {
     if (stopped_) return;
     stopped_ = true;

@@ -24,10 +24,10 @@ std::string field_of(std::string pointer) {
   return pointer.substr(1);
 }
 
-/// The run in whose checkpoints/ this is, whatever of its files are there; empty: none.
+/// Directory of the run whose checkpoints/ has this entry, with any of the run's files; empty: none.
 fs::path run_of_checkpoint(const fs::path& path) {
   std::error_code failed;
-  // A link leads to the run, or lies in one whose checkpoints are elsewhere.
+  // The path may be a link to a checkpoint, or checkpoints/ may be a link to another place.
   for (fs::path at : {fs::absolute(path).lexically_normal(), fs::weakly_canonical(path)}) {
     if (!at.has_filename()) at = at.parent_path();
     const run_directory run(at.parent_path().parent_path());
@@ -67,7 +67,7 @@ bool is_own_checkpoint(const fs::path& directory) {
   return json.is_object() && json.contains("phases");
 }
 
-/// Training takes the model's shape from trainer_state.json; everybody else takes it from these files.
+/// Training takes the model's shape from trainer_state.json. Other programs take it from these files.
 void check_config(const fs::path& checkpoint, const run_options& run) {
   const std::string path = (checkpoint / (run.lora ? "adapter_config.json" : "config.json")).string();
   const auto found = (run.lora ? llama::adapter_config_json(llama::read_adapter_config(checkpoint), "")

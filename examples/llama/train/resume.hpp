@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Where a run can go on from.
+// Checkpoints from which a run continues.
 #pragma once
 
 #include <filesystem>
@@ -15,12 +15,12 @@
 
 namespace rotoscale::llama_program {
 
-/// A checkpoint's files are not what a run has written.
+/// The files of a checkpoint are damaged.
 struct damaged_checkpoint : io::error {
   using io::error::error;
 };
 
-/// Calls f, whose io::error means a damaged checkpoint.
+/// Calls f. An io::error of f becomes damaged_checkpoint.
 template <class Function>
 auto reading(const Function& f) {
   try {
@@ -30,11 +30,11 @@ auto reading(const Function& f) {
   }
 }
 
-/// The checkpoint before this one in its run, if there is one: where a message is to point.
+/// The previous checkpoint of the same run, for messages; empty: none.
 std::string older_checkpoint(const std::filesystem::path& checkpoint);
 
-/// Calls f; where that finds the checkpoint damaged, the message names the one before it as `flag` takes it (empty:
-/// alone).
+/// Calls f. If f finds the checkpoint damaged, the message ends with the previous one as an argument of `flag` (empty:
+/// the path alone).
 template <class Function>
 auto naming_older(const std::filesystem::path& checkpoint, const std::string& flag, const Function& f) {
   try {
@@ -49,44 +49,44 @@ auto naming_older(const std::filesystem::path& checkpoint, const std::string& fl
 
 /// A checkpoint, or the beginning of a run.
 struct resume_point {
-  std::filesystem::path run;         ///< directory; empty: the checkpoint lies in none
+  std::filesystem::path run;         ///< directory; empty: the checkpoint is in none
   std::filesystem::path checkpoint;  ///< empty: the beginning
 
-  /// What a message calls it.
+  /// Name in messages.
   std::string name() const { return checkpoint.empty() ? run.string() : checkpoint.string(); }
 };
 
-/// From a run's directory all of its checkpoints, the newest first, and its beginning; from a checkpoint that one and
-/// the older ones of its run, however little of it is there. Empty where there is nothing to resume.
+/// Resume points in order of preference. A run's directory gives all of its checkpoints, newest first, then its
+/// beginning. A checkpoint gives itself, then older ones of its run, even if the run's other files are missing. May be
+/// empty.
 std::vector<resume_point> find_resume_points(const std::filesystem::path& path);
 
-/// Has a run of mini-llama written the directory? (Hugging Face's trainer has a trainer_state.json of its own.) Throws
-/// io::error for a file that cannot be read.
+/// Did mini-llama write the directory? Hugging Face's trainer also writes a trainer_state.json. Throws io::error for a
+/// file that cannot be read.
 bool is_own_checkpoint(const std::filesystem::path& directory);
 
-/// Throws io::error where a checkpoint's config.json or adapter_config.json is not what its run says.
+/// Throws io::error if a checkpoint's config.json or adapter_config.json contradicts its run.
 void check_config(const std::filesystem::path& checkpoint, const run_options& run);
 
-/// The shape of a model; that of a checkpoint of mini-llama is compared with its state. `passed`: see
+/// Reads the shape of a model. For a checkpoint of mini-llama it is compared with the state. `passed`: see
 /// read_model_config.
 llama::model_config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed = {});
 
-/// The state there, compared with the checkpoint's configuration. Throws damaged_checkpoint.
+/// Reads the state and compares it with the checkpoint's configuration. Throws damaged_checkpoint.
 trainer_state read_state(const resume_point& from);
 
-/// Weights, optimizer and scales of a checkpoint. Throws damaged_checkpoint.
+/// Reads weights, optimizer and scales of a checkpoint. Throws damaged_checkpoint.
 void read_tensors(const std::filesystem::path& checkpoint, llama::session& into);
 
-/// The tokenizer of a run at a checkpoint: the given file, or the checkpoint's own where that is gone or another one
-/// now.
+/// Tokenizer of a run that continues: the given file, or the checkpoint's copy if the given one is missing or has
+/// changed.
 std::string find_tokenizer(const std::string& given, const std::filesystem::path& checkpoint);
 
-/// What text is to be read with for a model: the tokenizer of its run, the directory's own, or bytes. Throws io::error
-/// where none of them is.
+/// Tokenizer for a model: its run's, the directory's, or bytes. Throws io::error if none fits the vocabulary.
 std::string tokenizer_of_model(const std::filesystem::path& directory, int vocabulary);
 
-/// Where the files of a run are now, as the command line says (`moved`): `to`, its options or a session's, reads them
-/// there. Throws io::error for one that the run does not have.
+/// Replaces paths in `to` (options of a run or of a session) by those of the command line (`moved`). Throws io::error
+/// for a file that the run does not use.
 template <class Files>
 void take_new_places(const run_options& moved, const run_options& run, Files& to) {
   const auto take = [](const char* flag, const std::string& place, const std::string& old, std::string& at) {
@@ -100,8 +100,8 @@ void take_new_places(const run_options& moved, const run_options& run, Files& to
   take("--adapter", moved.adapter, run.adapter, to.adapter);
 }
 
-/// Throws io::error naming the first option in which a new run, whose options have these names, differs from the one
-/// that is to be resumed.
+/// Throws io::error naming the first option in which a new run differs from the run to resume. `names`: how its user
+/// gave these options.
 void require_same_run(const trainer_state& wanted, const field_names& names, const trainer_state& found,
                       const std::string& where);
 

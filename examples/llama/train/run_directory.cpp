@@ -23,7 +23,7 @@ std::string checkpoint_name(std::int64_t step) {
   return name;
 }
 
-/// Removes a directory, which is gone as a whole at once: half a checkpoint must not look like one.
+/// Removes a directory. It is renamed first: half a checkpoint must not look like one.
 void discard(const fs::path& directory) {
   std::error_code failed;
   const fs::path hidden =
@@ -33,7 +33,7 @@ void discard(const fs::path& directory) {
   fs::remove_all(failed ? directory : hidden, failed);
 }
 
-/// Does an unbroken run write one here, whatever else it does?
+/// Does an uninterrupted run write a checkpoint at this step?
 bool is_at_interval(std::int64_t step, const train_options& o) {
   return step == o.steps || (o.checkpoint_every > 0 && step % o.checkpoint_every == 0);
 }
@@ -58,7 +58,7 @@ fs::path run_directory::rollback_checkpoint(const train_options& o) const {
   for (const std::int64_t step : all) {
     if (is_at_interval(step, o)) return checkpoint(step);
   }
-  // A run that continues another one elsewhere has no beginning of its own.
+  // A run that continues another run elsewhere has no beginning in its directory.
   std::error_code failed;
   return all.empty() || fs::exists(start(), failed) ? fs::path() : checkpoint(all.back());
 }
@@ -69,7 +69,7 @@ bool run_directory::is_used(const fs::path& file) const {
   if (!fs::exists(status)) return false;
   const bool is_own_kind = fs::is_directory(status) == (file == checkpoints() || file == tensorboard());
   if (!is_own_kind) return true;
-  // A run that was killed at its very beginning leaves an empty log, or a directory with half a checkpoint.
+  // A run killed at its very beginning leaves an empty log, or a directory with half a checkpoint.
   if (file != checkpoints()) return !fs::is_empty(file, failed);
   const fs::directory_iterator entries(file, failed);
   return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {

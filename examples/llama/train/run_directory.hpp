@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The files of a run: trainer_state.json (its beginning), config.json, log.jsonl, statistics.jsonl and
-// checkpoints/step-NNNNNNNNN/. They are made in an order in which a run that is killed at any moment either has left
-// nothing or can be resumed.
+// checkpoints/step-NNNNNNNNN/. The order of their creation keeps a run resumable: a kill at any moment leaves nothing,
+// or a run that can be resumed.
 #pragma once
 
 #include <cstdint>
@@ -26,35 +26,35 @@ class run_directory {
   std::filesystem::path mlperf() const { return path_ / "mlperf.log"; }
   std::filesystem::path tensorboard() const { return path_ / "tensorboard"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
-  /// The state before the first step: a run without a checkpoint goes on from here.
+  /// The state before the first step. A run without a checkpoint resumes from here.
   std::filesystem::path start() const { return path_ / "trainer_state.json"; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
   std::filesystem::path checkpoint(std::int64_t step) const;
-  /// Steps that have one, the newest first.
+  /// Steps with a checkpoint, newest first.
   std::vector<std::int64_t> steps() const;
 
-  /// What a run goes back to after it has diverged: the newest checkpoint at an interval, which is there whether or not
-  /// the run was ever interrupted; empty: the beginning.
+  /// Checkpoint for a roll-back: the newest one at a regular interval, so that interruptions do not matter. Empty: the
+  /// beginning.
   std::filesystem::path rollback_checkpoint(const train_options& options) const;
 
-  /// Throws io::error naming one of all() that is there already and holds something: followed by `of_run` where there
-  /// is a run, else, as the file is the user's own, by `otherwise`.
+  /// Throws io::error if a file of all() exists and is not empty. The message ends with `of_run` if there is a run,
+  /// else with `otherwise`, since the file is the user's.
   void require_unused(const std::string& of_run, const std::string& otherwise) const;
-  /// Whatever of a run may be there. The checkpoints first: what is left of a run while its files are removed in this
-  /// order can still be resumed from its beginning. The log, whose lock keeps other processes out, last.
+  /// All files that a run may have, in the order of their removal. Checkpoints are first: a partly removed run can
+  /// still be resumed from its beginning. The log is last: its lock keeps other processes out.
   std::vector<std::filesystem::path> all() const;
-  /// Those of all() that are not there, or empty.
+  /// The files of all() that are missing or empty.
   std::vector<std::filesystem::path> unused() const;
-  /// Removes these of all(), in their order.
+  /// Removes these files of all(), in their order.
   void remove(const std::vector<std::filesystem::path>& files) const;
-  /// Removes a run's files but the log.
+  /// Removes all files of a run except the log.
   void clear() const;
-  /// Removes what killed writers have left.
+  /// Removes temporary files of killed writers.
   void remove_leftovers() const;
-  /// Removes checkpoints of steps beyond `step`: a run that goes on from there makes them again.
+  /// Removes checkpoints of later steps. A run that resumes at `step` writes them again.
   void remove_beyond(std::int64_t step) const;
-  /// After the checkpoint of `step`: keeps the newest keep_checkpoints of those that an unbroken run writes. One that
-  /// was written because a run ended early (`is_extra`) is kept beside them until the next that is none.
+  /// Removes old checkpoints after that of `step`. The newest keep_checkpoints at regular intervals stay. An extra one
+  /// (`is_extra`: the run ended early) stays until the next regular one.
   void prune(std::int64_t step, bool is_extra, const train_options& options) const;
 
  private:

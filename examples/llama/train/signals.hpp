@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// SIGTERM, SIGINT and SIGHUP, and a batch system's early warnings SIGUSR1, SIGUSR2 and SIGXCPU, as a request to end at
-// the next safe place. POSIX.
+// SIGTERM, SIGINT, SIGHUP, and the early warnings SIGUSR1, SIGUSR2 and SIGXCPU of batch systems. Each asks the run to
+// stop at the next safe place. POSIX.
 #pragma once
 
 #include <signal.h>
@@ -11,19 +11,19 @@
 
 namespace rotoscale::llama_program {
 
-/// Thrown where a run may end because a signal has come.
+/// Thrown at a safe place after a signal.
 struct interruption {
   int signal = 0;
 };
 
-/// What ends a run at the next safe place; those from first_warning on announce another one.
+/// Signals that stop a run at the next safe place. From first_warning on they are warnings, which precede another
+/// signal.
 inline constexpr std::array<int, 6> handled_signals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
 inline constexpr std::size_t first_warning = 3;
 
-/// While one exists, the first of these signals is only noted; a second one ends the process at once, as if nobody had
-/// handled it. Warnings end nothing at once, and the signal that they announce counts as the first. A signal that was
-/// ignored before (nohup) stays ignored. One within another adds nothing to it, and what has been noted stays so until
-/// the outer one goes.
+/// While a guard exists, the first signal is noted. A second one ends the process at once, as without the guard.
+/// Warnings never end it at once, and the signal after a warning counts as the first. Signals ignored before (nohup)
+/// stay ignored. Nested guards have no effect; a noted signal stays noted until the outer guard ends.
 class signal_guard {
  public:
   signal_guard();
@@ -35,7 +35,7 @@ class signal_guard {
   std::array<struct sigaction, handled_signals.size()> before_{};
 };
 
-/// While one exists, this thread and those that it starts leave these signals to others.
+/// While one exists, this thread and its new threads block these signals.
 class signals_blocked {
  public:
   signals_blocked();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How a run begins, or goes on: its model and its files.
+// The beginning or continuation of a run: its model and its files.
 
 #include <algorithm>
 
@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Of a run, with the text and the tokenizer that the session names.
+/// Data options of a run, with the session's text and tokenizer.
 data_options data_of(const run_options& run, const session_options& session) {
   data_options o = data_of(run);
   if (!session.data.empty()) o.paths = session.data;
@@ -33,7 +33,7 @@ data_options data_of(const run_options& run, const session_options& session) {
   return o;
 }
 
-/// The same of a run that has begun, whose files may have moved since.
+/// Data options of a continued run, whose files may have moved.
 data_options moved_data_of(const run_options& run, const session_options& session) {
   const data_options o = data_of(run, session);
   const auto check = [](const std::string& path, const char* flag) {
@@ -46,7 +46,7 @@ data_options moved_data_of(const run_options& run, const session_options& sessio
   return o;
 }
 
-/// Where the weights of --init are.
+/// Path of the weights of --init.
 std::string weights_place(const std::string& init) {
   return fs::is_regular_file(init) ? init : llama::find_weights(init).directory.string();
 }
@@ -100,10 +100,12 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
   build_model(from_ ? from_->checkpoint : fs::path());
 }
 
-/// A run that --init or --adapter names may go on meanwhile: this one has begun with what was its newest checkpoint.
+/// Resolves --init and --adapter. If one names a run, the newest checkpoint at this moment counts, even if that run
+/// continues.
 void trainer::resolve_given() {
   const std::string &init = state_.run.init, &adapter = state_.run.adapter;
-  // A place that is named as a run goes on is read once, needed or not: the run would stand on other values later.
+  // A path given on resume is compared with the recorded digest once, so that the run does not continue on other
+  // values.
   checks_init_ = from_ && !init.empty() && (state_.resolved_init.empty() || !session_.init.empty());
   checks_adapter_ = from_ && !adapter.empty() && (state_.resolved_adapter.empty() || !session_.adapter.empty());
   if (!init.empty() && state_.resolved_init.empty()) state_.resolved_init = weights_place(init);
@@ -112,7 +114,7 @@ void trainer::resolve_given() {
   adapter_place_ = session_.adapter.empty() ? state_.resolved_adapter : find_adapter(session_.adapter).string();
 }
 
-/// A model that is made of another one has the files of its tokenizer, where text is not read with another one.
+/// Copies the tokenizer files of the original model, unless text is read with another tokenizer.
 void trainer::carry_tokenizer() {
   if (from_ && !from_->checkpoint.empty()) return tokenizer_.carry(from_->checkpoint);
   if (init_place_.empty()) return;
@@ -123,8 +125,8 @@ void trainer::carry_tokenizer() {
   if (own.empty() || (same && !is_own_checkpoint(place))) tokenizer_.carry(place);
 }
 
-/// Calls f, which looks at what the run is given. A new run may take an older checkpoint where that is damaged; one
-/// that is resumed or replayed has begun with one, which the flag has to name.
+/// Calls f, which checks given weights. If they are damaged, a new run may use an older checkpoint, and the message
+/// names it. A resumed or replayed run needs the same checkpoint, named by the flag.
 template <class Function>
 void trainer::check_given(const std::string& path, const char* flag, const Function& f) const {
   if (!from_ && !session_.replays) return naming_older(path, flag, [&] { reading(f); });
@@ -135,7 +137,7 @@ void trainer::check_given(const std::string& path, const char* flag, const Funct
   }
 }
 
-/// The model of state_, with the tensors of a checkpoint; none: as a run begins.
+/// Builds the model of state_ with the tensors of a checkpoint; empty: with initial values.
 void trainer::build_model(const fs::path& checkpoint) {
   model_.reset();  // there is room for one
   llama::session_options options =
@@ -165,7 +167,7 @@ void trainer::build_model(const fs::path& checkpoint) {
   start_step_ = state_.step;
 }
 
-/// Its tensors, and the recipe of state_.
+/// Loads the tensors of a checkpoint, and applies the recipe of state_.
 void trainer::load_model(const fs::path& checkpoint) {
   nn::step_inputs loading;  // the same for a run and its continuation
   loading.seed = state_.run.train.seed;
@@ -177,12 +179,13 @@ void trainer::load_model(const fs::path& checkpoint) {
     if (checks_adapter_) load_given_adapters();
   }
   checks_init_ = checks_adapter_ = false;  // a roll-back loads without them
-  // The phase of the last step done: where the next one is in another phase, train() switches as an unbroken run does.
+  // This is the phase of the last finished step. If the next step is in another phase, train() switches as in an
+  // uninterrupted run.
   if (state_.phase != 0) model_->use(state_.recipe());
   if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
 }
 
-/// The weights of --init; frozen ones are quantized here, under every recipe of the run.
+/// Loads the weights of --init. Frozen weights are quantized here, under every recipe of the run.
 void trainer::load_given_weights() {
   const std::uint64_t digest = llama::read_weights(llama::find_weights(init_place_), *model_,
                                                    progress_.counter(state_.run.name, "reading weights"));
@@ -192,7 +195,7 @@ void trainer::load_given_weights() {
                                                : "not the weights that the run began with (--init)");
 }
 
-/// The adapters of --adapter, which a run takes the values of and nothing else: its optimizer begins anew.
+/// Loads the values of --adapter. The optimizer starts from zero.
 void trainer::load_given_adapters() {
   const std::uint64_t digest = llama::read_adapters(find_adapter(adapter_place_), *model_);
   if (state_.adapter_digest == 0) state_.adapter_digest = digest;
@@ -200,7 +203,7 @@ void trainer::load_given_adapters() {
   throw io::error(adapter_place_, "not the adapters that the run began with (--adapter)");
 }
 
-/// The values that every parameter begins with.
+/// Sets the initial value of every parameter.
 void trainer::load_initial() {
   const std::uint64_t seed = state_.run.train.seed;
   if (state_.run.init.empty()) return model_->initialize(seed);
@@ -208,7 +211,7 @@ void trainer::load_initial() {
   state_.run.adapter.empty() ? model_->initialize_adapters(seed) : load_given_adapters();
 }
 
-/// Random steps before a new run, whose bytes are those of one without them.
+/// Synthetic warm-up before a new run: steps on random tokens that leave no trace in the run's bytes.
 void trainer::warm_up() {
   if (!synthetic_) return;
   const double start = now_seconds();
@@ -222,7 +225,7 @@ void trainer::warm_up() {
                {"seconds", now_seconds() - start}});
 }
 
-/// `continues`: records of later steps than this one go.
+/// Opens statistics.jsonl. With `continues`, records of later steps are removed.
 void trainer::open_statistics(bool continues) {
   if (session_.statistics_every == 0) return;
   statistics_.reset();
@@ -247,7 +250,7 @@ void trainer::open_log() {
   };
   require_unused();
   io::new_directories directories(files_.path());
-  // Opened first: its lock keeps other processes out of the directory.
+  // The log is opened first: its lock keeps other processes out of the directory.
   log_ = std::make_unique<run_log>(files_.log());
   require_unused();  // by now another process may have begun and ended a run there
   files_.remove_leftovers();
@@ -259,7 +262,7 @@ void trainer::open_log() {
   directories.keep();
 }
 
-/// The first records of this process, behind the run's own first one.
+/// Writes the first records of this process, after the run's own first one.
 void trainer::begin_records() {
   open_statistics(from_.has_value());
   if (!from_) return;
@@ -271,11 +274,11 @@ void trainer::begin_records() {
                {"threads", session_.threads}});
 }
 
-/// What the records go to beside the log.
+/// Adds the other forms of the log.
 void trainer::add_sinks(bool is_new) {
   if (session_.csv) log_->add(make_csv_log(files_.metrics(), files_.log()));
   if (session_.tensorboard) log_->add(make_tensorboard_log(files_.tensorboard()));
-  // MLPerf times one process from its initialization on: a run that was resumed has no time to train.
+  // MLPerf times one process from its initialization, so a resumed run has no time to train.
   if (is_new && !state_.run.train.mlperf.empty()) log_->add(make_mlperf_log(files_.mlperf(), session_.began_ms));
 }
 
@@ -284,11 +287,11 @@ ordered_json trainer::roof_record() const {
   return {{"flops_per_s", roof_->flops_per_s}, {"source", roof_->source}};
 }
 
-/// In the directory of the run that is resumed.
+/// Continues the log of the resumed run in its directory.
 void trainer::continue_log() {
   seconds_ = logged_seconds(files_.log(), state_.step);
   files_.remove_beyond(state_.step);
-  // Killed between a checkpoint and the removal of older ones, a run that is resumed at its end writes no other.
+  // If the run was killed after its last checkpoint, older ones were not removed. They are removed here.
   if (state_.step > 0) files_.prune(state_.step, !state_.target_reached, state_.run.train);
   if (!fs::exists(files_.config()) || session_.lengthens) io::write_json(files_.config(), config_json(state_));
   add_sinks(false);
@@ -296,7 +299,7 @@ void trainer::continue_log() {
   begin_records();
 }
 
-/// --overwrite must not remove what the run begins with.
+/// Throws io::error if --overwrite would remove the files that the run begins with.
 void trainer::require_elsewhere() const {
   const auto check = [&](const std::string& name, const fs::path& place) {
     const fs::path given = fs::weakly_canonical(place);
@@ -323,7 +326,7 @@ void trainer::write_start() {
   log_->write(record);
 }
 
-/// In another directory than that of a run which is resumed. Where one of its files cannot be written, none stays.
+/// Begins the log in a new directory. If one of its files cannot be written, none stays.
 void trainer::begin_log() {
   if (session_.overwrite) {
     files_.clear();
@@ -332,7 +335,7 @@ void trainer::begin_log() {
   const std::vector<fs::path> own = files_.unused();
   try {
     if (from_ && state_.step > 0) {
-      // The run must not depend on the one that it continues: a kill would leave nothing here to go on from.
+      // The run must not depend on the run that it continues: after a kill it resumes from its own directory.
       io::make_directories(files_.checkpoints());
       write_checkpoint(state_, *model_);
     }

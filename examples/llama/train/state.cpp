@@ -27,7 +27,7 @@ std::size_t host_memory() {
   return pages > 0 && size > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(size) : 0;
 }
 
-/// Before anything of the run is allocated: a trigger that never fires.
+/// Throws io::error for a trigger that can never fire, before the run allocates anything.
 void check_triggers(const std::vector<nn::resolved_phase>& phases, const run_options& run, const std::string& where) {
   if (const auto fault = llama::find_trigger_fault(phases, triggered_run_of(run))) throw io::error(where, *fault);
 }
@@ -44,7 +44,7 @@ std::string recipe_field(const std::string& file, std::size_t i) {
   return file + ": phases[" + std::to_string(i) + "].recipe";
 }
 
-/// Throws io::error for phases that no schedule resolves to.
+/// Throws io::error for phases that no schedule gives.
 void check_phase_list(const std::vector<nn::resolved_phase>& phases, std::int64_t steps, const std::string& file) {
   for (std::size_t i = 0; i < phases.size(); ++i) {
     if (const auto fault = find_fault(phases[i].recipe)) throw io::error(recipe_field(file, i), *fault);
@@ -169,7 +169,7 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
   o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
                  static_cast<float>(t.weight_decay), t.clip};
   o.memory_limit = memory_limit;
-  // Behind the only checkpoint there is no step to go on with.
+  // After the only checkpoint no step remains to resume.
   const bool goes_on = t.checkpoint_every > 0 && t.checkpoint_every < t.steps;
   if (async_checkpoints == "on") o.snapshot = llama::snapshot_use::required;
   if (async_checkpoints == "auto" && goes_on) o.snapshot = llama::snapshot_use::if_it_fits;

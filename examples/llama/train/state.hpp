@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint keeps of a run beside its tensors, and what follows from it alone.
+// The state of a run in a checkpoint besides its tensors, and functions of that state alone.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace rotoscale::llama_program {
 
-/// What trainer_state.json holds. No clocks: equal runs leave equal bytes.
+/// Content of trainer_state.json. It has no clocks: equal runs leave equal bytes.
 struct trainer_state {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -24,7 +24,7 @@ struct trainer_state {
   bool evaluated = false;
   bool evaluation_due = false;  ///< an evaluation at `step` is still to be made
   bool target_reached = false;
-  double recent_loss = 0;          ///< exponential mean of training losses; meaningful behind the first step
+  double recent_loss = 0;          ///< exponential mean of training losses; valid after the first step
   std::int64_t skipped_steps = 0;  ///< of the data order, by roll-backs
   int rollbacks = 0;
   std::uint64_t data_fingerprint = 0;
@@ -38,14 +38,14 @@ struct trainer_state {
   std::int64_t phase_start = 0;  ///< its first step
   llama::trigger_state trigger;  ///< of the phase to come
 
-  /// The recipe of the last step done; before the first one, of that one.
+  /// Recipe of the last finished step. Before the first step: recipe of the first step.
   const nn::recipe& recipe() const { return phases[static_cast<std::size_t>(phase)].recipe; }
-  /// The phase to come; null: none.
+  /// The next phase; null: none.
   const nn::resolved_phase* next_phase() const {
     const auto next = static_cast<std::size_t>(phase) + 1;
     return next < phases.size() ? &phases[next] : nullptr;
   }
-  /// Where the run ends: the last of its steps, or the cap of its last phase.
+  /// Last step of the run: `train.steps`, or the cap of its last phase.
   std::int64_t end() const {
     const std::int64_t cap = phases[static_cast<std::size_t>(phase)].cap;
     return cap > 0 ? std::min(run.train.steps, phase_start + cap) : run.train.steps;
@@ -75,8 +75,8 @@ void describe(Visitor&& v, trainer_state& s) {
   v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
-/// Checks options against each other; throws io::error, with the fields under these names. The schedule is `phases`,
-/// as an earlier run of these options resolved it; empty: looked up by its name, or read from its file.
+/// Checks options against each other. Throws io::error with field names of `names`. `phases` is the schedule as
+/// resolved by an earlier run of these options; empty: resolved from a preset or a file.
 trainer_state new_run(run_options options, const field_names& names, given_files given = given_files::needed,
                       std::vector<nn::resolved_phase> phases = {});
 
@@ -86,7 +86,7 @@ struct effective_schedule {
   std::int64_t steps = 0;
   std::vector<nn::resolved_phase> phases;
 
-  /// Is it that of a run with these options? Another name or length is resolved anew.
+  /// Was it resolved for these options? Another name or length needs a new resolution.
   bool is_of(const run_options& run) const { return schedule == run.schedule && steps == run.train.steps; }
 };
 
@@ -104,41 +104,42 @@ nlohmann::ordered_json config_json(const trainer_state& state);
 std::optional<std::string> find_phase_change(const std::vector<nn::resolved_phase>& was,
                                              const std::vector<nn::resolved_phase>& is);
 
-/// How the preset that a run's schedule names differs from what it was when the run began: a sentence, or nothing.
-/// Steps are left out, since a run may have been made longer.
+/// Describes in a sentence how the run's preset has changed since the run began; nullopt: not at all. Steps are left
+/// out, because a run may become longer.
 std::optional<std::string> find_preset_change(const trainer_state& state);
 
-/// Reads trainer_state.json of a checkpoint; throws io::error for what no run leaves.
+/// Reads trainer_state.json of a checkpoint. Throws io::error for values that no run writes.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
-/// Why a recipe does not suit the shapes of a pass, or a frozen base: "recipe mxfp4: hidden_size: ...". Or nothing.
+/// Reason why a recipe cannot run with these shapes or a frozen base: "recipe mxfp4: hidden_size: ..."; nullopt: it
+/// can.
 std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r);
 
-/// What a run asks of its session; `async_checkpoints`: auto, on or off; with `statistics` also room for those of an
+/// Session options of a run. `async_checkpoints` is auto, on or off. With `statistics` there is room for those of an
 /// observed step.
 llama::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics,
                                            const std::string& async_checkpoints = "off");
-/// What of a run decides whether triggers can fire, and whether gradients have noise.
+/// Properties of a run that decide whether triggers can fire, and whether gradients have noise.
 llama::triggered_run triggered_run_of(const run_options& run);
-/// In the order of their use, those that gradients are compared with included: by triggers, and with
-/// `statistics_noise` in every phase whose recipe has noise.
+/// Recipes in the order of their use. They include the BF16 recipe of reference gradients, if a trigger needs it or if
+/// `statistics_noise` is set and a phase has noise.
 std::vector<nn::recipe> recipes_of(const trainer_state& state, bool statistics_noise = false);
 
-/// Bytes by category, a line each, and their sum.
+/// Table of bytes by category, with their sum.
 std::string memory_table(const nn::memory_plan& plan);
-/// How a run with that plan writes its checkpoints, a line.
+/// One line about the checkpoints of a run with that plan.
 std::string checkpoint_line(const nn::memory_plan& plan);
-/// How many parameters a run's model has, adapters included, a line.
+/// One line with the number of parameters, adapters included.
 std::string parameter_line(const run_options& run);
 
-/// Optimizer steps of the linear warm-up, and from the first step to the end of the cosine.
+/// Steps of the linear warm-up, and steps from the first one to the end of the cosine.
 double warmup_steps(const train_options& options);
 double decay_steps(const train_options& options);
 
-/// Of the step that follows `step` finished ones.
+/// Learning rate of the step after `step` finished ones.
 double learning_rate(const train_options& options, std::int64_t step);
 
-/// What the coming step, or an evaluation now, is told.
+/// Inputs of the next step, or of an evaluation now.
 nn::step_inputs step_inputs_for(const trainer_state& state);
 
 }  // namespace rotoscale::llama_program

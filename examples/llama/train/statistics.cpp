@@ -16,7 +16,7 @@ constexpr const char* kind_names[] = {"qkv", "o", "gate_up", "down"};
 constexpr const char* gemm_names[] = {"fprop", "dgrad", "wgrad"};
 constexpr const char* tensor_names[] = {"x", "w", "dy"};
 
-/// What all records of a linear layer begin with; the head, the last of `count`, belongs to no decoder layer.
+/// Common fields of all records of a linear layer. The head, the last of `count`, belongs to no decoder layer.
 ordered_json begin_record(const char* event, std::int64_t step, index_t linear, index_t count) {
   ordered_json record = {{"event", event}, {"step", step}};
   const bool head = linear + 1 == count;
@@ -41,7 +41,7 @@ void add_operand(ordered_json& record, const nn::operand_statistics& s) {
   record["rows_e5m2"] = nn::operand_statistics::share(s.rows_e5m2, s.rows);
 }
 
-/// All null where nothing was compared: 0 would be a measurement.
+/// All fields are null if nothing was compared. 0 would be a measurement.
 void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
   const bool measured = s.elements > 0;
   record["norm"] = measured ? ordered_json(std::sqrt(s.reference_squares)) : ordered_json(nullptr);
@@ -51,8 +51,8 @@ void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
   record["norm_to_noise"] = maybe(s.norm_to_noise());
 }
 
-/// use(linear, tensor, number) of each adapter's A and B: the linear layer that it stands beside, "q_proj.lora_A", and
-/// the parameter's number.
+/// Calls use(linear, tensor, number) for each adapter's A and B: index of its linear layer, name such as
+/// "q_proj.lora_A", number of the parameter.
 template <class Use>
 void for_each_adapter(const llama::model& model, const Use& use) {
   const auto& layers = model.parameters().layers();
@@ -115,7 +115,7 @@ void statistics_log::write_gradient(const char* event, std::int64_t step, index_
   log_->write(record);
 }
 
-/// Of all gradients of a step as one vector.
+/// Statistics of all gradients of a step as one vector.
 void statistics_log::write_sum(const char* event, std::int64_t step, const std::string& recipe,
                                const nn::comparison_statistics& s) {
   ordered_json record = {{"event", event}, {"step", step}, {"recipe", recipe}};

@@ -63,7 +63,7 @@ std::string frame(const std::string& data) {
   return length + masked(length) + data + masked(data);
 }
 
-/// Event: wall_time 1, step 2, and what it is about.
+/// Event: wall_time 1, step 2, content.
 std::string event(std::int64_t step, const std::string& what) {
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return frame(field(1, wire_64_bits, fixed(std::bit_cast<std::uint64_t>(now))) +
@@ -74,7 +74,7 @@ class tensorboard_log : public log_sink {
  public:
   explicit tensorboard_log(const fs::path& directory) {
     io::make_directories(directory);
-    // TensorBoard reads files in the order of their names. Two of one second: the later number is the later file.
+    // TensorBoard reads files in the order of their names. Files of one second are numbered in order.
     const auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     long long number = seconds;
@@ -108,7 +108,7 @@ class tensorboard_log : public log_sink {
     if (kind == "eval") add(of_evaluations);
     std::string what;
     if (!values.empty()) what = event(step, field(5, wire_bytes, values));
-    // SessionLog: status 1 = START. TensorBoard then drops what it has of this step and later ones.
+    // SessionLog: status 1 = START. TensorBoard then drops the events of this step and later ones.
     if (kind == "resume" || kind == "rollback") {
       what = event(step + 1, field(7, wire_bytes, field(1, wire_varint, varint(1))));
     }

@@ -33,10 +33,10 @@ std::string as_text(const char* format, double value) {
 
 }  // namespace
 
-/// Is the coming step an observed one? Steps are counted from 0 here, so the first one is.
+/// Is the next step observed? Steps are counted from 0 here, so the first one is.
 bool trainer::observes() const { return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0; }
 
-/// One optimizer step, counted and logged; or what is wrong with it.
+/// Computes and logs one optimizer step. Returns a description of a divergence; nullopt: none.
 std::optional<std::string> trainer::train_step() {
   const train_options& o = state_.run.train;
   const int sequences = o.batch * o.accumulate;
@@ -87,7 +87,7 @@ std::optional<std::string> trainer::train_step() {
   return std::nullopt;
 }
 
-/// Keeps the best validation loss, whether of the few windows of an evaluation or of the many of the final one.
+/// Keeps the best validation loss. Regular and final evaluations both count, though their windows differ.
 void trainer::note_validation(double loss) {
   if (!std::isfinite(loss)) return;
   if (!state_.evaluated || loss < state_.best_val_loss) state_.best_val_loss = loss;
@@ -127,7 +127,7 @@ void trainer::show_progress(double loss, bool always) {
       always);
 }
 
-/// Shows how far an evaluation is, and ends it when a signal has come.
+/// Shows the progress of an evaluation. Throws interruption after a signal.
 progress_function trainer::evaluation_progress() {
   return [show = progress_.counter(state_.run.name, "step " + std::to_string(state_.step) + "  evaluating")](
              std::int64_t done, std::int64_t total) {
@@ -136,8 +136,8 @@ progress_function trainer::evaluation_progress() {
   };
 }
 
-/// What is wrong with the model behind a step, if anything is: such a model must not displace an older checkpoint.
-/// `loss` is its validation loss if one was computed.
+/// Describes a divergence after a step; nullopt: none. A diverged model must not replace an older checkpoint. `loss` is
+/// the validation loss, if computed.
 std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
   if (const llama::parameter* p = model_->find_overflow()) return p->name() + " has overflown";
   if (!loss) loss = evaluate(*model_, step_inputs_for(state_), text_, state_.run.train.batch).loss;
@@ -145,8 +145,8 @@ std::optional<std::string> trainer::find_divergence(std::optional<double> loss) 
   return "validation loss " + std::to_string(*loss);
 }
 
-/// Goes on from the last checkpoint with the data that follow the step that diverged; false where the options or the
-/// data say no. Everything that it depends on is in the state: killed and resumed, a run rolls back in the same way.
+/// Rolls back to the last checkpoint, and skips the data up to the diverged step. Returns false if the options or the
+/// data do not allow it. It depends on the state alone: a run that is killed and resumed rolls back in the same way.
 bool trainer::roll_back(std::int64_t step, const std::string& what) {
   const train_options& o = state_.run.train;
   if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
@@ -172,13 +172,13 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   return true;
 }
 
-/// What is to be done where a run ends early.
+/// Advice after a run that ends early.
 std::string trainer::advice() const {
   return session_.replays ? "; nothing was compared"
                           : "; to go on: mini-llama train --resume " + shell_word(session_.out);
 }
 
-/// Reports a number that is none: nothing more is written but the end of the log.
+/// Reports a divergence. Only the end of the log is written after it.
 int trainer::diverged(std::int64_t step, const std::string& what) {
   progress_.end();
   print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what + ")" +
@@ -188,7 +188,7 @@ int trainer::diverged(std::int64_t step, const std::string& what) {
   return exit_diverged;
 }
 
-/// Leaves a checkpoint to go on from, and says how.
+/// Writes a checkpoint, and says how to resume.
 int trainer::interrupted(int signal) {
   progress_.end();
   finish_checkpoint();
@@ -203,7 +203,7 @@ int trainer::interrupted(int signal) {
   return exit_interrupted;
 }
 
-/// Reports a device that does nothing more, or has no memory: what it holds is lost.
+/// Reports a device that failed or has no memory. Its data are lost.
 int trainer::device_failed(const device_failure& e) {
   progress_.end();
   const std::string checkpoint = settle_checkpoint();
@@ -215,7 +215,7 @@ int trainer::device_failed(const device_failure& e) {
   return exit_device;
 }
 
-/// Writes the end of the log, with a last evaluation if the run is complete.
+/// Writes the end of the log. A complete run has a last evaluation.
 int trainer::finish(const char* status) {
   const train_options& o = state_.run.train;
   ordered_json record = {

@@ -26,52 +26,50 @@ namespace rotoscale::llama_program {
 
 class device_failure;
 
-/// What is not part of a run's identity: it may differ between a run and its continuation.
+/// Options that may differ between a run and its continuation.
 struct session_options {
   std::string out;
   bool overwrite = false;
-  bool auto_resume = false;      ///< resume what is in `out`, if there is anything
+  bool auto_resume = false;      ///< resume the run in `out`, if there is one
   bool lengthens = false;        ///< a resumed run has more steps than before
-  std::int64_t stop_at = 0;      ///< end after this many steps, as if killed behind its checkpoint; 0: at the last
+  std::int64_t stop_at = 0;      ///< end after this many steps, as if killed after its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
   std::string async_checkpoints = "auto";  ///< see snapshot_use_for
-  int synthetic_warmup = 0;                ///< steps on random tokens before a new run, without a trace in it
+  int synthetic_warmup = 0;                ///< steps on random tokens before a new run; leave no trace
   std::string synthetic_recipe;            ///< of those steps; empty: as AMD's runs have it (synthetic_recipe_of)
-  std::int64_t statistics_every = 100;     ///< steps from an observed one to the next; 0: none is
-  bool statistics_noise = false;           ///< of each, also a backward pass in BF16 that gradients are compared with
+  std::int64_t statistics_every = 100;     ///< interval of observed steps; 0: none
+  bool statistics_noise = false;           ///< observed steps also compute reference gradients in BF16
   bool progress = false;                   ///< a line on stderr, if that is a terminal
-  bool csv = false;                        ///< metrics.csv beside the log
-  bool tensorboard = false;                ///< tensorboard/ beside the log
+  bool csv = false;                        ///< write metrics.csv
+  bool tensorboard = false;                ///< write tensorboard/
   std::string roof;                        ///< see make_roof
-  std::string tokenizer;                   ///< read in place of the run's; empty: that one
-  std::vector<std::string> data;           ///< the same: the state keeps the run's own names
-  std::string init, adapter;               ///< the same
+  std::string tokenizer;                   ///< replaces the run's tokenizer file; empty: no
+  std::vector<std::string> data;           ///< replaces the run's data paths; the state keeps the old names
+  std::string init, adapter;               ///< replace the run's paths
   std::vector<std::string> passed_keys;    ///< of config.json, for the log
-  std::vector<std::filesystem::path> inputs;  ///< further files that a new run reads, none of which it may write
+  std::vector<std::filesystem::path> inputs;  ///< further inputs, which a new run must not overwrite
   std::int64_t began_ms = 0;                  ///< when the program began, in milliseconds since 1970
   step_watcher* watcher = nullptr;            ///< told of every step
-  bool replays = false;  ///< ends behind its checkpoint without an evaluation or a word; is nothing to go on from
+  bool replays = false;  ///< end after the checkpoint, silently, without evaluation; cannot be resumed
 };
 
-/// The recipe of the synthetic warm-up before a run's first step; none: there is no warm-up. Where the session names
-/// none, of pre-training AMD's FP8, beside adapters the run's own first recipe, which needs no other copy of the base.
-/// Throws io::error.
+/// Recipe of the synthetic warm-up; nullopt: no warm-up. The default is AMD's FP8 in pre-training. With adapters it is
+/// the run's first recipe, which needs no second copy of the base. Throws io::error.
 std::optional<nn::recipe> synthetic_recipe_of(const session_options& session, const trainer_state& state);
-/// In the order of their use: the recipes of a run's phases and of the warm-up, if there is one.
+/// Recipes in the order of their use: those of the phases, and of the warm-up.
 std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session,
                                    const std::optional<nn::recipe>& synthetic);
 
 class trainer {
  public:
-  /// A run, or where `from` is given the continuation of one whose state there is `state`. Throws io::error, or
-  /// damaged_checkpoint.
+  /// Begins a run. With `from`, continues the run of `state` from there. Throws io::error or damaged_checkpoint.
   trainer(nn::backend& ops, trainer_state state, const session_options& session,
           const std::optional<resume_point>& from = {});
 
-  /// Trains to the end, or until a signal comes; returns the exit code.
+  /// Trains to the end or until a signal. Returns the exit code.
   int run();
-  /// The same in another directory than the session's, which need not be there while the model is loaded.
+  /// The same in another directory than the session's. It need not exist while the model is loaded.
   int run_in(const std::string& out);
 
  private:
@@ -136,23 +134,23 @@ class trainer {
   std::optional<resume_point> from_;
   run_directory files_;
   progress_line progress_;
-  std::string init_place_, adapter_place_;             ///< what is read of run.init and run.adapter
-  bool checks_init_ = false, checks_adapter_ = false;  ///< whether they are still to be compared with their digests
+  std::string init_place_, adapter_place_;             ///< paths to read for run.init and run.adapter
+  bool checks_init_ = false, checks_adapter_ = false;  ///< still to be compared with their digests
   corpus text_;
   tokenizer_files tokenizer_;
   std::unique_ptr<llama::session> model_;
-  std::optional<nn::recipe> synthetic_;  ///< of the synthetic warm-up, where there is one
+  std::optional<nn::recipe> synthetic_;  ///< of the synthetic warm-up, if any
   std::unique_ptr<run_log> log_;
   std::unique_ptr<statistics_log> statistics_;
   std::optional<roof> roof_;
   double flops_per_token_ = 0;
-  std::int64_t saved_step_ = -1;          ///< whose checkpoint is complete or in flight; -1: none
-  double seconds_ = 0;                    ///< spent training, evaluations and checkpoints left out
-  double start_ = 0;                      ///< of this process's training, on the wall
-  std::optional<double> time_to_target_;  ///< from the first step, of a run that was never interrupted
-  std::int64_t start_step_ = 0;           ///< where it began
-  double waited_ = 0;                     ///< seconds that steps stood still for the checkpoint in flight
-  checkpoint_writer writer_;              ///< goes first: it uses the log and the model
+  std::int64_t saved_step_ = -1;          ///< its checkpoint is complete or in flight; -1: none
+  double seconds_ = 0;                    ///< training time without evaluations and checkpoints
+  double start_ = 0;                      ///< wall clock at the start of training in this process
+  std::optional<double> time_to_target_;  ///< seconds from the first step; only for uninterrupted runs
+  std::int64_t start_step_ = 0;           ///< first step of this process
+  double waited_ = 0;                     ///< seconds that steps waited for the checkpoint in flight
+  checkpoint_writer writer_;              ///< destroyed first: it uses the log and the model
 };
 
 }  // namespace rotoscale::llama_program
