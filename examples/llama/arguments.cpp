@@ -65,7 +65,7 @@ struct flag_visitor {
     } else if constexpr (!is_optional<T>) {
       flag_visitor inner{app, key, "", without};
       describe(inner, member);
-    }  // optional structs are for configuration files, or have flags of their own (lora)
+    }  // optional structs come from configuration files, or have other flags (lora)
   }
 };
 
@@ -101,7 +101,7 @@ void define_config(CLI::App& sub, arguments& a) {
 
 constexpr const char* lora_group = "lora";
 
-/// The described options of a run, but for `without`. Any of --lora-... asks for adapters.
+/// Adds flags for the described options of a run except `without`. Any --lora-... flag asks for adapters.
 void define_run(CLI::App& app, arguments& a, const std::set<std::string>& without = {}) {
   describe(flag_visitor{app, "run", "", without}, a.run);
   describe(flag_visitor{app, lora_group, "lora-"}, a.lora);
@@ -200,7 +200,7 @@ void define_warm_up(CLI::App& train, arguments& a) {
       ->group("run");
 }
 
-/// What train writes and shows beside its log.
+/// Options of train for further outputs.
 void define_outputs(CLI::App& train, arguments& a) {
   train.add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
   train.add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
@@ -225,7 +225,7 @@ void define_memory_limit(CLI::App& sub, arguments& a) {
       ->group("run");
 }
 
-/// What a run's memory is, beside what its options ask for.
+/// Options that affect the memory of a run.
 void define_memory(CLI::App& sub, arguments& a) {
   define_memory_limit(sub, a);
   sub.add_option(
@@ -333,15 +333,14 @@ void define(CLI::App& app, arguments& a) {
   report->add_option("--title", a.report.title, "title of the page");
 }
 
-/// What is said of adapters must be what those of --adapter have.
+/// Throws io::error if flags or files contradict the adapters of --adapter.
 void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (!a.run.lora) return;
   if (const auto difference = find_difference(*a.run.lora, directory)) throw a.names.error("lora." + *difference);
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
-/// Refuses a directory's name that none can have, or that may not be looked up: too long, a loop of links, below what
-/// this user may not enter.
+/// Refuses a path that cannot name a directory or cannot be looked up: too long, a loop of links, no permission.
 void refuse_unnameable(const CLI::Option& option) {
   namespace fs = std::filesystem;
   static const std::set<std::string> directories = {"--out",     "--resume",     "--keep", "--init",
@@ -355,7 +354,7 @@ void refuse_unnameable(const CLI::Option& option) {
       return fs::exists(status);
     };
     look_up(value);
-    fs::path there;  // a name below a directory that is still to be made is looked up beside it
+    fs::path there;  // existing part of the path; names below a missing directory are looked up in it
     for (const fs::path& name : fs::path(value)) {
       if (look_up(there / name)) there /= name;
     }
@@ -386,10 +385,11 @@ std::string typed_name(int argc, char** argv, const CLI::Option& option) {
   return typed;
 }
 
-/// What a message ends with where the config.json of given weights is wrong.
+/// End of messages about a wrong config.json of given weights.
 constexpr const char* instead_of_config = "; --model-config takes another in its place";
 
-/// The shape of --init's model. A checkpoint's config.json is damaged where it is wrong, others' may be wrong.
+/// Reads the shape of --init's model. A wrong config.json means a damaged checkpoint, or wrong files of another
+/// program.
 llama::model_config read_init_shape(const std::string& init, const std::vector<std::string>& passed) {
   const llama::weights_location from = llama::find_weights(init);
   return naming_older(from.directory, "--init", [&] {
@@ -404,8 +404,8 @@ llama::model_config read_init_shape(const std::string& init, const std::vector<s
   });
 }
 
-/// Is the config.json of given weights, which has this shape, not that of their tensors? Throws io::error where it is
-/// and nothing is given `instead` of it.
+/// Does the config.json of given weights (with this shape) contradict their tensors? Throws io::error if so and
+/// `instead` is empty.
 bool has_wrong_config(const std::string& init, const llama::model_config& shape, const std::string& instead) {
   const llama::weights_location from = llama::find_weights(init);
   if (is_own_checkpoint(from.directory)) return false;      // is compared with its state
@@ -419,7 +419,7 @@ bool has_wrong_config(const std::string& init, const llama::model_config& shape,
   return false;
 }
 
-/// What the adapters of --adapter are.
+/// Reads the configuration of the adapters of --adapter.
 llama::lora_config read_given_adapter(const std::string& adapter) {
   const std::filesystem::path found = find_adapter(adapter);
   return naming_older(found, "--adapter", [&] { return reading([&] { return read_adapter_options(found); }); });
@@ -452,9 +452,9 @@ void parse_flags(int argc, char** argv, arguments& target) {
   if (target.run.lora || names_group(app, lora_group)) target.run.lora = target.lora;
 }
 
-/// Gives `run`, which has the options of --config, the shape of --model-config, or else of --init's model; false: there
-/// is neither. What a file of --config says of the model stays, for check_init to compare; of a configuration that the
-/// program has by name it is a default.
+/// Sets the shape of `run`, which has the options of --config: to --model-config's, else to --init's. Returns false
+/// without either. Model values of a --config file stay, and check_init compares them. Those of a built-in
+/// configuration are defaults.
 bool take_shape(const arguments& given, arguments& run) {
   const std::string& init = given.run.init.empty() ? run.run.init : given.run.init;
   const bool takes_init = given.model_config.empty() && !init.empty() && given.resume.empty();

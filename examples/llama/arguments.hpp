@@ -47,15 +47,15 @@ struct arguments {
   tokenizer_arguments tokens;
 };
 
-/// Reads the command line: a run's options are defaults, then --config and --model-config, then flags. --help and
-/// --version print and end the program. Throws io::error.
+/// Reads the command line. Flags override --config and --model-config, which override defaults. --help and --version
+/// print and end the program. Throws io::error.
 void parse_arguments(int argc, char** argv, arguments& a);
 
-/// Throws io::error where an option contradicts the shape of the weights of --init; where these files are needed, also
-/// where their own config.json does and --model-config gives no other.
+/// Throws io::error if an option contradicts the shape of --init's weights. If the files are needed, it also throws if
+/// their config.json contradicts the weights and no --model-config replaces it.
 void check_init(const arguments& a, given_files files);
 
-/// With --resume the run's own options hold: throws io::error where a flag would change them.
+/// Throws io::error for a flag that would change the options of a resumed run.
 void check_resume_flags(int argc, char** argv);
 
 }  // namespace rotoscale::llama_program

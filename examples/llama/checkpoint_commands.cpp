@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A checkpoint's model under the recipe it was trained with last, or another one; adapters beside it.
+/// The model of a checkpoint, with adapters if there are any, under its last recipe or another one.
 struct loaded_model {
   chosen_backend device;
   trainer_state state;
@@ -50,7 +50,7 @@ struct loaded_model {
     state.run.tokenizer = a.tokenizer.empty() ? find_tokenizer(state.run.tokenizer, path) : a.tokenizer;
   }
 
-  /// What text is read with, unless the command line says so: as the run did, or as the model's directory says.
+  /// Chooses the tokenizer: the command line's, the run's, or that of the model's directory.
   void settle_tokenizer(const arguments& a) {
     run_options& run = state.run;
     const bool from_run = a.tokenizer.empty() && !run.tokenizer.empty();
@@ -62,8 +62,8 @@ struct loaded_model {
     run.begin_of_text = begins_with_token(a.begin_of_text, run.tokenizer) ? "yes" : "no";
   }
 
-  /// Room for passes of at most batch × sequence tokens, and for the keys and values of `cache` tokens. `progress`
-  /// hears of the weights that are read.
+  /// Loads the model, for passes of at most batch × sequence tokens and for keys and values of `cache` tokens.
+  /// `progress` receives the weights read.
   void load(const progress_function& progress, index_t batch, index_t sequence, bool documents, index_t cache = 0) {
     const index_t chunk = state.run.train.head_chunk;
     if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
@@ -122,8 +122,8 @@ struct loaded_model {
     return naming_older(directory, directory == path ? "--checkpoint" : "--adapter", [&] { return reading(f); });
   }
   void read_tensors(const progress_function& progress) {
-    // Weights are quantized when they are read: with the checkpoint's random words and scales, those that were frozen
-    // with the words of when the run began.
+    // Weights are quantized when they are read, with the checkpoint's random words and scales. Frozen weights use the
+    // random words of the run's beginning.
     nn::step_inputs now = inputs();
     if (adapters == path) now.step = 0;
     session->set_inputs(now);
@@ -134,7 +134,7 @@ struct loaded_model {
     }
     if (!adapters.empty()) llama::read_adapters(adapters, *session);
   }
-  /// --checkpoint is a model, with or without --adapter beside it, or adapters that say what they stand beside.
+  /// --checkpoint is a model (--adapter adds adapters), or adapters that name their base.
   void find_parts(const arguments& a, bool own) {
     if (llama::is_adapter(path)) {
       if (!a.adapter.empty())
@@ -228,7 +228,7 @@ int sample_checkpoint(const arguments& a) {
   std::cout << a.sample.prompt << std::flush;
   with_plan(m.session->plan(), "in a pass", [&] {
     sample(*m.session, m.inputs(), options, t, [](std::string_view text) {
-      // Nobody reads what follows.
+      // The reader is gone.
       if (!(std::cout << text << std::flush)) throw io::error("standard output", "cannot write");
     });
   });

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What is done with a checkpoint: held-out loss, text.
+// Commands on a checkpoint: held-out loss, text.
 #pragma once
 
 #include "arguments.hpp"
@@ -9,7 +9,7 @@ namespace rotoscale::llama_program {
 
 /// Prints one line of JSON; returns the exit code.
 int evaluate_checkpoint(const arguments& a);
-/// Prints the prompt and what follows it; returns the exit code.
+/// Prints the prompt and its continuation. Returns the exit code.
 int sample_checkpoint(const arguments& a);
 
 }  // namespace rotoscale::llama_program

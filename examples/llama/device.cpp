@@ -20,7 +20,7 @@ namespace rotoscale::llama_program {
 #if defined(ROTOSCALE_LLAMA_DEVICES)
 namespace {
 
-/// Does the environment say that no device is to be seen? Whoever hides them knows what `auto` comes to.
+/// Does the environment hide all devices? Then `auto` takes the CPU without a note.
 bool hides_devices() {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) {
     const char* const value = std::getenv(name);
@@ -29,7 +29,7 @@ bool hides_devices() {
   return false;
 }
 
-/// What is wrong with a device that could not be made, by the flag that asked for it.
+/// Error for a device that could not be opened, named by its flag.
 std::string fault_of(const device_choice& choice, const gpu::status& s) {
   int count = 0;
   if (s.code == gpu::error_code::no_device && gpu::count_devices(count).ok() && choice.number >= count) {

@@ -25,27 +25,25 @@ struct device_choice {
 /// Names that --device takes.
 inline constexpr const char* device_names[] = {"auto", "cpu", "cuda", "hip", "host"};
 
-/// A backend, and what `auto` has to say of it: why it is the CPU's, or nothing.
+/// A backend, and a note if `auto` chose the CPU.
 struct chosen_backend {
   std::unique_ptr<nn::backend> ops;
   std::string note;
 
-  /// Writes the note as a line to standard error. Called where nothing is refused any more, so that a refusal is one
-  /// line by itself.
+  /// Writes the note to standard error, as a line. Call it after all refusals, so that a refusal is one line.
   void say_note() const;
 };
 
 #if defined(ROTOSCALE_LLAMA_DEVICES)
-/// The choice's device, used as `options` say; its name must be that of the build, or auto. Throws io::error where
-/// there is none that it has kernels for, nn::backend_error where it fails or has no memory; both messages end in
-/// `advice`.
+/// Opens the device with `options`. Its name must be that of the build, or auto. Throws io::error if there is no device
+/// with kernels, and nn::backend_error if it fails or has no memory. Both messages end with `advice`.
 std::unique_ptr<nn::backend> make_device(const device_choice& choice, gpu::train_options options,
                                          const std::string& advice);
 #endif
 
-/// Throws io::error where the program was not built for the device, or there is none that it has kernels for, and
-/// nn::backend_error where that fails or has no memory; `auto` then takes the CPU, with a note unless the environment
-/// hides devices.
+/// Opens the backend. Throws io::error if the program was not built for the device, or if none has kernels. Throws
+/// nn::backend_error if the device fails or has no memory. `auto` then takes the CPU, with a note unless the
+/// environment hides devices.
 chosen_backend choose_backend(const device_choice& choice);
 
 }  // namespace rotoscale::llama_program

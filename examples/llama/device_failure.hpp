@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory that runs out, or a device that fails, with what the session takes: whoever reports it may have no session.
+// Failure of a device or of memory, with the session's memory plan: the reporter may have no session.
 #pragma once
 
 #include <new>
@@ -14,16 +14,16 @@ namespace rotoscale::llama_program {
 
 class device_failure : public std::runtime_error {
  public:
-  /// `kind`: what happened; `when`, and in brackets `detail` unless that is empty, follow it in the message.
+  /// The message is "KIND WHEN (DETAIL)"; an empty detail is left out.
   device_failure(std::string kind, const std::string& when, std::string detail, const nn::memory_plan& plan)
       : std::runtime_error(kind + " " + when + in_brackets(detail)),
         kind_(std::move(kind)),
         detail_(std::move(detail)),
         plan_(plan) {}
 
-  /// The message of another moment.
+  /// The message with another `when`.
   std::string at(const std::string& when) const { return kind_ + " " + when + in_brackets(detail_); }
-  /// What the session takes, by category.
+  /// Memory of the session by category.
   const nn::memory_plan& plan() const { return plan_; }
 
  private:
@@ -33,7 +33,7 @@ class device_failure : public std::runtime_error {
   nn::memory_plan plan_;
 };
 
-/// Calls f and returns what it does; a device's failure in it, or memory that runs out, becomes a device_failure.
+/// Returns f(). A failure of the device or of memory in f becomes a device_failure.
 template <class Function>
 std::invoke_result_t<Function> with_plan(const nn::memory_plan& plan, const std::string& when, const Function& f) {
   try {

@@ -35,7 +35,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
   windows = std::min(windows, text.validation_windows());
   evaluation result;
-  double weight = 0;  // of windows, 1 where nothing is masked
+  double weight = 0;  // of windows; 1 if nothing is masked
   std::vector<double> shares;
   std::int64_t tokens = 0, bytes = 0;
   const double start = now_seconds();

@@ -15,21 +15,20 @@ namespace rotoscale::llama_program {
 struct evaluation {
   double loss = 0;                       ///< mean cross-entropy, nats a valid token
   std::vector<double> window_losses;     ///< of each window
-  std::optional<double> standard_error;  ///< of `loss`, from the spread of windows; none of one window
-  std::optional<double> bits_per_byte;   ///< of text; none where nobody knows the bytes of tokens
+  std::optional<double> standard_error;  ///< of `loss`, over windows; none for one window
+  std::optional<double> bits_per_byte;   ///< of text; none if the bytes of tokens are unknown
   double loader_share = 0;               ///< of the time: reading windows
-  double seconds = 0;                    ///< that it took
+  double seconds = 0;                    ///< of the evaluation
 };
 
-/// Mean over `windows` windows (at most what the corpus holds) spread over the held-out text; masked targets count
-/// nowhere. Leaves no trace in scales. `progress` hears of every batch, and may end the evaluation by an exception.
+/// Mean loss over at most `windows` windows, spread over the held-out text. Masked targets do not count. Scales stay
+/// unchanged. `progress` receives every batch, and may end the evaluation by an exception.
 evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
                     const progress_function& progress = {});
 
-/// Writes a safetensors file: `logits` F32 [windows, sequence, vocabulary] of the windows that evaluate() would take,
-/// and beside them I32 [windows, sequence] `tokens`, `targets` (-100: masked) and, of records, `document_starts`
-/// (places within the window). No more than a chunk of the head's is in memory. Throws io::error; the file appears
-/// whole or not at all.
+/// Writes a safetensors file. `logits` is F32 [windows, sequence, vocabulary] of the windows of evaluate(). `tokens`
+/// and `targets` (-100: masked) are I32 [windows, sequence]. Records add `document_starts` (positions in the window).
+/// Memory holds one chunk of the head's logits. Throws io::error; a file appears whole or not at all.
 void write_logits(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
                   const std::string& path, const progress_function& progress = {});
 

@@ -11,7 +11,7 @@ inline constexpr int exit_ok = 0;
 inline constexpr int exit_differs = 1;      ///< a replay left other bytes than the run
 inline constexpr int exit_bad_input = 2;    ///< one line on stderr; nothing half written
 inline constexpr int exit_diverged = 3;     ///< log and last checkpoint are kept
-inline constexpr int exit_interrupted = 4;  ///< by a signal; a checkpoint is written, and --resume goes on
+inline constexpr int exit_interrupted = 4;  ///< by a signal; a checkpoint is written for --resume
 inline constexpr int exit_device = 5;       ///< out of memory, or a device that fails; log and last checkpoint are kept
 
 }  // namespace rotoscale::llama_program

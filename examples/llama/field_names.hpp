@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What messages call the fields of a run: the flag, or the key of the file that the value is from.
+// Names of a run's fields in messages: the flag, or the key of a file.
 #pragma once
 
 #include <map>
@@ -14,25 +14,25 @@ namespace rotoscale::llama_program {
 /// The flag of a field: "train.learning_rate" has --learning-rate, "lora.rank" --lora-rank.
 std::string flag_of(const std::string& field);
 
-/// Where the fields of a run are from. Those that nothing is said of have their flags, which would set them.
+/// Sources of the fields of a run. A field without one has the name of its flag.
 class field_names {
  public:
-  /// The fields that a file's JSON has are from it; `section` is what the file holds of a run ("model."; empty: a run).
+  /// Records the fields in a file's JSON. `section` is the part of a run that the file holds ("model."; empty: all).
   void from_file(const std::string& file, const nlohmann::ordered_json& json, const std::string& section = "");
-  /// A flag was given, which overrides files; `typed` is the name of it that was used ("--no-tie-word-embeddings").
+  /// Records a flag, which overrides files. `typed` is the name on the command line ("--no-tie-word-embeddings").
   void from_flag(const std::string& flag, const std::string& typed);
 
-  /// Where the schedule's name was given: "--recipe", or "c.json: schedule".
+  /// Name of the schedule's source: "--recipe", or "c.json: schedule".
   std::string schedule() const;
 
-  /// A text with its fields as the user knows them: "train.batch", "num_key_value_heads" and "batch * sequence" become
-  /// flags, or keys and their file. Other single words stay, as sentences use such words too. `file`: is named already.
+  /// Replaces fields in a text by the user's names: "train.batch", "num_key_value_heads" and "batch * sequence" become
+  /// flags, or keys with their file. Other single words stay, because sentences use them. `file` is already named.
   std::string text(const std::string& fault, const std::string& file = "") const;
 
-  /// A field as the user knows it: "--batch", or "train.batch (c.json)", without the file where that is named already.
+  /// The user's name of a field: "--batch", or "train.batch (c.json)". `file` is already named.
   std::string name(const std::string& field, const std::string& file = "") const;
 
-  /// For a fault that begins with a field ("train.batch: ..."): names the flag, or the file and its key.
+  /// Error for a fault that begins with a field ("train.batch: ..."). It names the flag, or the file and its key.
   io::error error(const std::string& fault) const;
 
  private:

@@ -43,9 +43,9 @@ void say_preset_change(const trainer_state& state) {
   if (const auto change = find_preset_change(state)) print_error(program_name, *change);
 }
 
-/// `given`: which of its files there must be; what computes from the shape alone needs none.
+/// Creates the state of a new run. `given`: does the command need the files? A plan needs only the shape.
 trainer_state begin(const arguments& a, given_files given) {
-  // A plan of another shape than the weights' needs nothing of them: so it is made where the real ones are not.
+  // A plan with --model-config needs nothing of the weights, which may not exist here.
   if (given == given_files::needed || a.model_config.empty()) check_init(a, given);
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
@@ -57,7 +57,7 @@ trainer_state begin(const arguments& a, given_files given) {
   return state;
 }
 
-/// That of a new run, checked.
+/// Returns the checked recipe of the synthetic warm-up of a new run.
 std::optional<nn::recipe> find_synthetic_recipe(const arguments& a, const trainer_state& state) {
   const char* const flag = "--synthetic-recipe";
   if (a.session.synthetic_warmup == 0 && a.flags.contains(flag)) {
@@ -70,14 +70,14 @@ std::optional<nn::recipe> find_synthetic_recipe(const arguments& a, const traine
   return found;
 }
 
-/// As the run that is resumed was observed, where the command line says nothing else.
+/// Statistics continue as before the resume, unless flags change them.
 void choose_statistics(arguments& a, const fs::path& file) {
   const statistics_choice old = read_statistics_choice(file);
   a.session.statistics_every = old.every;
   if (!a.flags.contains("--statistics-noise")) a.session.statistics_noise = old.noise;
 }
 
-/// What the command line says of statistics, checked.
+/// Applies and checks the command line's statistics options.
 void settle_statistics(arguments& a) {
   if (a.statistics_every) a.session.statistics_every = *a.statistics_every;
   if (a.session.statistics_every > 0 || !a.session.statistics_noise) return;
@@ -87,14 +87,14 @@ void settle_statistics(arguments& a) {
   a.session.statistics_noise = false;  // was the resumed run's
 }
 
-/// The run goes on under the names that its files have now.
+/// Applies the new paths of a run's files.
 void move_files(const run_options& moved, trainer_state& state) {
   take_new_places(moved, state.run, state.run);
   if (!moved.init.empty()) state.resolved_init.clear();
   if (!moved.adapter.empty()) state.resolved_adapter.clear();
 }
 
-/// Gives a resumed run more steps, as the command line says, where nothing that it has done depended on their number.
+/// Gives a resumed run more steps (--steps), if nothing so far depended on their number.
 void lengthen(const arguments& a, trainer_state& state) {
   train_options& own = state.run.train;
   if (a.flags.contains("--max-epochs")) own.max_epochs = a.run.train.max_epochs;
@@ -120,7 +120,7 @@ void lengthen(const arguments& a, trainer_state& state) {
   if (const auto fault = find_fault(state.run)) throw a.names.error(*fault);
 }
 
-/// Calls f; what no kernel takes is named by the flags or the file that said so.
+/// Calls f. Options without a kernel are named by their flags or file.
 template <class Function>
 std::invoke_result_t<Function> naming_flags(const field_names& names, const Function& f) {
   try {
@@ -130,7 +130,7 @@ std::invoke_result_t<Function> naming_flags(const field_names& names, const Func
   }
 }
 
-/// Throws where an option waits for a step that a run of so many does not have.
+/// Throws io::error if an option names a step beyond the run.
 void check_steps(const arguments& a, std::int64_t steps) {
   const std::string has = "the run has " + std::to_string(steps) + " steps (--steps)";
   if (a.session.stop_at > steps) throw io::error("--stop-at", std::to_string(a.session.stop_at) + ": " + has);
@@ -139,12 +139,12 @@ void check_steps(const arguments& a, std::int64_t steps) {
   }
 }
 
-/// Goes on from the first of `points` whose checkpoint is whole; later ones only with --auto-resume, where `wanted` is
-/// what the command line says. `watch` gives the device's backend, or what records its digests.
+/// Resumes from the first undamaged checkpoint of `points`. Later ones count only with --auto-resume; `wanted` then has
+/// the command line's options. `watch` returns the device's backend, or one that records digests.
 int resume(const chosen_backend& device, arguments& a, const std::vector<resume_point>& points,
            const trainer_state* wanted, const std::function<nn::backend&(const trainer_state&)>& watch) {
   if (!points.empty()) {
-    // Before checkpoints are read: the process that writes the run removes old ones meanwhile.
+    // Checked before checkpoints are read, because a process that writes the run would remove old ones.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
     if (out.empty()) throw io::error(a.resume, "is in no run's checkpoints/; --out says where it is to go on");
     if (fs::weakly_canonical(out) == fs::weakly_canonical(run)) io::require_no_writer(run_directory(run).log());
@@ -221,7 +221,7 @@ int train(int argc, char** argv, arguments& a) {
   return t->run();
 }
 
-/// What train would take, in the same words as its log; nothing is allocated.
+/// Prints the memory of train in the words of its log. Nothing is allocated.
 int plan(arguments& a) {
   settle_statistics(a);
   const trainer_state state = begin(a, given_files::none);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Adapters added to the weights that they stand beside: a model without adapters, in Hugging Face's files.
+// Adds adapters to their base weights: a model without adapters, in Hugging Face's files.
 #pragma once
 
 #include <filesystem>
@@ -13,21 +13,20 @@ namespace rotoscale::llama_program {
 
 struct merge_options {
   std::string base, adapter, out;
-  std::string dtype = "F32";  ///< or BF16, F16
+  std::string dtype = "F32";             ///< or BF16, F16
   std::vector<std::string> passed_keys;  ///< see read_model_config
 };
 
-/// The directory of the adapters that `path` is, or whose newest checkpoint it is of; throws io::error.
+/// Directory of adapters: `path`, or the newest checkpoint of the run `path`. Throws io::error.
 std::filesystem::path find_adapter(const std::filesystem::path& path);
 
-/// What adapters that find_adapter found were trained as. Those of a run of mini-llama keep their fused targets; of
-/// others the files name the parts.
+/// Reads the configuration of adapters. Those of a mini-llama run keep their fused targets; other files name the parts.
 llama::lora_config read_adapter_options(const std::filesystem::path& directory);
 
-/// A sentence that says which field of `wanted` the adapters in a directory do not have, or nothing.
+/// Describes the first field of `wanted` that differs in the adapters; nullopt: none.
 std::optional<std::string> find_difference(const llama::lora_config& wanted, const std::filesystem::path& directory);
 
-/// Writes w + alpha / rank · B·A for each weight, each sum in FP64 and rounded once; returns the exit code.
+/// Writes w + alpha / rank · B·A for each weight, summed in FP64 and rounded once. Returns the exit code.
 int merge(const merge_options& options);
 
 }  // namespace rotoscale::llama_program

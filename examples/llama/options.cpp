@@ -36,7 +36,7 @@ std::string unknown_name(const std::string& field, const std::string& value, con
   return "train." + field + ": '" + value + "' is none of " + all;
 }
 
-/// A choice of how data are read that is none.
+/// Describes an invalid data option.
 std::optional<std::string> find_unknown_reading(const run_options& o) {
   const struct {
     const char* field;

@@ -114,20 +114,20 @@ double measure_matrix_rate() {
   return 2.0 * n * n * n / best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {})); });
 }
 
-/// Measured where no session is: the memory that they take may be what a model leaves no room for.
+/// Measured without a session, whose model may leave no memory.
 struct device_rates {
   double copy = 0;    ///< bytes read and written a second
   double matrix = 0;  ///< operations a second of BF16's product; 0: not measured
 };
 device_rates measure_rates() {
-  // The driver clears what the sessions gave back, at the expense of what is measured meanwhile.
+  // The driver clears freed memory, which would slow the measurement.
   if (std::string(gpu::build_mode()) != "host") std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const double copy = measure_copy_rate();
   return {copy, measure_matrix_rate()};
 }
 
-/// A session on random tokens and targets, new ones in each step: a model that learns its tokens by heart has gradients
-/// of a wider and wider range, which not every kernel takes as fast.
+/// A session on random tokens and targets, new ones in each step. A model that learns its tokens by heart has gradients
+/// of a growing range, which slows some kernels.
 class random_run {
  public:
   random_run(const trainer_state& state, const device_choice& device, const gpu::train_options& options,
@@ -141,8 +141,7 @@ class random_run {
       session_->initialize(state.run.train.seed);
     });
   }
-  /// Seconds of a step, the median of `steps`. A step begins where the one before it ends: the next one is queued
-  /// before the host waits, so that no step waits for the host.
+  /// Median seconds of `steps` steps, from end to end. The next step is queued before the host waits.
   double train(int steps) {
     return with_plan(plan_, "in a step", [&] { return train_steps(steps); });
   }
@@ -189,7 +188,7 @@ class random_run {
   std::uint64_t drawn_ = 0;
 };
 
-/// A line of a table: what two steps' operations of one class or name took, a step.
+/// A line of a table: operations of one class or name, per step.
 struct timing_row {
   std::string name;
   double microseconds = 0, bytes = 0, operations = 0;
@@ -229,7 +228,7 @@ std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation
   return rows;
 }
 
-/// `head`: what rows are of.
+/// `head` is the title of the first column.
 void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const device_rates& rates,
                 std::ostream& out) {
   char line[192];
@@ -271,7 +270,8 @@ std::string memory_line(const nn::memory_plan& plan) {
 
 constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
 
-/// Seconds of a step as it is trained, after which the line of memory is `memory`; prints what is profiled, and them.
+/// Returns the seconds of a training step and prints the profile. `memory` becomes the line about memory after these
+/// steps.
 double profile_steps(const trainer_state& state, random_run& run, bool graphs, std::string& memory, std::ostream& out) {
   run.train(warm_steps);
   const double seconds = run.train(measured_steps);

@@ -51,7 +51,7 @@ void progress_line::show(const std::string& title, const std::vector<std::string
   const double now = now_seconds();
   if (!visible_ || (!always && last_ >= 0 && now - last_ < 0.1)) return;
   last_ = now;
-  // A terminal moves on to the next line behind its last column.
+  // A terminal wraps after its last column.
   std::string line = fit_line(io::printable(title), parts, terminal_columns() - 1);
   const std::size_t width = line.size();
   if (width < width_) line.append(width_ - width, ' ');

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A line on a terminal's stderr that is rewritten in place and never wraps; nothing where stderr is no terminal.
+// A line on stderr that is rewritten in place and never wraps; nothing if stderr is not a terminal.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace rotoscale::llama_program {
 
-/// Told how much of something is done.
+/// Receives the progress of a task.
 using progress_function = std::function<void(std::int64_t done, std::int64_t total)>;
 
 class progress_line {
@@ -21,23 +21,23 @@ class progress_line {
   progress_line& operator=(const progress_line&) = delete;
   ~progress_line() { end(); }
 
-  /// Ten times a second at most, but for `always`. `parts` are in the order of their importance: what the terminal has
-  /// no room for is left out from the end, and the title first of all.
+  /// Shows the line, at most ten times a second unless `always`. `parts` are in order of importance. If the terminal is
+  /// narrow, the title is dropped first, then parts from the end.
   void show(const std::string& title, const std::vector<std::string>& parts, bool always = false);
-  /// Ends the line, so that what follows on the terminal has a line of its own.
+  /// Ends the line; later output begins a new one.
   void end();
 
-  /// Shows how much of `what` is done, with the time that is left at the rate so far.
+  /// Counter for the task `what`, with the remaining time at the rate so far.
   progress_function counter(std::string title, std::string what);
 
  private:
   bool visible_ = false;
   bool open_ = false;
-  std::size_t width_ = 0;  ///< of what stands there now
+  std::size_t width_ = 0;  ///< of the line on the terminal
   double last_ = -1;       ///< seconds
 };
 
-/// What fits `columns`: see progress_line::show.
+/// The text that fits `columns`: see progress_line::show.
 std::string fit_line(const std::string& title, const std::vector<std::string>& parts, std::size_t columns);
 
 /// "1:02:03", "2:03"

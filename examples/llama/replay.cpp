@@ -38,14 +38,14 @@ fs::path temporary_parent() {
                                 "; --keep names one for the replay's own run");
 }
 
-/// Throws where a scratch_directory could not be made, before a model is loaded for what is to be in it.
+/// Throws io::error if a scratch_directory cannot be created; called before a model is loaded.
 void require_place(const std::string& keep) {
   std::error_code none;
   if (!keep.empty() && fs::exists(keep, none)) throw io::error(keep, "exists");
   if (keep.empty() && ::access(temporary_parent().c_str(), W_OK | X_OK) != 0) fail_temporary(errno);
 }
 
-/// A new directory that is removed at the end, or one of a name that was asked for, which stays.
+/// A temporary directory, or one with a given name, which is kept.
 class scratch_directory {
  public:
   explicit scratch_directory(const std::string& keep) : path_(keep), keeps_(!keep.empty()) {
@@ -62,7 +62,7 @@ class scratch_directory {
   }
   const fs::path& path() const { return path_; }
 
-  /// Calls f; where a file in here cannot be written, the message says what would do.
+  /// Calls f. If a file in this directory cannot be written, the message says what helps.
   template <class Function>
   auto explaining(const Function& f) const {
     try {
@@ -156,7 +156,8 @@ bool have_equal_states(const fs::path& run, const fs::path& replayed) {
   return io::to_json(read_trainer_state(run)) == io::to_json(read_trainer_state(replayed));
 }
 
-/// What differs between two checkpoints, or nothing; `bytes` counts those compared. Throws interruption.
+/// Describes the first difference of two checkpoints; nullopt: none. `bytes` counts the compared ones. Throws
+/// interruption.
 std::optional<std::string> find_difference(const fs::path& run, const fs::path& replayed, std::size_t& bytes) {
   const std::vector<std::string> names = files_of(run), others = files_of(replayed);
   if (const std::string* name = find_missing(names, others)) return *name + ": the replay has no such file";
@@ -175,13 +176,13 @@ std::optional<std::string> find_difference(const fs::path& run, const fs::path& 
   return {};
 }
 
-/// That of a checkpoint, whose other files are looked at as well.
+/// Reads the state of a checkpoint, and checks its other files.
 trainer_state read_there(const run_directory& run, std::int64_t step) {
   const fs::path checkpoint = run.checkpoint(step);
   return naming_older(checkpoint, "", [&] { return read_state({run.path(), checkpoint}); });
 }
 
-/// The state that the run had behind step `step`; `later` is one that it had later.
+/// The state of the run after step `step`. `later` is a later state.
 trainer_state state_at(const run_directory& run, std::int64_t step, const trainer_state& later) {
   if (step > 0) return read_there(run, step);
   field_names names;

@@ -34,8 +34,8 @@ int draw(const float* logits, int count, const sample_options& o, double u) {
   return order[static_cast<std::size_t>(i)];
 }
 
-/// Logits behind a text: the last `longest` tokens go through the model, those that are new where the session keeps
-/// keys and values of the others.
+/// Logits after a text. The last `longest` tokens go through the model. With a cache of keys and values, only new
+/// tokens do.
 class text_logits {
  public:
   text_logits(llama::session& s, const nn::step_inputs& now) : session_(&s), now_(now) {}
@@ -53,8 +53,8 @@ class text_logits {
   }
 
  private:
-  /// The pass over `count` tokens from `begin` on, padded behind the text: attention is causal, so padding changes
-  /// nothing (of finite values).
+  /// A pass over `count` tokens from `begin`, with padding after the text. Attention is causal, so finite padding
+  /// changes nothing.
   std::vector<float> pass(const std::vector<std::int32_t>& text, index_t begin, index_t count, index_t past) {
     std::vector<std::int32_t> window(text.begin() + begin, text.end());
     window.resize(static_cast<std::size_t>(count), 0);

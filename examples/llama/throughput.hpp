@@ -10,9 +10,9 @@
 
 namespace rotoscale::llama_program {
 
-/// Floating-point operations of a training step by token: 6 for each weight of a matrix that trains (fprop, dgrad,
-/// wgrad; an addition and a product each), 4 for a frozen one, none for looking up an embedding, and causal attention's
-/// 6 layers · query size · sequence. What is recomputed or emulated does not count.
+/// Floating-point operations of a training step per token. Trained weights count 6 (an addition and a product in fprop,
+/// dgrad and wgrad), frozen ones 4. Causal attention counts 6 layers · query size · sequence. Embedding look-ups,
+/// recomputed and emulated operations do not count.
 double model_flops_per_token(const llama::model& m, int sequence);
 
 /// A rate in FLOP/s that a share can be of, and where it is from.
@@ -21,8 +21,8 @@ struct roof {
   std::string source;
 };
 
-/// "" gives none, "measure" FP32 fused multiply-adds in registers by `threads` threads, anything else is the rate.
-/// Throws io::error for what is none, and where so many threads cannot be started.
+/// Reads --roof. "" gives none. "measure" measures FP32 fused multiply-adds in registers on `threads` threads. Anything
+/// else is a rate. Throws io::error for an invalid rate, or if the threads cannot be started.
 std::optional<roof> make_roof(const std::string& option, int threads);
 
 }  // namespace rotoscale::llama_program

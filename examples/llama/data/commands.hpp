@@ -19,7 +19,7 @@ struct tokenizer_arguments {
 /// Adds the subcommands, bound to `a`.
 void define_tokenizer(CLI::App& app, tokenizer_arguments& a);
 
-/// Does what was parsed; a line about it goes to `out`. Returns the exit code.
+/// Runs the parsed command, and writes a line about it to `out`. Returns the exit code.
 int run_tokenizer(const tokenizer_arguments& a, std::ostream& out);
 
 }  // namespace rotoscale::llama_program

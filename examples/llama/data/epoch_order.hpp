@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The order of a run's windows: a permutation for each epoch, of which the next one is drawn bit by bit while the
-// windows of this one are handed out, so that no step waits for a whole one (20 ms a million windows, and as many again
-// in cache misses).
+// The order of a run's windows: a permutation for each epoch. The next epoch's is drawn in small parts while windows of
+// this one are handed out. A whole one takes 20 ms a million windows, and as much again in cache misses.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 
 namespace rotoscale::llama_program {
 
-/// Fisher and Yates, with a stream of its own for each epoch.
+/// Fisher-Yates shuffle with a random stream for each epoch.
 class epoch_order {
  public:
   epoch_order() = default;
@@ -29,7 +28,7 @@ class epoch_order {
     return now_.order[static_cast<std::size_t>(at)];
   }
 
-  /// Draws that epoch as a whole, unless it is there: before the first step.
+  /// Draws the whole epoch unless it exists: before the first step.
   void draw(std::int64_t epoch) {
     if (now_.epoch == epoch) return;
     std::swap(now_, next_);

@@ -15,8 +15,8 @@ inline constexpr const char* bytes_name = "bytes";
 /// `vocabulary` is 256. Throws io::error for any other vocabulary, and for a tokenizer that is no SentencePiece model.
 std::string find_own_tokenizer(const std::filesystem::path& directory, int vocabulary);
 
-/// Does a begin-of-text token precede a text? `choice` is --begin-of-text: yes, no, or auto, for which the
-/// tokenizer_config.json beside the SentencePiece model decides (add_bos_token; absent: no). Throws io::error.
+/// Does a begin-of-text token precede a text? `choice` is --begin-of-text: yes, no or auto. auto reads add_bos_token of
+/// the tokenizer_config.json next to the SentencePiece model (absent: no). Throws io::error.
 bool begins_with_token(const std::string& choice, const std::string& tokenizer);
 
 /// Files of a model's directory that say how text becomes tokens. A model that is made of another one takes them along.

@@ -60,8 +60,8 @@ std::size_t json_length(std::string_view text) {
   return at < text.size() && nlohmann::json::accept(value.begin(), value.end()) ? value.size() : 0;
 }
 
-/// What other JSON than lines of records a text is, which begins with what is not blank; null: none. Of an array the
-/// first element alone is looked at, of other values the first two.
+/// Describes JSON that is not lines of records; null: the text is something else. The text begins with a non-blank. The
+/// first element of an array is examined, the first two values of other JSON.
 const char* find_other_json(std::string_view text) {
   const auto after_blanks = [](std::string_view t) {
     return t.substr(std::min(t.find_first_not_of(blanks), t.size()));
@@ -77,7 +77,7 @@ const char* find_other_json(std::string_view text) {
   if (length == 0) return nullptr;
   const std::string_view rest = text.substr(length), next = after_blanks(rest);
   const std::string_view to_line_end = line_of(rest);
-  if (to_line_end.find_first_not_of(" \t\r,") != to_line_end.npos) return nullptr;  // text goes on behind the value
+  if (to_line_end.find_first_not_of(" \t\r,") != to_line_end.npos) return nullptr;  // other text follows the value
   if (!next.empty() && text[0] != '{' && json_length(next) == 0) return nullptr;    // a line that happens to be JSON
   if (text.starts_with('"')) return "lines of JSON strings, no records";
   if (text.starts_with('[')) return next.empty() ? array : "lines of JSON arrays, no records";
@@ -193,7 +193,7 @@ class packed_windows : public window_source {
   token_fingerprint fingerprint_;
 };
 
-/// The text before and behind a message's content.
+/// The text before and after a message's content.
 struct turn_text {
   std::string before, after;
 };
@@ -202,7 +202,7 @@ turn_text turn_of(const std::string& chat_template, const std::string& role) {
   return {"<|im_start|>" + role + "\n", "<|im_end|>\n"};
 }
 
-/// Adds the messages of a record. The content of the assistant's turns and what ends them is learnt.
+/// Adds the messages of a record. The assistant's content and the end of its turns are learnt.
 void add_messages(record_list& list, record_list::record& r, const nlohmann::ordered_json& json,
                   const std::string& where, const tokenizer& t, const data_options& options) {
   if (options.chat_template.empty()) throw io::error(where, "messages need --chat-template (chatml or llama3)");

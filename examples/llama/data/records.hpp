@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON lines to learn from: {"prompt": ..., "answer": ...}, of which only the answer is learnt, {"text": ...}, or
-// {"messages": [{"role": ..., "content": ...}, ...]}, of which the assistant's turns are learnt. Other keys are left
-// alone. Each record is a document and ends with the tokenizer's end of text, which is learnt as well.
+// JSON lines as training data. {"prompt": ..., "answer": ...}: the answer is learnt. {"text": ...}: the text is learnt.
+// {"messages": [{"role": ..., "content": ...}, ...]}: the assistant's turns are learnt. Other keys are ignored. Each
+// record is a document. It ends with the tokenizer's end of text, which is learnt too.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct record_list {
   struct record {
     std::size_t begin = 0, end = 0;  ///< in tokens
     std::size_t learnt = 0;          ///< the first token that is a target; at least begin + 1
-    std::vector<std::pair<std::size_t, std::size_t>> masked = {};  ///< tokens behind it that are none
+    std::vector<std::pair<std::size_t, std::size_t>> masked = {};  ///< padding tokens after it
 
     /// Is a token, which is not the first one, a target?
     bool learns(std::size_t token) const {
@@ -35,14 +35,13 @@ struct record_list {
   std::int64_t too_long = 0;  ///< records that were cut or left out
 };
 
-/// Is the first line that is not blank a record? Throws io::error where it seems to be meant as one, so that a damaged
-/// record does not make text of the others: where it begins as a JSON object with a key on that line, or with a brace
-/// before a line that is a record. Other JSON is refused too: an array, objects over several lines, lines that are
-/// arrays or strings. `name` stands for the file in messages.
+/// Is the first non-blank line a record? Throws io::error if it looks like a damaged one, so that the other records are
+/// not read as text: a JSON object with a key, or a brace before a record. Other JSON is refused too: an array, objects
+/// over several lines, lines of arrays or strings. `name` stands for the file in messages.
 bool begins_as_records(std::string_view text, const std::string& name);
 
-/// Adds the records of JSON lines. `name` stands for the file in messages. Throws io::error naming the line that is no
-/// record or whose tokens do not fit a window. `progress` hears of the bytes done.
+/// Adds the records of JSON lines. Throws io::error naming a line that is not a record, or whose tokens do not fit a
+/// window. `name` stands for the file in messages. `progress` receives the bytes done.
 void add_records(record_list& list, std::string_view text, const std::string& name, const tokenizer& t,
                  const data_options& options, const progress_function& progress = {});
 

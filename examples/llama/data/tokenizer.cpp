@@ -22,7 +22,7 @@ namespace rotoscale::llama_program {
 
 namespace {
 
-/// What is encoded at once, at least, where there is as much: a part of a second's work, and of the memory of a text.
+/// Least size of a part to encode: it takes less than a second, and limits memory.
 constexpr std::size_t least_part = std::size_t{1} << 20;
 /// Llama 3's has 9 MB.
 constexpr std::uint64_t largest_model = std::uint64_t{64} << 20;
@@ -66,7 +66,7 @@ tokenizer tokenizer::load(const std::filesystem::path& path) {
 
 namespace {
 
-/// What SentencePiece has in place of a space.
+/// SentencePiece's mark for a space.
 constexpr std::string_view space_mark = "\u2581";
 
 /// The longest beginning of `text` that is UTF-8 without space marks.
@@ -105,10 +105,10 @@ void load_model(sentencepiece::SentencePieceProcessor& to, const std::string& na
 struct tokenizer::model {
   std::string name;
   sentencepiece::SentencePieceProcessor processor;
-  std::vector<std::int32_t> byte_pieces;  ///< by byte; empty: the model has none
+  std::vector<std::int32_t> byte_pieces;  ///< piece of each byte; empty: none
   std::vector<std::string> texts;         ///< of each piece
-  bool splits_lines = true;               ///< no piece goes on behind a newline: lines are encoded one by one
-  bool splits_words = true;               ///< nor with a space behind something else, and spaces are kept
+  bool splits_lines = true;               ///< no piece continues after a newline: lines are encoded one by one
+  bool splits_words = true;               ///< no piece has a space after other text, and spaces are kept
 
   void encode_plain(std::string_view text, std::vector<std::int32_t>& out) const {
     while (!text.empty()) {
@@ -125,8 +125,8 @@ struct tokenizer::model {
     }
   }
 
-  /// Where no piece holds a space's mark, it comes as the mark's three bytes, which would be decoded as such. No other
-  /// plain text has these: the space's own byte stands for them.
+  /// Without a piece for the space mark, SentencePiece writes the mark's three bytes, which would decode as such. No
+  /// other plain text has them, so the byte of a space replaces them.
   void append(const std::vector<int>& pieces, std::vector<std::int32_t>& out) const {
     for (auto at = pieces.begin(); at != pieces.end();) {
       const bool is_mark = !byte_pieces.empty() && pieces.end() - at >= 3 && at[0] == byte_pieces[0xE2] &&
@@ -152,7 +152,7 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
   for (int id = 0; id < count; ++id) {
     const auto& p = loaded->processor;
     std::string text;
-    if (p.IdToPiece(id).find('\0') != text.npos) {  // SentencePiece would take what stands before it for the piece
+    if (p.IdToPiece(id).find('\0') != text.npos) {  // SentencePiece would cut the piece at the zero
       throw io::error(name, "not a SentencePiece model: piece " + std::to_string(id) + " holds a zero byte");
     }
     if (p.IsByte(id)) {  // "<0x0A>"
@@ -178,8 +178,7 @@ tokenizer tokenizer::from_bytes(const std::string& name, std::string_view bytes)
     if (loaded->texts[static_cast<std::size_t>(probe[0])].starts_with(' ')) loaded->splits_lines = false;
   }
   t.model_ = loaded;
-  // Without pieces for bytes, neighbours that are unknown become one piece; some models leave out spaces at a
-  // beginning.
+  // Without byte pieces, adjacent unknown characters become one piece. Some models drop leading spaces.
   const auto decoded = [&](std::string_view text) {
     std::vector<std::int32_t> tokens;
     t.encode_part(text, 0, tokens);
@@ -218,7 +217,7 @@ void tokenizer::encode_part(std::string_view text, std::size_t offset, std::vect
     for (const char c : text) out.push_back(static_cast<unsigned char>(c));
     return;
   }
-  // What SentencePiece would replace (bytes that are no UTF-8) or take for a space goes in byte by byte.
+  // Bytes that SentencePiece would replace (not UTF-8) or read as a space are encoded one by one.
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t length = plain_length(text.substr(at));
     if (length > 0) {
@@ -248,7 +247,7 @@ std::string tokenizer::decode(std::span<const std::int32_t> tokens) const {
 
 namespace {
 
-/// The lines of a text, long ones in parts: SentencePiece leaves out what it finds too long.
+/// The lines of a text; long ones are split, because SentencePiece ignores lines that are too long.
 class lines_of_text : public sentencepiece::SentenceIterator {
  public:
   lines_of_text(std::string_view text, const progress_function& progress)
@@ -298,7 +297,7 @@ void train_tokenizer(const tokenizer_options& o, const progress_function& progre
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
   if (!status.ok()) {
-    // Its advice names options of its own programs.
+    // SentencePiece's advice names options of its own programs.
     std::string why = reason(status);
     why = why.substr(0, std::min(why.find(" Increase vocab_size"), why.find(" Please set it")));
     const char* const at = why.starts_with("Vocabulary size") ? "--vocab-size" : "tokenizer";

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of text: bytes, which need no file, or the pieces of a SentencePiece model (Debian's library; without it only
-// bytes are there). Any bytes can be encoded, and decoding what was encoded gives them again.
+// Tokens of text: bytes, or the pieces of a SentencePiece model (with Debian's library). Any bytes can be encoded, and
+// decode to the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,29 @@ namespace rotoscale::llama_program {
 
 class tokenizer {
  public:
-  /// The 256 bytes; 0, which no text holds, ends a document.
+  /// The 256 bytes. 0, which no text has, ends a document.
   tokenizer();
-  /// A SentencePiece model. Throws io::error for a file that is none, and where this build has no SentencePiece.
+  /// Loads a SentencePiece model. Throws io::error if the file is not one, or if this build has no SentencePiece.
   static tokenizer load(const std::filesystem::path& path);
-  /// The same of a file's content. `name` stands for the file in messages.
+  /// Loads a model from the content of a file. `name` stands for the file in messages.
   static tokenizer from_bytes(const std::string& name, std::string_view model);
   /// load(path), or bytes if it is empty or "bytes".
   static tokenizer choose(const std::string& path);
 
   bool is_bytes() const { return model_ == nullptr; }
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(bytes_.size()); }
-  /// Bytes of `text` that encode takes at once: a MiB or two, up to a line or word whose tokens do not depend on what
-  /// stands before it. All of the text where the model has no such place.
+  /// Length of the first part that encode takes: one or two MiB, up to a line or word whose tokens do not depend on the
+  /// text before it. The whole text if the model has no such place.
   std::size_t first_part(std::string_view text) const;
-  /// Follows each document; -1 where the model has no such piece.
+  /// The token after each document; -1: the model has none.
   std::int32_t end_of_text() const { return end_of_text_; }
-  /// Precedes a text or record where that is asked for; -1 where the model has no such piece.
+  /// The token before a text or record, on request; -1: the model has none.
   std::int32_t begin_of_text() const { return begin_of_text_; }
-  /// How many bytes of text each token stands for; 0 for control tokens.
+  /// Bytes of text of each token; 0 for control tokens.
   const std::vector<std::int32_t>& bytes_of_tokens() const { return bytes_; }
 
-  /// Appends the tokens of `text`, part by part. Throws io::error where it is not UTF-8 and the model has no pieces for
-  /// bytes. `progress` hears of the bytes done; `after_part` may take what `out` holds.
+  /// Appends the tokens of `text`, part by part. Throws io::error if it is not UTF-8 and the model has no byte pieces.
+  /// `progress` receives the bytes done. `after_part` may empty `out`.
   void encode(std::string_view text, std::vector<std::int32_t>& out, const progress_function& progress = {},
               const std::function<void()>& after_part = {}) const;
   /// The text of tokens; all must be below vocabulary().
@@ -49,7 +49,7 @@ class tokenizer {
 
  private:
   struct model;
-  /// `offset`: of the part, for messages.
+  /// `offset` of the part is for messages.
   void encode_part(std::string_view part, std::size_t offset, std::vector<std::int32_t>& out) const;
 
   std::shared_ptr<const model> model_;
@@ -57,7 +57,7 @@ class tokenizer {
   std::int32_t end_of_text_ = 0, begin_of_text_ = -1;
 };
 
-/// How a SentencePiece model is trained.
+/// Options for training a SentencePiece model.
 struct tokenizer_options {
   std::vector<std::string> data;
   std::string text_format = "auto";
@@ -66,12 +66,12 @@ struct tokenizer_options {
   int vocabulary = 4096;
 };
 
-/// Trains a model with a piece for every byte and no normalisation, so that decoding is exact, and writes it to
-/// options.out. The same text gives the same bytes. `progress` hears of the bytes read; of the work on pieces, which
-/// begins when all are, SentencePiece says nothing. Throws io::error.
+/// Trains a model with a piece for every byte and no normalisation, so that decoding is exact. Writes it to
+/// options.out. The same text gives the same bytes. `progress` receives the bytes read; the training after that reports
+/// no progress. Throws io::error.
 void train_tokenizer(const tokenizer_options& options, const progress_function& progress = {});
 
-/// What is encoded into a token file.
+/// Options for writing a token file.
 struct encode_options {
   std::vector<std::string> data;
   std::string text_format = "auto";
@@ -79,8 +79,8 @@ struct encode_options {
   std::string out;
 };
 
-/// Writes the tokens of options.data to a token file (GPT-2's form up to 65536 pieces, else Llama 3's); returns how
-/// many. `progress` hears of the bytes encoded.
+/// Writes the tokens of options.data to a token file (GPT-2's form up to 65536 pieces, else Llama 3's). Returns their
+/// number. `progress` receives the bytes encoded.
 std::uint64_t encode_to_file(const encode_options& options, const progress_function& progress = {});
 
 }  // namespace rotoscale::llama_program

@@ -26,7 +26,7 @@ std::map<std::string, std::string> read_tokenizer_files(const std::filesystem::p
     const std::filesystem::path file = directory / name;
     if (std::filesystem::exists(file, failed)) files[name] = io::read_raw_file(file, io::json_max_bytes);
   }
-  if (files.size() == 1 && files.contains("generation_config.json")) files.clear();  // says nothing without the others
+  if (files.size() == 1 && files.contains("generation_config.json")) files.clear();  // useless without the others
   return files;
 }
 
@@ -39,7 +39,7 @@ void tokenizer_files::write(const std::filesystem::path& directory, int longest)
   for (const auto& [name, bytes] : carried_) io::write_file_atomically(directory / name, bytes);
   if (model_.empty() || carried_.contains("tokenizer.model")) return;
   io::write_file_atomically(directory / "tokenizer.model", model_);
-  // Nothing is added to a text: mini-llama's tokens are those of the text alone.
+  // mini-llama adds no tokens to a text.
   io::write_json(directory / "tokenizer_config.json", {{"tokenizer_class", "LlamaTokenizer"},
                                                        {"add_bos_token", false},
                                                        {"add_eos_token", false},

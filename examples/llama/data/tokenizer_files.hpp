@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds beside tensors so that transformers generates text from it.
+// Tokenizer files of a checkpoint, so that transformers generates text from it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class tokenizer_files {
  public:
   /// Of a SentencePiece model; an empty path is the byte vocabulary, which has no tokenizer files. Throws io::error.
   static tokenizer_files read(const std::string& path);
-  /// Takes a directory's own files in place of what would be written, as they are.
+  /// Copies a directory's files unchanged, instead of writing new ones.
   void carry(const std::filesystem::path& directory);
   /// Writes them into a directory. `longest` is the longest sequence of the model.
   void write(const std::filesystem::path& directory, int longest) const;

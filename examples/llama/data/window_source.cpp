@@ -177,7 +177,7 @@ std::unique_ptr<window_source> open_token_files(const data_options& o) {
     if (!begins_as_token_file(path)) throw io::error(path, "no token file, while " + o.paths.front() + " is one");
     tokens.add(io::token_file::open(path));
   }
-  std::vector<std::int32_t> bytes;  // nobody knows, unless the tokenizer that made the file is given
+  std::vector<std::int32_t> bytes;  // unknown without the tokenizer that made the file
   if (!o.tokenizer.empty()) bytes = tokenizer::load(o.tokenizer).bytes_of_tokens();
   auto windows = std::make_unique<sequence_windows<mapped_tokens>>(std::move(tokens), o, std::move(bytes), "tokens");
   return windows;

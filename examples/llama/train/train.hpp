@@ -35,19 +35,19 @@ struct session_options {
   std::int64_t stop_at = 0;      ///< end after this many steps, as if killed after its checkpoint; 0: at the last
   int threads = 0;               ///< for the log
   std::size_t memory_limit = 0;  ///< bytes; 0: none
-  std::string async_checkpoints = "auto";  ///< see snapshot_use_for
-  int synthetic_warmup = 0;                ///< steps on random tokens before a new run; leave no trace
-  std::string synthetic_recipe;            ///< of those steps; empty: as AMD's runs have it (synthetic_recipe_of)
-  std::int64_t statistics_every = 100;     ///< interval of observed steps; 0: none
-  bool statistics_noise = false;           ///< observed steps also compute reference gradients in BF16
-  bool progress = false;                   ///< a line on stderr, if that is a terminal
-  bool csv = false;                        ///< write metrics.csv
-  bool tensorboard = false;                ///< write tensorboard/
-  std::string roof;                        ///< see make_roof
-  std::string tokenizer;                   ///< replaces the run's tokenizer file; empty: no
-  std::vector<std::string> data;           ///< replaces the run's data paths; the state keeps the old names
-  std::string init, adapter;               ///< replace the run's paths
-  std::vector<std::string> passed_keys;    ///< of config.json, for the log
+  std::string async_checkpoints = "auto";     ///< see snapshot_use_for
+  int synthetic_warmup = 0;                   ///< steps on random tokens before a new run; leave no trace
+  std::string synthetic_recipe;               ///< of those steps; empty: as AMD's runs have it (synthetic_recipe_of)
+  std::int64_t statistics_every = 100;        ///< interval of observed steps; 0: none
+  bool statistics_noise = false;              ///< observed steps also compute reference gradients in BF16
+  bool progress = false;                      ///< a line on stderr, if that is a terminal
+  bool csv = false;                           ///< write metrics.csv
+  bool tensorboard = false;                   ///< write tensorboard/
+  std::string roof;                           ///< see make_roof
+  std::string tokenizer;                      ///< replaces the run's tokenizer file; empty: no
+  std::vector<std::string> data;              ///< replaces the run's data paths; the state keeps the old names
+  std::string init, adapter;                  ///< replace the run's paths
+  std::vector<std::string> passed_keys;       ///< of config.json, for the log
   std::vector<std::filesystem::path> inputs;  ///< further inputs, which a new run must not overwrite
   std::int64_t began_ms = 0;                  ///< when the program began, in milliseconds since 1970
   step_watcher* watcher = nullptr;            ///< told of every step
