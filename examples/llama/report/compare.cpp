@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks the arms and measures them against the baseline. Only like is compared with like: a final gap needs equally
-// many training tokens, a curve of gaps needs equal steps. What separates two arms is the spread over seeds; the spread
-// over validation windows says how well one model's loss is known, and nothing of a run's noise.
+// Ranks the arms and measures them against the baseline. A final gap needs equally many training tokens, a curve of
+// gaps equal steps. The spread over seeds decides whether two arms differ. The spread over validation windows says how
+// well one model's loss is known, and nothing about a run's noise.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ bool can_rank(const arm& a, const arm& base) {
   return a.status == arm_status::ok || (a.status == arm_status::stopped && a.tokens == base.tokens);
 }
 
-/// Is a's final loss lower than b's beyond what seeds move?
+/// Is a's final loss lower than b's by more than the spread over seeds?
 bool is_lower(const arm& a, const arm& b) {
   const auto gap = final_gap(b, a);
   return gap && gap->mean > 0 && is_resolved(*gap);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The section "What this run says": sentences made from the numbers alone, by thresholds that do not depend on the
-// outcome. Where the numbers decide nothing, the text says so.
+// The section "What this run says": sentences from the numbers alone, by thresholds that do not depend on the outcome.
+// If the numbers decide nothing, the text says so.
 
 #include <algorithm>
 #include <cmath>
@@ -94,7 +94,7 @@ std::string ranking(const comparison& c) {
          join(ranked) + "." + apart;
 }
 
-/// Neighbours in the order of losses whose difference says nothing, and why.
+/// Adjacent arms in the order of losses with an unresolved difference, and the reason.
 std::string neighbours(const comparison& c) {
   std::string s;
   int pairs = 0, close = 0, single = 0;
@@ -144,7 +144,7 @@ std::string gaps(const comparison& c) {
          " in nats, means over pairs of equal seeds with their interval of 95 % (Student's t): " + join(parts) + ".";
 }
 
-/// " a: least 1.20, at step 3; 1 of 4 measured steps below it."; "" where there is none.
+/// " a: least 1.20, at step 3; 1 of 4 measured steps below it."; "" without measurements.
 std::string stalls(const std::string& name, const std::vector<noise_point>& measured) {
   int below = 0;
   const noise_point* least = nullptr;
@@ -167,7 +167,7 @@ std::vector<noise_point> ratios_of(const arm& a, const char* event) {
   return found;
 }
 
-/// What was measured of all GEMMs, by statistics and by triggers; both have the same value of a step.
+/// Measurements of all GEMMs, by statistics and by triggers. Both have the same value of a step.
 std::vector<noise_point> noise_of_all(const arm& a) {
   std::vector<noise_point> found = ratios_of(a, "noise_step");
   for (const noise_point& n : a.noise) {
@@ -234,7 +234,7 @@ std::string gap_at_end(const arm& a, const arm& reference) {
                        : unfinished + "; it was " + gap_at("their last common evaluation", curve.back(), a) + ".";
 }
 
-/// What was left of the gap, at the first evaluation behind the switch.
+/// Share of the gap that remains at the first evaluation after the switch.
 std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::int64_t steps, int decimals) {
   const difference &before = gaps.before.back(), &after = gaps.after.front();
   return signed_nats(before.value, decimals) + " before the switch, " + signed_nats(after.value, decimals) + " " +
@@ -243,7 +243,7 @@ std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::
          " % of the run) behind it";
 }
 
-/// The shape of the last healing, for AMD's to stand beside.
+/// The shape of the last healing, for comparison with AMD's.
 std::string shape(const arm& a, const arm& reference) {
   const switch_point& at = a.switches.back();
   const gaps_around gaps = gaps_around_switch(a, reference, at);
@@ -257,7 +257,7 @@ std::string shape(const arm& a, const arm& reference) {
   return " " + s + ".";
 }
 
-/// AMD's published curve, whatever the arms here did.
+/// AMD's published curve, independent of the arms.
 std::string published_healing(const comparison& c) {
   if (std::all_of(c.arms.begin(), c.arms.end(), [](const arm& a) { return a.switches.empty(); })) return "";
   const gaps_around gaps = amd_gaps_around_switch();
@@ -312,7 +312,7 @@ std::string unequal_terms(const comparison& c) {
     const auto get = [&](const arm& a) {
       const json config = a.start.value("config", json::object());
       json found = config.is_object() ? config.value(section, json()) : json();
-      if (found.is_object()) found.erase("seed");  // has a line of its own
+      if (found.is_object()) found.erase("seed");  // has a separate line
       return found;
     };
     const bool equal = std::all_of(c.arms.begin(), c.arms.end(), [&](const arm& a) { return get(a) == get(c.base()); });

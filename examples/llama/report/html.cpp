@@ -117,8 +117,7 @@ std::string trained(const comparison& c) {
          row("Trained on", amount) + row("Settings", both(base.name, section_text(c, "train"))) +
          row(has_several_seeds(c) ? "Seeds" : "Seed", field_text(c, "seed")) +
          row("Version", both(field_text(c, "version"), "commit " + field_text(c, "commit"))) +
-         row("Device", device_text(c)) +
-         row("Compiler", field_text(c, "compiler")) + "</dl>\n";
+         row("Device", device_text(c)) + row("Compiler", field_text(c, "compiler")) + "</dl>\n";
 }
 
 std::string table(const comparison& c) {
@@ -159,8 +158,8 @@ void replace_all(std::string& s, std::string_view from, std::string_view to) {
     s.replace(at, from.size(), to);
 }
 
-/// One tag of gnuplot's SVG: ids made unique within the page, black made the page's text colour, the white ground and
-/// the namespace addresses (which HTML does not need) left out.
+/// One tag of gnuplot's SVG. Ids become unique in the page, and black becomes the page's text colour. The white
+/// background and namespace addresses, which HTML does not need, are dropped.
 std::string page_tag(std::string tag, const std::string& id) {
   if (tag.rfind("<?xml", 0) == 0 || tag.rfind("<rect x=\"0\" y=\"0\"", 0) == 0) return "";
   if (tag.rfind("<svg", 0) == 0) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Reading one run's log: checks every known record, applies resumes and restarts (records that they supersede are
-// dropped), and derives what the report needs. A log that ends early is an incomplete arm, not an error.
+// Reads one run's log: checks every known record, drops records that a resume superseded, and derives the report's
+// values. A log that ends early is an incomplete arm, not an error.
 
 #include <algorithm>
 #include <cmath>
@@ -98,7 +98,7 @@ void put(std::vector<Point>& points, Point point, Same same) {
   points.push_back(std::move(point));
 }
 
-/// What an object says that it is.
+/// The event of a record.
 std::string kind_text(const json& object) {
   const auto kind = object.find("kind");
   return kind != object.end() && kind->is_string() ? kind->get<std::string>() : "";

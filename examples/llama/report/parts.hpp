@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the report share: an arm as read from its log, the comparison of all arms, and the steps from logs
-// to HTML. Private to the report; report.hpp is its interface.
+// Shared by the files of the report: an arm as read from its log, the comparison of all arms, and the steps from logs
+// to HTML. report.hpp is the interface.
 #pragma once
 
 #include <cstdint>
@@ -68,11 +68,11 @@ struct observation {
   std::int64_t step = 0;
   std::string event;
   std::optional<std::int64_t> layer;  ///< none: the head, or a whole step
-  std::string linear, tensor, gemm;   ///< empty where there is none
+  std::string linear, tensor, gemm;   ///< empty: none
   std::map<std::string, double> numbers;
 };
 
-/// What one seed of an arm gave.
+/// The result of one seed of an arm.
 struct seed_result {
   json seed;  ///< of the start record; null: not in the log
   maybe final_loss;
@@ -100,7 +100,7 @@ struct arm {
   maybe initial_loss;
   maybe final_loss;
   maybe best_loss;
-  std::vector<double> window_losses;  ///< of the last evaluation; none where there are several seeds
+  std::vector<double> window_losses;  ///< of the last evaluation; empty for several seeds
   std::vector<observation> observations;
 };
 
@@ -110,20 +110,20 @@ arm read_arm(const std::string& path);
 std::string recipe_text(const arm& a);
 const char* status_text(arm_status status);
 maybe tokens_per_second(const arm& a);
-/// Do adapters train beside a frozen base?
+/// Do adapters train on a frozen base?
 bool trains_adapters(const arm& a);
 
 // --- statistics.cpp ---------------------------------------------------------------------------------------------
 
-/// The records of `file` that no resume superseded; none where there is no file.
+/// The records of `file` that no resume superseded; empty without the file.
 std::vector<observation> read_observations(const std::string& file);
 /// statistics.csv: a line a record of every arm.
 std::string statistics_csv(const std::vector<arm>& arms);
 
 // --- seeds.cpp --------------------------------------------------------------------------------------------------
 
-/// Below this difference in nats one seed an arm ranks nothing: of twelve arms of the demo's model with two seeds, one
-/// arm's gap moved from 0.02 to 0.06, ten times the spread over validation windows.
+/// Least difference in nats that ranks two arms of one seed each. Of twelve arms of the demo's model with two seeds,
+/// one arm's gap moved from 0.02 to 0.06, ten times the spread over validation windows.
 inline constexpr double one_seed_resolution = 0.06;
 
 /// A mean over seeds, or over pairs of equal seeds.
@@ -137,15 +137,16 @@ struct estimate {
 /// t with P(|T| < t) = 0.95 for `freedom` >= 1 degrees of freedom.
 double student_t(int freedom);
 
-/// Logs of one name are seeds of one arm. Throws io::error where they have equal seeds or differ in more than these.
+/// Merges logs of one name as seeds of one arm. Throws io::error if their seeds are equal, or if anything else differs.
 std::vector<arm> merge_seeds(std::vector<arm> logs);
 
 struct comparison;
-/// Over seeds; nothing where one has no final loss.
+/// Final loss over seeds; nullopt if a seed has none.
 std::optional<estimate> final_losses(const arm& a);
-/// Of a minus b, over pairs of equal seeds that saw equally many tokens; of single runs whatever their seeds.
+/// Final loss of a minus b, over pairs of equal seeds with equally many tokens. Single runs may have different seeds.
 std::optional<estimate> final_gap(const arm& a, const arm& b);
-/// Does the gap say which is lower? One pair: beyond one_seed_resolution; several: its interval leaves out zero.
+/// Does the gap show which arm is lower? One pair must differ by one_seed_resolution; an interval must not contain
+/// zero.
 bool is_resolved(const estimate& gap);
 bool has_several_seeds(const comparison& c);
 
@@ -173,13 +174,13 @@ struct difference {
   double value = 0;
 };
 
-/// Gaps around a switch. A point at the switch's step lies on the side of the recipe that it was evaluated under.
+/// Gaps around a switch. A point at the switch's step is on the side of its recipe.
 struct gaps_around {
   std::vector<difference> before, after;
 };
 
-/// What an arm with a switch is measured against: the arm that ran the recipe switched to from the start, and the
-/// twin that kept the recipe switched from. Either may be missing.
+/// Arms to compare with an arm that switched: `reference` ran the new recipe from the start, `twin` kept the old one.
+/// Either may be missing.
 struct healing_partners {
   const arm* reference = nullptr;
   const arm* twin = nullptr;
@@ -190,17 +191,17 @@ comparison compare(std::vector<arm> arms, const std::string& baseline);
 /// Standard error of mean(a - b) over validation windows, when both arms have the same (at least two) windows.
 maybe window_error(const arm& a, const arm& b);
 
-/// Validation loss of a minus that of b at every step at which both were evaluated.
+/// Validation loss of a minus b, at every step at which both were evaluated.
 std::vector<difference> gap_curve(const arm& a, const arm& b);
 gaps_around gaps_around_switch(const arm& a, const arm& b, const switch_point& at);
 healing_partners find_partners(const comparison& c, const arm& healed);
 
-/// The field of all start records when they agree, else null.
+/// The field of all start records if they agree, else null.
 json shared_field(const comparison& c, const std::string& key);
 
 // --- findings.cpp -----------------------------------------------------------------------------------------------
 
-/// Paragraphs of plain text (not HTML), made from the numbers only.
+/// Paragraphs of plain text (not HTML), from the numbers only.
 std::vector<std::string> findings(const comparison& c);
 
 // --- plot.cpp ---------------------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ struct plot {
   std::string script;       ///< gnuplot commands, without terminal and output
   std::string svg;          ///< for inlining into HTML; empty when gnuplot did not run
   std::string data = {};    ///< gnuplot's data blocks, for each terminal once
-  bool statistics = false;  ///< of quantization: larger, and in a section of its own
+  bool statistics = false;  ///< plots statistics of quantization: larger, in a separate section
 };
 
 std::vector<plot> make_plots(const comparison& c);
@@ -239,11 +240,11 @@ int gap_decimals(const maybe& half_width);
 int gap_decimals(const arm& a);
 /// "+0.01", or with several seeds "+0.0123 [+0.0100, +0.0146]".
 std::string estimate_text(const estimate& e);
-/// How many seeds, and what of them; "1", "3", "2 of 3".
+/// Number of seeds with their status: "1", "3", "2 of 3".
 std::string seeds_text(const arm& a);
-/// A sentence where the last evaluation reads another number of windows than those of the curves; "" otherwise.
+/// A sentence if the last evaluation has more windows than the curves; "" otherwise.
 std::string windows_note(const comparison& c);
-/// What ranks and brackets mean, for tables.
+/// Explains ranks and brackets, for tables.
 std::string table_note(const comparison& c);
 /// Shortest text that reads back as the same number; empty for nothing.
 std::string exact(const maybe& value);

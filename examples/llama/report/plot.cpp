@@ -45,8 +45,7 @@ std::string style(const series& s) {
   int marker = s.is_baseline ? 7 : markers[(s.color + turn) % markers.size()];
   if (s.is_published) dash = 2;
   if (s.linear >= 0) dash = 1 + s.linear, marker = markers[static_cast<std::size_t>(s.linear) % markers.size()];
-  return "with linespoints lw 1.8 ps 0.55 pt " + std::to_string(marker) + " dt " + std::to_string(dash) +
-         color_text(s);
+  return "with linespoints lw 1.8 ps 0.55 pt " + std::to_string(marker) + " dt " + std::to_string(dash) + color_text(s);
 }
 
 std::size_t color_of(const comparison& c, const arm& a) { return a.index - (a.index > c.base().index ? 1 : 0); }
@@ -170,8 +169,8 @@ std::string outside_text(const std::vector<series>& all, range x, range y) {
 
 bool finished(const arm& a) { return a.status == arm_status::ok || a.status == arm_status::stopped; }
 
-/// The tokens from which on the curves can be told apart: later losses span at most ten times the largest difference
-/// between two arms. The last third of the evaluations stays in any case; 0 for a single arm.
+/// Number of tokens from which the curves differ visibly: later losses span at most ten times the largest difference of
+/// two arms. The last third of the evaluations is always shown. 0 for a single arm.
 double tokens_where_arms_differ(const comparison& c) {
   std::map<std::int64_t, std::vector<double>> losses;
   for (const arm& a : c.arms) {
@@ -289,7 +288,7 @@ void add_healing_plot(const comparison& c, std::vector<plot>& plots) {
   if (all.empty()) return;
   const double last = static_cast<double>(last_step(c));
   const double first = static_cast<double>(steps.front());
-  // What the switch did needs more room after it than before it.
+  // The effect of the switch needs more room after it than before it.
   range x{std::max(0.0, first - 0.6 * (last - first)), last};
   if (!(x.high > x.low)) x = {0.8 * last, last};
   std::vector<double> framed;
@@ -306,7 +305,7 @@ void add_healing_plot(const comparison& c, std::vector<plot>& plots) {
        "", data_blocks("healing", all)});
 }
 
-/// AMD's curve as a shape, and beside it those of the healed arms that have one.
+/// The shapes of AMD's curve and of the healed arms that have one.
 void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
   std::vector<series> all;
   std::vector<double> framed;
@@ -404,7 +403,7 @@ std::string find_program(const std::string& name) {
   ::_exit(127);
 }
 
-/// True on success; else `message` is what gnuplot printed last.
+/// Returns true on success; else `message` is gnuplot's last line.
 bool run_gnuplot(const std::string& program, const std::string& directory, std::string& message) {
   std::vector<std::string> variables = {"LC_ALL=C"};
   for (char** v = environ; *v != nullptr; ++v)

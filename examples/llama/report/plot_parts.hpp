@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What gnuplot commands are made of. Private to the report's plots.
+// Parts of gnuplot commands. Private to the report's plots.
 #pragma once
 
 #include "report/parts.hpp"

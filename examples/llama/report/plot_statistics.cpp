@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Plots of statistics.jsonl: for each figure of an operand six panels, one a GEMM and operand, and three for gradients
-// against each of their references; over training (means over decoder layers) and over depth (the last observed step).
+// Plots of statistics.jsonl. Each figure of operands has six panels, one for a GEMM and operand. Gradients have three,
+// one for each reference. Each is drawn over training (means over decoder layers) and over depth (the last observed
+// step).
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,7 @@ constexpr figure gradient_figures[] = {{"", "relative_error", "Relative error", 
                                        {"", "cosine", "Cosine", false},
                                        {"", "norm_to_noise", "Norm to quantization noise", true}};
 
-/// What gradients are compared with. The line at √3 is not about adapters' own GEMMs, which are BF16.
+/// References of gradients. The line at √3 excludes adapters' GEMMs, which are BF16.
 struct gradient_reference {
   const char* id;
   const char* event;  ///< of statistics.jsonl

@@ -14,9 +14,8 @@ namespace rotoscale::llama_program::report_parts {
 
 inline constexpr int amd_run_steps = 550, amd_switch_step = 339, amd_batch = 8;
 
-/// Evaluation loss behind `samples`: the mean of ten FP8 runs (v5.1, MI355X; lr 4e-4, cosine over 1024 steps), and runs
-/// 0 to 2 of MXFP4, healed to FP8 (v6.0, MI355X; lr 6e-4, cosine over 550 steps). A run ends when it reaches the target
-/// of 0.925.
+/// Evaluation loss after `samples`: the mean of ten FP8 runs (v5.1, MI355X; lr 4e-4, cosine over 1024 steps), and runs
+/// 0 to 2 of MXFP4, healed to FP8 (v6.0, MI355X; lr 6e-4, cosine over 550 steps). A run ends at the target of 0.925.
 struct published_point {
   int samples;
   double fp8;
@@ -44,8 +43,8 @@ inline gaps_around amd_gaps_around_switch() {
   return found;
 }
 
-/// A point of a healing curve: time since the switch as a share of the run, and the gap as a share of the magnitude of
-/// the last one before the switch.
+/// A point of a healing curve. Time since the switch is a share of the run. The gap is a share of the last gap before
+/// the switch.
 struct shape_point {
   double time = 0;
   double gap = 0;
@@ -53,9 +52,9 @@ struct shape_point {
 
 /// The shape of a curve of gaps around a switch.
 struct healing_shape {
-  std::vector<shape_point> points;  ///< empty: there is none
+  std::vector<shape_point> points;  ///< empty: none
   double before = 0;                ///< the last gap before the switch, nats; shapes of gaps below zero begin at -1
-  std::string missing;              ///< why there is none
+  std::string missing;              ///< reason why there is none
 };
 inline healing_shape measure_shape(const gaps_around& gaps, std::int64_t switch_step, std::int64_t run_steps) {
   healing_shape shape;

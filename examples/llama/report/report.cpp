@@ -94,7 +94,7 @@ std::map<std::int64_t, maybe> smoothed_training_loss(const arm& a) {
     }
     window.push_back(*p.loss);
     if (window.size() > length) window.pop_front();
-    // Summed anew each time, so that no rounding error builds up along the run.
+    // Summed again each time, so that no rounding error builds up along the run.
     double sum = 0;
     for (const double loss : window) sum += loss;
     smooth[p.step] = sum / static_cast<double>(window.size());

@@ -21,11 +21,10 @@ struct report_options {
   std::string title;
 };
 
-/// Writes summary.json, arms.csv, curves.csv, statistics.csv, report.html, plots.gnuplot and, when gnuplot is on PATH,
-/// the plots as .svg and .png; prints the table to `table`. Arms are listed by final validation loss, then those that
-/// cannot be ranked; a rank is shared where seeds do not resolve the difference. Diverged and unfinished arms are
-/// reported as such and are no failure: the result is 0. Throws io::error for logs that are missing, empty or not logs,
-/// naming file and record.
+/// Writes summary.json, arms.csv, curves.csv, statistics.csv, report.html and plots.gnuplot. With gnuplot on PATH it
+/// also writes the plots as .svg and .png. `table` receives the table. Arms are listed by final validation loss,
+/// unranked ones last. Arms that seeds do not separate share a rank. Diverged and unfinished arms are reported, and the
+/// result is 0 all the same. Throws io::error for logs that are missing, empty or not logs, naming file and record.
 int write_report(const report_options& options, std::ostream& table);
 
 }  // namespace rotoscale::llama_program

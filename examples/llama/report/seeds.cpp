@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs of one arm with several seeds: read as one arm, whose losses are means over seeds. What two arms differ by is
-// estimated from pairs of equal seeds, whose data and initial weights are the same.
+// Merges runs of several seeds into one arm, whose losses are means over seeds. The difference of two arms is estimated
+// from pairs of equal seeds, which have the same data and initial weights.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ double probability_within(double t, int freedom) {
   return odd == 0.0 ? std::sin(angle) * sum : 2 / std::numbers::pi * (angle + std::sin(angle) * sum);
 }
 
-/// What logs of one arm must agree in: everything but the seed and where the run was written.
+/// Fields that logs of one arm must share: all but the seed and the run's path.
 json identity(const arm& a) {
   json config = a.start.value("config", json());
   if (config.is_object() && config.contains("train") && config["train"].is_object()) config["train"].erase("seed");
@@ -66,8 +66,7 @@ std::vector<Point> mean_points(const std::vector<arm>& runs, std::vector<Point> 
   return means;
 }
 
-/// The n-th switch of all runs, which have one schedule: where a trigger starts its phase, each seed has a step of its
-/// own. Losses are means.
+/// Mean losses of the n-th switch of all runs, which share a schedule. A trigger may give each seed a different step.
 switch_point merge_switch(const std::vector<arm>& runs, std::size_t n) {
   switch_point merged = runs.front().switches[n];
   std::int64_t last = merged.step;
@@ -92,7 +91,7 @@ switch_point merge_switch(const std::vector<arm>& runs, std::size_t n) {
   return merged;
 }
 
-/// Those that every seed has made.
+/// Evaluations that every seed has.
 std::vector<switch_point> merge_switches(const std::vector<arm>& runs) {
   std::vector<switch_point> merged;
   const auto has = [&](const arm& a) { return a.switches.size() > merged.size(); };

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// statistics.jsonl, which lies beside a run's log (docs/reference/logs.md): its records, and all of them as one CSV file.
+// Reads statistics.jsonl, in the directory of a run's log (docs/reference/logs.md), and writes all records as one CSV
+// file.
 
 #include <algorithm>
 #include <filesystem>

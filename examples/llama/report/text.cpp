@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and names as text for the report: formatting that no locale changes, escaping for HTML, CSV and gnuplot
-// (arm names come from users), and the table for a terminal.
+// Numbers and names as text: formatting without locales, escaping for HTML, CSV and gnuplot (arm names come from
+// users), and the table for a terminal.
 
 #include <algorithm>
 #include <array>
