@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the programs' command lines have in common.
+// Shared by the programs' command lines.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@
 
 namespace rotoscale {
 
-/// CLI11 reads a number that no 64 bits hold as the nearest one that they do: refuses it.
+/// CLI11 clamps a number beyond 64 bits. This validator refuses it.
 inline CLI::Validator within_64_bits(bool has_sign) {
   return {[has_sign](std::string& text) -> std::string {
             errno = 0;
@@ -30,7 +30,7 @@ inline CLI::Validator within_64_bits(bool has_sign) {
           ""};
 }
 
-/// Of every option that takes whole numbers; before its other checks, which look at what was read.
+/// Refuses numbers beyond 64 bits in every option that takes whole numbers, before its other checks.
 inline void refuse_overflow(CLI::App& app) {
   for (CLI::Option* o : app.get_options()) {
     const std::string type = o->get_type_name();
@@ -39,8 +39,8 @@ inline void refuse_overflow(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_overflow(*sub);
 }
 
-/// Refuses an option, or an argument, whose value is empty, as a script's unset variable leaves it, but for those in
-/// `text`, where nothing is a value as well. Throws io::error naming it. Of a command line that has been parsed.
+/// Refuses an empty value, such as a script's unset variable. Options in `text` may be empty. Throws io::error naming
+/// the option or argument. Call it after parsing.
 inline void refuse_empty(const CLI::App& app, std::initializer_list<std::string_view> text = {}) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
@@ -52,7 +52,7 @@ inline void refuse_empty(const CLI::App& app, std::initializer_list<std::string_
   for (const CLI::App* sub : app.get_subcommands()) refuse_empty(*sub, text);
 }
 
-/// Why CLI11 could not convert a value, of which it says "Could not convert: --steps = ten" and no more.
+/// Explains a failed conversion, of which CLI11 says only "Could not convert: --steps = ten".
 inline std::string explain_conversion(const CLI::App& command, const std::string& what) {
   const std::string head = "Could not convert: ";
   const std::size_t end = what.find(" = ");
@@ -72,11 +72,11 @@ inline std::string explain_conversion(const CLI::App& command, const std::string
                      : "' is not a number");
 }
 
-/// One line that says what is wrong with a command line; for an argument that nobody knows, what was probably meant.
+/// Describes the error of a command line in one line. For an unknown argument it suggests the nearest option.
 inline std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  // CLI11 looks for what is missing first, but a flag may be missing because it is misspelt.
+  // CLI11 reports missing options first, but a misspelt one may be the cause.
   const std::vector<std::string> unknown = app.remaining(true);
   const auto commands = command->get_subcommands([](const CLI::App*) { return true; });
   if (unknown.empty()) {

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a program that writes files does before anything else about its standard streams and about signals that would
-// end it because it writes, and how every program says what is wrong. POSIX.
+// Protects programs that write files: closed standard streams, SIGPIPE, lost output. Also prints their errors. POSIX.
 #pragma once
 
 #include <fcntl.h>
@@ -16,8 +15,8 @@
 
 namespace rotoscale {
 
-/// The next file to be opened would take the descriptor of a standard stream that is closed, and messages would go into
-/// it. Such a descriptor is opened here the wrong way round: to read from or write to the stream fails as before.
+/// If a standard stream is closed, the next opened file would take its descriptor and receive messages. So the
+/// descriptor is opened here in the wrong direction: reads from it or writes to it still fail.
 inline void occupy_standard_streams() {
   for (int stream = 0; stream < 3; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
@@ -29,18 +28,18 @@ inline void occupy_standard_streams() {
 /// A write beyond the largest file that is allowed fails with EFBIG, which is reported.
 inline void fail_beyond_file_limit() { ::signal(SIGXFSZ, SIG_IGN); }
 
-/// A write to a pipe that nobody reads fails with EPIPE: work that can go on without its messages does.
+/// Ignores SIGPIPE: a write to a closed pipe fails with EPIPE, and work may continue.
 inline void fail_at_closed_pipe() { ::signal(SIGPIPE, SIG_IGN); }
 
-/// At a program's end: writes what is left of standard output, from streams and from stdio. Throws io::error where any
-/// of it was lost, as on a full disk or where the stream is closed, so that the exit code says so.
+/// Flushes standard output at the end of a program. Throws io::error if any of it was lost (full disk, closed stream),
+/// so that the exit code tells.
 inline void finish_standard_output() {
   const bool written = static_cast<bool>(std::cout.flush());
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !written)
     throw io::error("standard output", "cannot write");
 }
 
-/// "program: what", one line on standard error whatever file names and arguments hold.
+/// Prints "program: what" as one line, for any characters in file names and arguments.
 inline void print_error(const std::string& program, const std::string& what) {
   std::cerr << program << ": " << io::printable(what, what.size()) << "\n";
 }

@@ -129,7 +129,7 @@ __device__ void load_lane(const std::uint8_t* row, int quarter, std::uint8_t* to
   }
 }
 
-/// A scale, or 1 where the case has none.
+/// A scale; 1 if the case has none.
 __device__ inline int lane_scale(const std::uint8_t* scales, std::int64_t at) {
   return scales == nullptr ? 127 : scales[at];
 }

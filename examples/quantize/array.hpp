@@ -25,11 +25,11 @@ void pad_with_zeros(quantizer_dump& dump, index_t rows, index_t cols);
 /// The values of codes, rotated back, in the source's orientation.
 std::vector<float> decode_side(const quantizer& q, const dump_side& side, const dense_side& stored, thread_pool& pool);
 
-/// What one orientation lost.
+/// Losses of one orientation.
 struct side_loss {
-  double sqnr = 0;                        ///< dB, over the elements without padding
-  index_t elements = 0, nonzero = 0;      ///< as the blocks see them: rounded to the source format and rotated
-  index_t saturated = 0, flushed = 0;     ///< beyond the largest number under the scale; not 0, but stored as 0
+  double sqnr = 0;                     ///< dB, over the elements without padding
+  index_t elements = 0, nonzero = 0;   ///< as the blocks see them: rounded to the source format and rotated
+  index_t saturated = 0, flushed = 0;  ///< beyond the largest number under the scale; not 0, but stored as 0
 };
 side_loss loss_of(const quantizer& q, const quantizer_dump& dump, const dump_side& side, const dense_side& result,
                   index_t rows, index_t cols, thread_pool& pool);

@@ -65,7 +65,7 @@ void print(const dump_side& side, const side_loss& loss) {
               share(loss.flushed, loss.nonzero), static_cast<long long>(loss.nonzero));
 }
 
-/// How the file was made: what --dequantize reads, and what rotoscale-validate takes as options.
+/// Metadata of the file: read by --dequantize, and passed as options to rotoscale-validate.
 void describe(io::safetensors_writer& writer, const options& o, const quantizer& q, index_t rows, index_t cols) {
   auto& m = writer.metadata;
   m["quantizer"] = q.name;
@@ -108,7 +108,7 @@ void quantize_file(const options& o, thread_pool& pool) {
   writer.write(o.out);
 }
 
-/// Options of this program, for the command line and for those that a file's metadata holds.
+/// Options of this program, from the command line or from a file's metadata.
 void add_quantizer_flags(CLI::App& app, quantizer_options& o) {
   app.add_option("--format", o.format, "mxfp4, mxfp6_e2m3, mxfp8_e4m3, nvfp4, fp8_e4m3 ...")->capture_default_str();
   app.add_option("--axis", o.axis, "what blocks lie along: row, column or both")
@@ -193,8 +193,8 @@ void dequantize_file(const options& o, thread_pool& pool) {
   dump_side side = stored_side(o, file);
   const index_t rows = stated_extent(file, "rows"), cols = stated_extent(file, "columns");
   const bool both = file.find("codes") != nullptr && file.find("codes_t") != nullptr;
-  const auto [whole_rows, whole_cols] = whole_extents(q, both || side.axis == block_axis::row,
-                                                      both || side.axis == block_axis::column);
+  const auto [whole_rows, whole_cols] =
+      whole_extents(q, both || side.axis == block_axis::row, both || side.axis == block_axis::column);
   const index_t all_rows = (rows + whole_rows - 1) / whole_rows * whole_rows;
   const index_t all_cols = (cols + whole_cols - 1) / whole_cols * whole_cols;
   side.rows = side.axis == block_axis::row ? all_rows : all_cols;

@@ -150,8 +150,8 @@ struct case_plan {
     check("--m", dump.rows, rows);
   }
 
-  /// Fills a part of the source whose rows are parallel to the blocks; `number` is that of its first row. Rows that
-  /// share scales get one block's elements, each row rotated to start at another one.
+  /// Fills a part of the source, with rows parallel to the blocks. `number` is the number of its first row. Rows that
+  /// share scales get the same elements per block, rotated by one position per row.
   void fill(matrix<float> part, index_t number) const {
     const float unit = q.is_per_tensor() ? 1 / q.options.encode_factor : 1.0f;
     const index_t k = part.extent(1);
