@@ -103,9 +103,9 @@ static_assert((2 * 6 << int8_window) <= 127);
 /// Factor from a sum of int8 products to the sum of the E5M2 products, both relative to the rows' largest scale.
 inline constexpr float int8_unit = pow2_fp32(2 * (fold_top - 1 - int8_window));
 
-/// A row's int8 numbers are multiples of u = 2^(3 - span). True if their squares sum to less than 2^24 u². By Cauchy
-/// and Schwarz any subset of the row's products with another such row then sums to less as well. So every FP32 addition
-/// of these products is exact, and their order cannot change a bit.
+/// A row's int8 numbers are multiples of u = 2^(3 - span). True if their squares sum to less than 2^24 u². By
+/// Cauchy-Schwarz, any subset of products of two such rows then sums to less than 2^24 units. So every FP32 addition of
+/// these products is exact, in any order.
 ROTOSCALE_HD constexpr bool sums_are_exact(std::uint64_t squares, int span) {
   return squares < std::uint64_t{1} << (24 + 2 * (int8_window - span));
 }

@@ -17,8 +17,8 @@
 
 namespace rotoscale::gpu {
 
-/// Distribution of rows over a block's subgroups. `subgroups` subgroups share a row, each takes every subgroups-th
-/// chunk, in `rounds`.
+/// Distribution of rows over a block's subgroups: `subgroups` subgroups share a row. Each takes every `subgroups`-th
+/// chunk, in `rounds` rounds.
 struct row_split {
   int subgroups, rows, rounds;
   std::uint32_t inverse;  ///< 256 / subgroups, rounded up

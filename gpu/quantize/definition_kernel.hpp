@@ -110,8 +110,8 @@ struct known_blocks {
     return choose_scale(f, o, amax);
   }
 
-  /// The factor of an element before rounding: a power of two, whose product is exact unless it is too small for every
-  /// code, or scale_inverse.
+  /// Factor of an element before rounding. For E8M0 scales it is a power of two: the product is exact, or too small for
+  /// every code. Otherwise it is scale_inverse.
   __device__ static float multiplier(const block_options& o, std::uint8_t scale) {
     if constexpr (format.has_e8m0_scale()) {
       return scale < 254 ? fp32_from_bits((254u - scale) << 23) : 0x1p-127f;

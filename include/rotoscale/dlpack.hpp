@@ -20,8 +20,8 @@ struct dlpack_type {
 };
 
 /// In DLManagedTensorVersioned::flags: elements of less than 8 bits take a byte each, as in an array of small_float.
-/// Without the flag they are a little-endian bit stream without gaps. pack.hpp stores each row so, and a whole matrix
-/// where the bits of a row fill its bytes.
+/// Without the flag they are a little-endian bit stream without gaps. pack.hpp writes such a stream for each row. A
+/// matrix is one stream if the bits of a row fill whole bytes.
 inline constexpr std::uint64_t dlpack_subbyte_padded = 1u << 2;
 
 namespace detail {

@@ -226,8 +226,8 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
   }
 }
 
-/// Can `Kernel` compute this GEMM? Tiles hold one running sum of parts; pairwise order with more than 3 parts needs
-/// more.
+/// Can `Kernel` compute this GEMM? A tile holds one running sum of partitions. Pairwise order of more than 3 partitions
+/// needs several.
 template <class Kernel>
 bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const bool one_sum = o.order != split_order::pairwise || o.split_k <= 3;

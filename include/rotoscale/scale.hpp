@@ -104,10 +104,10 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   return static_cast<std::uint8_t>(byte < nan_scale_byte ? byte : nan_scale_byte - 1);
 }
 
-/// Code in the floating-point format `scale` of a block whose largest magnitude has the FP32 bits `amax`: amax /
-/// (largest element) * encode_factor. Each step and the conversion round to nearest even, saturating.
+/// Scale code of a block: amax / (largest element) * encode_factor, in the floating-point format `scale`. `amax` is the
+/// FP32 bits of the block's largest magnitude. Each step and the conversion round to nearest even, saturating.
 ///
-/// This is TE's compute_decoding_scaling_factor up to v2.13, and torchao's with one level. Later versions of TE
+/// It equals TE's compute_decoding_scaling_factor up to v2.13, and torchao's with one level. Later versions of TE
 /// multiply by encode_factor * (1 / largest), which differs in about one of four million blocks.
 ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, format scale, float encode_factor,
                                                  const block_policy& policy) {

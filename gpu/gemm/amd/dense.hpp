@@ -87,8 +87,8 @@ __device__ inline int4 load_some(const std::uint8_t* from, int count, const std:
   return words;
 }
 
-/// A thread's part of a step's `Rows` rows of an operand, in registers between memory and LDS. Here k is contiguous: a
-/// vector of eight k of every 64th row.
+/// Registers between memory and LDS: one thread's part of the `Rows` operand rows of a step. K is contiguous here. A
+/// vector has eight k of every 64th row.
 template <int Rows, bool Transposed>
 class dense_rows {
  public:

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a quantized matrix from tiles. A panel quantizes several blocks of a tile's output rows before it stores
-// any, so that each row gets whole cache lines. This decides the speed of column-wise results, which are stored
-// transposed.
+// Quantizes tiles into parts of a matrix. A panel has several blocks of a tile's output rows, and is stored at once, so
+// that each row gets whole cache lines. This decides the speed of column-wise results, which are stored transposed.
 #pragma once
 
 #include "rotoscale/detail/encode_tile.hpp"
