@@ -114,8 +114,8 @@ struct loaded_model {
   }
 
  private:
-  /// Calls f, which reads that directory: a damaged checkpoint points to the one before it. The base that adapters have
-  /// of themselves has no other in its place.
+  /// Calls f, which reads that directory. The error of a damaged checkpoint names the previous one. The base named by
+  /// adapters has no replacement.
   template <class Function>
   std::invoke_result_t<Function> reading_from(const fs::path& directory, const Function& f) const {
     if (adapters == path && directory != path) return f();

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The expansions of fp32_blockwise on sm_90. K is split into boxes of 128 (tile_boxes.hpp).
-// 1. expand_window_kernel writes all rows as int8, relative to a window of four binades: the row's, which holds most of
-//    its blocks, or the box's.
+// 1. expand_window_kernel writes all rows as int8, relative to a window of four binades. A row's window holds most of
+//    its blocks; other boxes have their own.
 // 2. join_boxes_kernel combines the boxes of a tile's rows.
-// 3. expand_boxes_kernel writes as E5M2 the boxes that some tile multiplies so.
+// 3. expand_boxes_kernel writes E5M2 for the boxes that a tile multiplies as E5M2.
 // Rows fall back to the SIMT kernel if they have a NaN, scales that E5M2 cannot represent, or sums that may leave
 // FP32's normal range.
 #pragma once
