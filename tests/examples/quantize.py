@@ -14,13 +14,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from safetensors_bytes import npy
+
 QUANTIZE, VALIDATE = (str(Path(a).resolve()) for a in sys.argv[1:3])
-
-
-def npy(shape, dtype, data):
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (-(11 + len(header)) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
 
 
 def floats(path):
@@ -36,8 +32,8 @@ class Quantize(unittest.TestCase):
         self.folder = Path(holder.name)
         generator = random.Random(1)
         self.x = [generator.gauss(0, 1) for _ in range(64 * 96)]
-        (self.folder / "x.npy").write_bytes(npy((64, 96), "<f4", struct.pack("<6144f", *self.x)))
-        (self.folder / "h.npy").write_bytes(npy((6, 100), "<f2", struct.pack("<600e", *self.x[:600])))
+        (self.folder / "x.npy").write_bytes(npy("<f4", [64, 96], struct.pack("<6144f", *self.x)))
+        (self.folder / "h.npy").write_bytes(npy("<f2", [6, 100], struct.pack("<600e", *self.x[:600])))
 
     def call(self, program, *arguments):
         return subprocess.run([program, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,

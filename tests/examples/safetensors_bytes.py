@@ -27,3 +27,10 @@ def load(path):
     header, body = read_safetensors(path)
     return {n: (t["dtype"], t["shape"], body[t["data_offsets"][0]:t["data_offsets"][1]])
             for n, t in header.items() if n != "__metadata__"}
+
+
+def npy(descr, shape, data):
+    """An .npy file in C order."""
+    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
