@@ -16,7 +16,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from safetensors_bytes import load, write_safetensors
+from safetensors_bytes import load, npy, write_safetensors
 
 VALIDATE = Path(sys.argv[1]).resolve()
 PRESETS = ("te_rocm", "primus", "aiter_even", "aiter_round_up", "aiter_round_down", "aiter_ceil", "torchao_floor",
@@ -41,12 +41,6 @@ def turned(shape, data):
     width = len(data) // (rows * cols)
     elements = [data[i:i + width] for i in range(0, len(data), width)]
     return [cols, rows], b"".join(elements[r * cols + c] for c in range(cols) for r in range(rows))
-
-
-def npy(descr, shape, data):
-    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
 
 
 class Program(unittest.TestCase):
@@ -127,12 +121,6 @@ class RightDumps(Program):
             if codes != "row_major":
                 self.assertIn("codes in " + codes, found[0][1])
 
-    def test_nvfp4_and_its_factor(self):
-        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
-        self.same("--quantizer", "nvidia", "--input", path)
-        self.change(path, "factor", lambda b: struct.pack("<f", struct.unpack("<f", b)[0] * 2))
-        self.differs("scale: ", "--quantizer", "nvidia", "--input", path)
-
     def test_fp8_with_one_factor(self):
         path = self.make("--quantizer", "fp8", "--format", "fp8_e5m2", "--factor", 0.25)
         self.same("--quantizer", "fp8", "--input", path)
@@ -166,8 +154,7 @@ class RightDumps(Program):
 
     def test_fnuz(self):
         """Output of gfx942's kernels: codes with another bias, where 0x80 is NaN."""
-        for blocks, dtype in (("fp8_e4m3fnuz", "F8_E4M3FNUZ"), ("fp8_e5m2fnuz", "F8_E5M2FNUZ"),
-                              ("e4m3fnuz", "F8_E4M3FNUZ")):
+        for blocks, dtype in (("fp8_e5m2fnuz", "F8_E5M2FNUZ"), ("e4m3fnuz", "F8_E4M3FNUZ")):
             preset = "fp8" if blocks.startswith("fp8") else "te_rocm"
             made = ["--quantizer", preset, "--format", blocks, *(["--factor", 0.25] if preset == "fp8" else [])]
             path = self.make(*made)
@@ -187,23 +174,8 @@ class RightDumps(Program):
             write_safetensors(path, tensors)
             self.same(*known, "--format", blocks)
             self.differs("differ", *known, "--format", blocks.replace("fnuz", ""))
-        self.refused("--format: 'fp8_e4m3fnu' is no format; did you mean 'fp8_e4m3fnuz'", *known, "--format",
-                     "fp8_e4m3fnu")
         self.refused(r"--format: 'e4m3b11fnuz' is no format; did you mean 'e4m3fnuz'", *known, "--format",
                      "e4m3b11fnuz")
-
-    def test_square_blocks_and_both_orientations(self):
-        square = ["--quantizer", "primus", "--block-rows", 32]
-        path = self.make(*square, "--m", 64, "--k", 64)
-        self.same(*square, "--input", path)
-        tensors = load(path)
-        codes, scales = tensors["codes"][2], tensors["scales"][2]
-        nibbles = [codes[i // 2] >> 4 * (i % 2) & 15 for i in range(64 * 64)]
-        turned = [nibbles[r * 64 + c] for c in range(64) for r in range(64)]
-        tensors["codes_t"] = ("U8", [64, 32], bytes(turned[i] | turned[i + 1] << 4 for i in range(0, 4096, 2)))
-        tensors["scales_t"] = ("U8", [2, 2], bytes([scales[0], scales[2], scales[1], scales[3]]))
-        write_safetensors(path, tensors)
-        self.assertIn("codes_t: 0 of 4 blocks differ", self.same(*square, "--input", path))
 
     def test_stochastic_rounding_by_words_and_by_distribution(self):
         seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7, "--random-stream", 3]
@@ -216,35 +188,22 @@ class RightDumps(Program):
                          r"\Z")
 
     def test_stochastic_rounding_is_identified(self):
-        seeded = ["--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7]
-        path = self.make(*seeded)
+        path = self.make("--quantizer", "primus", "--rounding", "stochastic", "--random-seed", 7, "--m", 16)
         found, done = self.ranking("--input", path)
-        self.assertEqual((done.returncode, found[0]), (0, ("512", "primus, but rounding stochastic by unknown words")))
-        found, done = self.ranking("--input", path, "--random-seed", 7, "--rounding", "stochastic", "--quantizer",
-                                   "primus")
-        self.assertEqual((done.returncode, found[0]), (0, ("512", "primus")))
-        found, done = self.ranking("--input", path, "--random-seed", 8, "--rounding", "stochastic", "--quantizer",
-                                   "primus")
+        self.assertEqual((done.returncode, found[0]), (0, ("128", "primus, but rounding stochastic by unknown words")))
+        seeded = ["--input", path, "--rounding", "stochastic", "--quantizer", "primus", "--random-seed"]
+        found, done = self.ranking(*seeded, 7)
+        self.assertEqual((done.returncode, found[0]), (0, ("128", "primus")))
+        found, done = self.ranking(*seeded, 8)
         self.assertEqual(done.returncode, 1)
-        self.assertLess(int(found[0][0]), 400)
-        tensors = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero"))
+        self.assertLess(int(found[0][0]), 100)
+        tensors = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero", "--m", 16))
         rows, cols = tensors["x"][1]
         tensors["random"] = ("U32", [rows, cols], bytes(4 * rows * cols))  # words of zero never round up
         write_safetensors(path, tensors)
         found, done = self.ranking("--input", path)
-        self.assertEqual({text for count, text in found if count == "512"},
+        self.assertEqual({text for count, text in found if count == "128"},
                          {"te_rocm, but rounding stochastic", "te_rocm, but rounding toward_zero"})
-
-    def test_columns(self):
-        for preset, blocks in (("te_rocm", "mxfp4"), ("primus", "mxfp8_e5m2"), ("nvidia", "nvfp4")):
-            path = self.make("--quantizer", preset, "--format", blocks)
-            self.turn(path)
-            known = ["--quantizer", preset, "--input", path]
-            self.assertRegex(self.same(*known), r"\Acodes_t: 0 of \d+ blocks differ")
-            self.assertIn(preset, self.ranking(*known)[0][0][1])
-            self.change(path, "codes_t", lambda b: b[:700] + bytes([b[700] ^ 1]) + b[701:])
-            self.differs(r"codes_t: 1 of \d+ blocks differ[^$]*code 0x\w\w \(\S+\) expected, .* written at byte 700: ",
-                         *known)
 
     def test_repeated_scales_and_padding_of_square_blocks(self):
         square = ["--quantizer", "primus", "--block-rows", 32, "--scale-placement", "nvidia_scale_128x4"]
@@ -270,7 +229,7 @@ class RightDumps(Program):
                 self.assertIn(f"written at byte {2 * row + 1}\n", out)
 
     def test_words_in_the_file(self):
-        path = self.make("--quantizer", "primus", "--rounding", "toward_zero")
+        path = self.make("--quantizer", "primus", "--rounding", "toward_zero", "--m", 16)
         tensors = load(path)
         rows, cols = tensors["x"][1]
         tensors["random"] = ("U32", [rows, cols], bytes(4 * rows * cols))  # words of zero never round up
@@ -320,7 +279,7 @@ class RightDumps(Program):
     def test_a_code_a_byte_of_a_transpose(self):
         """Transposed elements, not pairs of elements: with different extents, and in a square, whose shape does not
         tell."""
-        for rows, columns in ((64, 256), (64, 64)):
+        for rows, columns in ((32, 128), (64, 64)):
             path = self.make("--quantizer", "ocp", "--m", rows, "--k", columns)
             tensors = load(path)
             codes = bytes(n for byte in tensors["codes"][2] for n in (byte & 15, byte >> 4))
@@ -329,9 +288,9 @@ class RightDumps(Program):
             for held in (shape, [rows * columns]):
                 write_safetensors(path, {**tensors, "codes": ("U8", held, data)})
                 self.same(*known)
-                found, done = self.ranking("--format", "mxfp4", "--input", path)
-                self.assertEqual((done.returncode, found[0][1]), (0, "torchao_floor, but codes in column_major"),
-                                 done.stdout)
+            found, done = self.ranking("--format", "mxfp4", "--input", path, "--sample", 128)
+            self.assertEqual((done.returncode, found[0][1]), (0, "torchao_floor, but codes in column_major"),
+                             done.stdout)
             data = data[:5 * rows + 3] + bytes([data[5 * rows + 3] ^ 1]) + data[5 * rows + 4:]
             write_safetensors(path, {**tensors, "codes": ("U8", shape, data)})
             self.differs(rf"\[3, 5\] .* written at byte {5 * rows + 3}: code", *known)
@@ -347,17 +306,13 @@ class RightDumps(Program):
         done = self.call("--quantizer", "te_rocm", "--input", "-", stdin=path.read_bytes())
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-
     def test_formats_are_spelled_one_way(self):
         """Every option accepts the library's name and that of safetensors."""
         path = self.make("--quantizer", "te_rocm")
         for name in ("mxfp4", "e2m1", "F4"):
             self.same("--quantizer", "te_rocm", "--format", name, "--input", path)
-        for name in ("fp32", "F32", "bf16", "BF16"):
+        for name in ("bf16", "BF16"):
             self.same("--quantizer", "te_rocm", "--source", name, "--input", path)
-        for name in ("mxfp8_e4m3", "e4m3", "F8_E4M3"):
-            path = self.make("--quantizer", "te_rocm", "--format", name)
-            self.same("--quantizer", "te_rocm", "--input", path)
         path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3")
         tensors = load(path)
         tensors["codes"] = ("U8", *tensors["codes"][1:])
@@ -424,11 +379,11 @@ class UnknownWords(Program):
     def test_words_of_fewer_bits(self):
         """Values round up as often as the first bits of their fraction say, where 32-bit words use more bits."""
         bits = ["--random-bits", 2]
-        path = self.make("--quantizer", "primus", "--m", 512, "--x-format", "F32", "--rounding", "stochastic",
+        path = self.make("--quantizer", "primus", "--m", 16, "--x-format", "F32", "--rounding", "stochastic",
                          "--random-seed", 3, *bits)
         known = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
         self.assertIn("rounding by unknown words", self.same(*known, *bits))
-        self.assertIn("(limit 5)", self.differs(r"\Acodes: 0 of 4096 blocks differ", *known))
+        self.assertIn("(limit 5)", self.differs(r"\Acodes: 0 of 128 blocks differ", *known))
         found, done = self.ranking("--quantizer", "primus", "--input", path, *bits)
         self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"),
                          done.stdout)
@@ -469,6 +424,7 @@ class UnknownWords(Program):
         write_safetensors(path, {**tensors, "random": ("U32", shape[::-1], words)})
         self.differs("code: rounding", *self.check[:-1], path)
 
+
 class SourceTypes(Program):
     """x of F32 and F16 instead of BF16, along rows and columns, with and without a rotation."""
 
@@ -498,31 +454,28 @@ class SourceTypes(Program):
                 (self.same if preset == "te_rocm" else lambda *a: self.differs("blocks differ", *a))(*known)
 
     def test_the_preset_is_identified(self):
-        path = self.make("--quantizer", "primus", "--x-format", "F16")
+        path = self.make("--quantizer", "primus", "--x-format", "F16", "--m", 16)
 
         def check():
             found, done = self.ranking("--input", path)
-            self.assertEqual((done.returncode, found[0]), (0, ("512", "primus")))
-            self.assertLess(int(found[1][0]), 512, done.stdout)
+            self.assertEqual((done.returncode, found[0]), (0, ("128", "primus")))
+            self.assertLess(int(found[1][0]), 128, done.stdout)
         self.both_ways(path, check)
 
     def test_what_the_source_was_rounded_to_is_identified(self):
         for dtype, preset, rounded, text in (("F32", "primus", "bf16", "source rounded to BF16"),
                                              ("BF16", "primus", "fp16", "source rounded to FP16")):
-            path = self.make("--quantizer", preset, "--x-format", dtype, "--source", rounded)
-
-            def check():
+            path = self.make("--quantizer", preset, "--x-format", dtype, "--source", rounded, "--m", 16)
+            with self.subTest(dtype=dtype, preset=preset, rounded=rounded):
                 known = ["--quantizer", preset, "--input", path]
                 self.same(*known, "--source", rounded)
                 self.differs("blocks differ", *known)
                 found, done = self.ranking(*known)
-                self.assertEqual((done.returncode, found[0]), (0, ("512", f"{preset}, but {text}")))
-                self.assertLess(int(found[1][0]), 512, done.stdout)
-            with self.subTest(dtype=dtype, preset=preset, rounded=rounded):
-                check()
+                self.assertEqual((done.returncode, found[0]), (0, ("128", f"{preset}, but {text}")))
+                self.assertLess(int(found[1][0]), 128, done.stdout)
         for dtype, rounded in (("F16", "fp16"), ("BF16", "bf16")):  # the type itself: nothing to name
-            path = self.make("--quantizer", "primus", "--x-format", dtype, "--source", rounded)
-            self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("512", "primus"))
+            path = self.make("--quantizer", "primus", "--x-format", dtype, "--source", rounded, "--m", 16)
+            self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("128", "primus"))
 
 
 class BothOrientations(Program):
@@ -531,8 +484,6 @@ class BothOrientations(Program):
     LAUNCHES = (("te_rocm", [], []),
                 ("te_rocm", [], ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
                 ("te_rocm", ["--format", "mxfp8_e4m3"], ["--scale-placement", "nvidia_scale_128x4"]),
-                ("aiter_even", ["--rotation", 16],
-                 ["--code-placement", "aiter_data_16x16", "--scale-placement", "aiter_scale"]),
                 ("aiter_round_up", ["--rotation", 32, "--x-format", "F32"],
                  ["--scale-placement", "nvidia_scale_128x4"]))
 
@@ -587,11 +538,8 @@ class BothOrientations(Program):
     def test_arguments(self):
         self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
                      "--m", 96)
-        self.refused("--m: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "column",
-                     "--m", 48)
         self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
                      "--k", 48)
-        self.refused("--rotation: 24 is no power of two", "--quantizer", "ocp", "--make-case", "new", "--rotation", 24)
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
         for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes per tile
             self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
@@ -612,18 +560,12 @@ class PlantedFaults(Program):
         self.path = self.make("--quantizer", "te_rocm")
         self.check = ["--quantizer", "te_rocm", "--input", self.path]
 
-    def test_a_scale_off_by_one(self):
-        scales = load(self.path)["scales"][2]
-        at = next(i for i in range(14, len(scales)) if 100 < scales[i] < 140)
-        self.change(self.path, "scales", lambda b: b[:at] + bytes([b[at] + 1]) + b[at + 1:])
-        out = self.differs(r"scale: off by one: 1\n", *self.check)
-        self.assertIn("1 of 512 blocks differ (1 scales,", out)
-        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[\d+, \d+\], rule even, policy te_rocm")
-        self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
-
     def test_an_element(self):
         self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
-        out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check)
+        out = self.differs(r"codes: 1 of 512 blocks differ \(0 scales, 1 of 16384 codes\)", *self.check, "--report",
+                           "report.json")
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual((report["identical"], report["codes"]["codes_different"]), (False, 1))
         self.assertRegex(out,
                          r"\[7, 208\] \S+: code 0x\w\w \(\S+\) expected, 0x\w\w \(\S+\) written at byte 1000: code: ")
         # Prints the whole block, which includes the element.
@@ -632,24 +574,6 @@ class PlantedFaults(Program):
         rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
         self.assertEqual((len(rotated), rotated[16]),
                          (32, f"{float(re.search(r'208. (.*?): code', out).group(1)):.6g}"))
-
-    def test_the_row_of_a_square_block_and_a_column_are_shown(self):
-        path = self.make("--quantizer", "te_rocm", "--block-rows", 32, "--axis", "both", "--m", 128)
-        good = load(path)
-        x = floats_of_bf16(good["x"][2])
-        for tensor, width, element in (("codes", 256, lambda r, k: x[r * 256 + k]),
-                                       ("codes_t", 128, lambda r, k: x[k * 256 + r])):
-            row, k = 45, 70
-            at = (row * width + k) // 2
-            write_safetensors(path, good)
-            self.change(path, tensor, lambda b: b[:at] + bytes([b[at] ^ 1]) + b[at + 1:])
-            out = self.differs(rf"{tensor}: 1 of 32 blocks differ", "--quantizer", "te_rocm", "--block-rows", 32,
-                               "--input", path)
-            values = " ".join(f"{element(row, i):.6g}" for i in range(64, 96))
-            self.assertIn(f"\n  {tensor}, rows 32..63, elements 64..95 along the block\n  source of row 45:  "
-                          f"{values}\n  after the rotation:  ", out)
-            rotated = re.search(r"after the rotation:  (.*)\n", out).group(1).split(" ")
-            self.assertEqual(rotated[6], f"{float(re.search(r'45, 70. (.*?): code', out).group(1)):.6g}")
 
     def test_bits_of_a_nan_are_shown(self):
         tensors = load(self.path)
@@ -660,7 +584,7 @@ class PlantedFaults(Program):
         self.assertRegex(out, r"source of row \d+: .* nan \(0x7fc00000\) .*\n  after the rotation: .* nan \(0x")
 
     def test_ties_away_from_zero(self):
-        path = self.make("--quantizer", "te_rocm", "--rounding", "nearest_away")
+        path = self.make("--quantizer", "te_rocm", "--rounding", "nearest_away", "--m", 16)
         out = self.differs(r"code: tie: \d+", "--quantizer", "te_rocm", "--input", path)
         self.assertNotIn("code: rounding", out)
         self.assertEqual(self.ranking("--quantizer", "te_rocm", "--input", path)[0][0][1],
@@ -681,20 +605,19 @@ class PlantedFaults(Program):
 
     def test_what_the_command_line_says_narrows_the_search(self):
         """Without --quantizer, the given fields are the quantizer."""
-        path = self.make("--quantizer", "te_rocm")
-        self.assertEqual(self.ranking("--input", path)[0][0], ("512", "te_rocm"))
-        for option, right, wrong, said in (("--scale-rule", "even", "floor", "scale rule floor"),
-                                           ("--rotation", 16, 0, "no rotation"), ("--policy", "te_rocm", "ocp", None),
+        path = self.make("--quantizer", "te_rocm", "--m", 16)
+        for option, right, wrong, said in (("--scale-rule", "even", "floor", None), ("--rotation", 16, 0, None),
+                                           ("--policy", "te_rocm", "ocp", None),
                                            ("--source", "bf16", "fp16", "source rounded to FP16"),
                                            ("--rounding", "nearest_even", "toward_zero", "rounding toward_zero")):
             with self.subTest(option=option):
                 found, done = self.ranking("--input", path, option, right)
-                self.assertEqual((done.returncode, found[0]), (0, ("512", "te_rocm")), done.stdout)
+                self.assertEqual((done.returncode, found[0]), (0, ("128", "te_rocm")), done.stdout)
                 found, done = self.ranking("--input", path, option, wrong)
                 self.assertEqual(done.returncode, 1, done.stdout)
-                if said and option in ("--rounding", "--source"):
+                if said:
                     self.assertEqual({said in text for _, text in found}, {True}, done.stdout)
-                self.assertNotIn(("512", "te_rocm"), found)
+                self.assertNotIn(("128", "te_rocm"), found)
 
     def test_changes_that_identify_names(self):
         for arguments, text in (
@@ -705,7 +628,7 @@ class PlantedFaults(Program):
                 (["--policy", "aiter"], "policy aiter"),
                 (["--rounding", "toward_zero"], "rounding toward_zero"),
                 (["--scale-placement", "column_major"], "scales transposed")):
-            path = self.make("--quantizer", "te_rocm", *arguments, name="changed.safetensors")
+            path = self.make("--quantizer", "te_rocm", "--m", 16, *arguments, name="changed.safetensors")
             self.differs("blocks differ", "--quantizer", "te_rocm", "--input", path)
             found, done = self.ranking("--quantizer", "te_rocm", "--input", path)
             self.assertEqual(done.returncode, 0, done.stdout)
@@ -713,6 +636,7 @@ class PlantedFaults(Program):
 
     def test_a_missing_factor_of_the_rotation(self):
         # Without 1/4, every number of every block is four times as large: the same codes, scales two higher.
+        self.path = self.make("--quantizer", "te_rocm", "--m", 16)
         self.change(self.path, "scales", lambda b: bytes(s + 2 if 100 < s < 150 and s != 127 else s for s in b))
         found, _ = self.ranking("--quantizer", "te_rocm", "--input", self.path)
         self.assertEqual(found[0][1], "te_rocm, but rotation without its factor 1/sqrt(16)")
@@ -726,6 +650,7 @@ class PlantedFaults(Program):
         nan = next(i for i, v in enumerate(x) if math.isnan(v))
         code = codes[ordinary]
         for kind, tensor, at, value in (
+                ("scale: off by one", "scales", ordinary // 32, scales[ordinary // 32] + 1),
                 ("scale: NaN", "scales", ordinary // 32, 0xFF),
                 ("scale: other", "scales", ordinary // 32, scales[ordinary // 32] + 9),
                 ("code: sign", "codes", ordinary, code ^ 0x80),
@@ -738,10 +663,6 @@ class PlantedFaults(Program):
                 self.change(path, tensor, lambda b: b[:at] + bytes([value]) + b[at + 1:])
                 out = self.differs("1 of 512 blocks differ", "--quantizer", "te_rocm", "--input", path)
                 self.assertEqual(re.findall(r"^  ((?:scale|code): [^:]+): (\d+)$", out, re.M), [(kind, "1")])
-
-    def test_swapped_nibbles_are_a_kind(self):
-        self.change(self.path, "codes", lambda b: bytes((byte << 4 | byte >> 4) & 255 for byte in b))
-        self.differs(r"nibble order \(blocks\): \d{3}", *self.check)
 
     def test_layouts_are_a_kind(self):
         for arguments, placed in ((["--code-placement", "column_major"], "codes in column_major"),
@@ -768,25 +689,6 @@ class PlantedFaults(Program):
                          r"rule even")
         x = floats_of_bf16(load(path)["x"][2])[256 + 224:512]
         self.assertIn("\n  source of row 1:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after", out)
-
-    def test_padding(self):
-        placed = ["--quantizer", "te_rocm", "--scale-placement", "nvidia_scale_128x4"]
-        path = self.make(*placed)
-        self.same(*placed, "--input", path, "--scale-padding", 127)
-        self.differs(r"padding of scales: 512 of 512 bytes", *placed, "--input", path, "--scale-padding", 0)
-
-    def test_scales_of_ue4m3_have_no_sign(self):
-        path = self.make("--quantizer", "nvidia", "--format", "nvfp4")
-        self.change(path, "scales", lambda b: b[:40] + bytes([b[40] | 0x80]) + b[41:])
-        note = "note: 1 bytes of scales have their top bit set, which UE4M3 does not have\n"
-        self.assertIn(note, self.differs("scale: other: 1", "--quantizer", "nvidia", "--input", path))
-        self.assertIn(note, self.ranking("--input", path)[1].stdout)
-
-    def test_the_report(self):
-        self.change(self.path, "codes", lambda b: b[:1000] + bytes([b[1000] ^ 1]) + b[1001:])
-        self.differs("1 of 512", *self.check, "--report", "report.json")
-        report = json.loads((self.folder / "report.json").read_text())
-        self.assertEqual((report["identical"], report["codes"]["codes_different"]), (False, 1))
 
 
 class Threads(Program):
