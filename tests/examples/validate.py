@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import validate_quantizer
-from safetensors_bytes import load, read_safetensors, write_safetensors
+from safetensors_bytes import load, npy, read_safetensors, write_safetensors
 
 VALIDATE, PROBE, ROOT = (Path(a).resolve() for a in sys.argv[1:4])
 
@@ -34,15 +34,11 @@ class Program(validate_quantizer.Program):
 
 class Cases(Program):
     def test_measured_results(self):
-        files = sorted((ROOT / "tests/golden").rglob("*.safetensors"))
-        self.assertGreaterEqual(len(files), 71)
-        for number, path in enumerate(files):
+        """golden_test.cpp compares all files with gemm_ref."""
+        for path in sorted((ROOT / "tests/golden").rglob("*.safetensors"))[::8]:
             model = read_safetensors(path)[0]["__metadata__"]["model"]
             done = self.call("--model", model, "--input", path)
-            self.assertEqual((done.returncode, done.stdout.count("\n")), (0, 1), path)
-            self.assertRegex(done.stdout, r"\A0 of \d+ elements differ\n")
-            if number % 6 != 0:
-                continue
+            self.assertRegex(done.stdout, r"\A0 of \d+ elements differ\n\Z")
             done = self.call("--identify", "--input", path)
             self.assertEqual(done.returncode, 0, path)
             first = int(re.search(r"^  (\d+)  ", done.stdout, re.M).group(1))
@@ -52,7 +48,7 @@ class Cases(Program):
         for number, model in enumerate(self.models()):
             path = self.make("case.safetensors", "--model", model)
             self.assertEqual(self.call("--model", model, "--input", path).returncode, 0, model)
-            if number % 4 != 0:
+            if number % 8 != 0:
                 continue
             ranking = self.call("--identify", "--input", path, "--sample", 100)
             self.assertEqual(ranking.returncode, 0, model)
@@ -70,20 +66,6 @@ class Cases(Program):
         self.assertEqual(sum(report["ulps"].values()), report["different"])
         self.assertLessEqual(len(report["worst"]), 10)
 
-    def test_one_flipped_bit_is_found(self):
-        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
-        tensors = load(path)
-        dtype, shape, data = tensors["d"]
-        data = bytearray(data)
-        data[4 * 19] ^= 1
-        tensors["d"] = (dtype, shape, bytes(data))
-        write_safetensors(path, tensors)
-        done = self.call("--model", "hopper-mma-fp16-f32", "--input", path)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("1 of 64 elements differ\n", done.stdout)
-        self.assertIn("  1: 1\n", done.stdout)
-        self.assertIn("[0, 2, 3]", done.stdout)
-
     def test_differences_are_counted_and_the_worst_are_listed(self):
         """Distances in many rows. d is FP32 of one sign, so that differences of codes count units in the last place."""
         path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal")
@@ -98,8 +80,8 @@ class Cases(Program):
         del moved[7]
         tensors["d"] = (dtype, shape, struct.pack("<64I", *codes))
         write_safetensors(path, tensors)
-        self.assertEqual(self.call("--model", "hopper-mma-fp16-f32", "--input", path, "--report",
-                                   "report.json").returncode, 1)
+        done = self.call("--model", "hopper-mma-fp16-f32", "--input", path, "--report", "report.json")
+        self.assertEqual((done.returncode, done.stdout.splitlines()[0]), (1, f"{len(moved) + 1} of 64 elements differ"))
         report = json.loads((self.folder / "report.json").read_text())
         self.assertEqual(report["different"], len(moved) + 1)
         bins = {}
@@ -112,14 +94,6 @@ class Cases(Program):
         worst = [7, *sorted(moved, key=lambda e: (-moved[e], e))][:10]
         listed = [d["row"] * 8 + d["column"] for d in report["worst"]]
         self.assertEqual(listed, worst)
-
-    def test_models_that_agree_are_named_together(self):
-        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
-        done = self.call("--identify", "--input", path)
-        self.assertRegex(done.stdout,
-                         r"the first \d+ cannot be told apart on this input; --tell-apart FILE writes one that tells "
-                         r"more "
-                                      r"apart\n\Z")
 
     def test_models_that_explain_nothing_are_not_listed(self):
         path = self.make("case.safetensors", "--model", "blackwell-f8f6f4-f32", "--kind", "wide")
@@ -244,18 +218,6 @@ class Cases(Program):
         write_safetensors(path, tensors)
         self.refused("tensor 'a': F64 requires that a, b and d are all F64", *arguments)
 
-    def test_promotion_and_split_k_change_the_result(self):
-        path = self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal", "--k", 512)
-        tensors = load(path)
-        del tensors["c"]
-        write_safetensors(path, tensors)
-        values = set()
-        for extra in ([], ["--kernel", "hopper-fp8-promoted"], ["--split-k", 2], ["--kernel", "single-accumulator"]):
-            done = self.call("--model", "hopper-wgmma-fp8-f32", "--input", path, *extra)
-            values.add(re.search(r"^first:\n.*: model (\S+ \S+), kernel", done.stdout, re.M).group(1))
-        self.assertEqual(len(values), 3, values)  # without c, the first and the last are the same
-
-
     def test_the_trace_shows_what_each_kind_of_unit_does(self):
         lines = {
             "hopper-mma-fp8-f32": r"  k 0 1 4 5 8 9 \.\.\. 29: .*of 16 products cut.*\n"
@@ -281,17 +243,6 @@ class Cases(Program):
             self.assertEqual(done.returncode, 1)
             model = re.search(r"^first:\n.*: model (\S+ \S+), kernel", done.stdout, re.M).group(1)
             self.assertIn(f"\n  result {model} before it is scaled", done.stdout)
-
-    def test_the_outputs_rounding(self):
-        tensors = load(self.make("case.safetensors", "--model", "hopper-mma-fp16-f32", "--kind", "normal"))
-        dtype, shape, data = tensors["d"]
-        truncated = b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
-        tensors["d"] = ("BF16", shape, truncated)
-        path = self.folder / "bf16.safetensors"
-        write_safetensors(path, tensors)
-        arguments = ["--model", "hopper-mma-fp16-f32", "--input", path]
-        self.assertEqual(self.call(*arguments).returncode, 1)
-        self.assertEqual(self.call(*arguments, "--output-rounding", "toward_zero").returncode, 0)
 
     def test_a_kernel_pads_k(self):
         tensors = load(self.make("case.safetensors", "--model", "hopper-wgmma-fp8-f32", "--kind", "normal"))
@@ -339,19 +290,19 @@ class Epilogues(Program):
     def setUp(self):
         super().setUp()
         path = self.folder / "sums.safetensors"
-        done = self.call("--make-case", path, "--model", self.MODEL, "--m", 16, "--n", 24, "--kind", "normal",
+        done = self.call("--make-case", path, "--model", self.MODEL, "--m", 8, "--n", 16, "--kind", "normal",
                          "--ignore", "c", "--with-d")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         self.tensors = load(path)
-        self.sums = struct.unpack("<384f", self.tensors["d"][2])
+        self.sums = struct.unpack("<128f", self.tensors["d"][2])
         # BF16 numbers, so that each type of d can hold them.
-        self.bias = [bf16(7.5 * math.sin(j + 1)) for j in range(24)]
-        self.c = [bf16(9 * math.cos(3 * e)) for e in range(384)]
+        self.bias = [bf16(7.5 * math.sin(j + 1)) for j in range(16)]
+        self.c = [bf16(9 * math.cos(3 * e)) for e in range(128)]
 
     def plant(self, d, dtype="F32", **more):
-        tensors = dict(self.tensors) | {"d": (dtype, [1, 16, 24], d)}
+        tensors = dict(self.tensors) | {"d": (dtype, [1, 8, 16], d)}
         for name, values in more.items():
-            tensors[name] = ("F32", [24] if name == "bias" else [1, 16, 24], floats(values))
+            tensors[name] = ("F32", [16] if name == "bias" else [1, 8, 16], floats(values))
         write_safetensors(self.folder / "planted.safetensors", tensors)
         return self.folder / "planted.safetensors"
 
@@ -359,23 +310,24 @@ class Epilogues(Program):
         """The first line names model and options, only other models tie with it, and the options check the dump."""
         done = self.call("--identify", "--input", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
-        first = re.search(r"^  384  (\S+)  \(.*\)(?:, with (.*))?$", done.stdout, re.M)
+        first = re.search(r"^  128  (\S+)  \(.*\)(?:, with (.*))?$", done.stdout, re.M)
         self.assertEqual((first.group(1), first.group(2) or ""), (self.MODEL, options), done.stdout)
         self.assertEqual(self.call("--model", self.MODEL, "--input", path, *options.split()).returncode, 0)
         if options:
             self.assertEqual(self.call("--model", self.MODEL, "--input", path).returncode, 1)
 
     def test_a_bias(self):
-        planted = [fp32(s + self.bias[e % 24]) for e, s in enumerate(self.sums)]
+        planted = [fp32(s + self.bias[e % 16]) for e, s in enumerate(self.sums)]
         self.expect("", self.plant(floats(planted), bias=self.bias))
         self.expect("--ignore bias", self.plant(floats(self.sums), bias=self.bias))
+        self.expect("--ignore c", self.plant(floats(self.sums), c=self.c))
 
     def test_alpha(self):
         for alpha in (0.37, 2.0, -1.0, 1 / math.sqrt(128), 1 / 3, 0.0123456789):
             with self.subTest(alpha):
                 path = self.plant(floats([fp32(fp32(alpha) * s) for s in self.sums]))
                 done = self.call("--identify", "--input", path)
-                text = re.search(r"^  384  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M).group(1)
+                text = re.search(r"^  128  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M).group(1)
                 self.assertEqual(fp32(float(text)), fp32(alpha))
                 self.expect("--alpha " + text, path)
 
@@ -385,7 +337,7 @@ class Epilogues(Program):
                 path = self.plant(halves([bf16(fp32(fp32(alpha) * s)) for s in self.sums]), "BF16")
                 done = self.call("--identify", "--input", path)
                 # BF16 leaves several: the one with fewest digits first, and the right one among them.
-                found = re.findall(r"^  384  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M)
+                found = re.findall(r"^  128  \S+  \(.*\), with --alpha (\S+)$", done.stdout, re.M)
                 self.assertLess(abs(float(found[0]) / alpha - 1), 1e-4)
                 self.assertIn(fp32(alpha), [fp32(float(text)) for text in found])
                 for text in found:
@@ -400,11 +352,8 @@ class Epilogues(Program):
                 self.expect(options,
                             self.plant(floats([fp32(alpha * s + a) for s, a in zip(self.sums, added)]), c=self.c))
 
-    def test_c_that_was_not_read(self):
-        self.expect("--ignore c", self.plant(floats(self.sums), c=self.c))
-
     def test_c_and_a_bias(self):
-        added = [fp32(2.5 * c + self.bias[e % 24]) for e, c in enumerate(self.c)]
+        added = [fp32(2.5 * c + self.bias[e % 16]) for e, c in enumerate(self.c)]
         self.expect("--epilogue-c --alpha 0.5 --beta 2.5",
                     self.plant(floats([fp32(0.5 * s + a) for s, a in zip(self.sums, added)]), c=self.c, bias=self.bias))
 
@@ -415,7 +364,7 @@ class Epilogues(Program):
         self.expect("--output-rounding toward_zero", self.plant(halves([bf16(s, True) for s in self.sums]), "BF16"))
 
     def test_a_rounding_before_the_bias(self):
-        planted = [bf16(fp32(bf16(s) + self.bias[e % 24])) for e, s in enumerate(self.sums)]
+        planted = [bf16(fp32(bf16(s) + self.bias[e % 16])) for e, s in enumerate(self.sums)]
         self.expect("--add-after-rounding", self.plant(halves(planted), "BF16", bias=self.bias))
 
     def test_what_no_epilogue_explains(self):
@@ -431,13 +380,13 @@ class Epilogues(Program):
         self.refused("--output: ", *known, "--output", "e4m3")
         self.refused("--tell-apart: is for --identify and --fit", *known, "--tell-apart", "x")
         self.refused("--tell-apart: '.*' is the input", *known, "--identify", "--tell-apart", path)
-        for shape in ([1, 24], [23], [25], []):
+        for shape in ([1, 16], [15], [17], []):
             bad = dict(self.tensors) | {"bias": ("F32", shape, floats([0.0] * math.prod(shape)))}
             write_safetensors(path, bad)
             self.refused("tensor 'bias': shape", *known)
-        write_safetensors(path, dict(self.tensors) | {"bias": ("U8", [24], bytes(24))})
+        write_safetensors(path, dict(self.tensors) | {"bias": ("U8", [16], bytes(16))})
         self.refused("tensor 'bias': type U8", *known)
-        write_safetensors(path, dict(self.tensors) | {"d": ("BF16", [1, 16, 24], bytes(768))})
+        write_safetensors(path, dict(self.tensors) | {"d": ("BF16", [1, 8, 16], bytes(256))})
         self.refused("--output: d is bf16, which cannot hold it", *known, "--output", "fp16")
         fp64 = load(self.make("fp64.safetensors", "--model", "hopper-mma-fp64-f64", "--kind", "normal"))
         write_safetensors(path, fp64)
@@ -476,27 +425,16 @@ class Epilogues(Program):
         path = self.plant(floats([fp32(fp32(0.37) * s) for s in self.sums]))
         found, out = report(0, "--identify", "--input", path)
         self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"],
-                          found["different"]), (str(path), True, 384, 384, 0))
-        self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 384))
+                          found["different"]), (str(path), True, 128, 128, 0))
+        self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 128))
         self.assertEqual(self.call("--model", self.MODEL, "--input", path,
                                    *found["best"]["options"].split()).returncode, 0)
         listed = [(int(count), model) for count, model in re.findall(r"^  (\d+)  (\S+)  \(", out, re.M)]
         self.assertEqual([(c["explained"], c["model"]) for c in found["candidates"]], listed)
         self.assertEqual(found["conclusion"], out.splitlines()[1 + len(listed):])
-        self.assertEqual(found["tied"], sum(c["explained"] == 384 for c in found["candidates"]))
-        # A sample matches but the whole result does not; its first 16 elements do.
-        planted = list(self.sums)
-        wrong = next(e for e in range(384) if planted[e] != 0)
-        for sample in (1, 400):
-            planted[wrong] = -planted[wrong]
-            found, out = report(0 if sample == 400 else 1, "--identify", "--input", self.plant(floats(planted)),
-                                "--sample", sample)
-            self.assertEqual((found["looked_at"], found["identical"]), (min(sample, 384), sample == 400))
-            if found["best"] is not None and found["best"]["explained"] == 1:
-                self.assertEqual((found["different"], found["conclusion"][-1]),
-                                 (1, "but not all of the result: 1 of 384 elements differ"))
+        self.assertEqual(found["tied"], sum(c["explained"] == 128 for c in found["candidates"]))
         # Without an explanation there is no best model.
-        found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(384)])))
+        found, out = report(1, "--identify", "--input", self.plant(floats([1e30 * (-1) ** e + e for e in range(128)])))
         self.assertEqual((found["identical"], found["best"]), (False, None))
         self.assertRegex(found["conclusion"][0],
                          "nothing explains any of it|nothing that was tried explains half of this result")
@@ -513,13 +451,13 @@ class Epilogues(Program):
     def test_the_case_that_tells_apart(self):
         # Small integers, whose sums are exact under every model, and a c of zeros.
         e4m3 = {0: 0x00, 1: 0x38, 2: 0x40, -1: 0xB8}
-        a = [(3 * i * i + i) % 4 - 1 for i in range(16 * 128)]
-        b = [(5 * i * i + 2 * i) % 4 - 1 for i in range(24 * 128)]
+        a = [(3 * i * i + i) % 4 - 1 for i in range(8 * 128)]
+        b = [(5 * i * i + 2 * i) % 4 - 1 for i in range(16 * 128)]
         sums = [float(sum(x * y for x, y in zip(a[i * 128:i * 128 + 128], b[j * 128:j * 128 + 128])))
-                for i in range(16) for j in range(24)]
-        self.tensors["a"] = ("F8_E4M3", [1, 16, 128], bytes(e4m3[x] for x in a))
-        self.tensors["b"] = ("F8_E4M3", [1, 24, 128], bytes(e4m3[x] for x in b))
-        path = self.plant(floats(sums), c=[0.0] * 384)
+                for i in range(8) for j in range(16)]
+        self.tensors["a"] = ("F8_E4M3", [1, 8, 128], bytes(e4m3[x] for x in a))
+        self.tensors["b"] = ("F8_E4M3", [1, 16, 128], bytes(e4m3[x] for x in b))
+        path = self.plant(floats(sums), c=[0.0] * 128)
         plain = self.call("--identify", "--input", path)
         self.assertEqual(plain.returncode, 0)
         tied = int(re.search(r"^the first (\d+) cannot be told apart on this input; --tell-apart FILE", plain.stdout,
@@ -641,7 +579,7 @@ class NotANumber(Program):
     def npy_of(self, path):
         """The result of a case, as an array of NumPy."""
         dtype, shape, data = load(path)["d"]
-        (self.folder / "d.npy").write_bytes(validate_quantizer.npy("<f4", shape, data))
+        (self.folder / "d.npy").write_bytes(npy("<f4", shape, data))
         return self.folder / "d.npy"
 
     def test_a_sign_of_ue4m3(self):
@@ -662,9 +600,7 @@ class NotANumber(Program):
             report = json.loads((self.folder / "report.json").read_text())
             self.assertEqual(len(report["notes"]), 1)
             self.assertRegex(report["notes"][0], note)
-        for search in (["--identify", *arguments[2:]], ["--fit", *arguments]):
-            self.assertRegex(self.call(*search, "--sample", 20).stdout,
-                             rf"\Anote: {note}.*\n(models|parameters) by elements")
+        self.assertRegex(self.call("--fit", *arguments, "--sample", 20).stdout, rf"\Anote: {note}.*\nparameters by")
         plain = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
         done = self.call(*arguments[:-1], plain, "--report", self.folder / "report.json")
         self.assertNotIn("note", done.stdout)
@@ -681,32 +617,18 @@ class BadInput(Program):
         self.refused("absent.safetensors", "--model", "hopper-wgmma-fp8-f32", "--input", "absent.safetensors")
         self.refused("--promotion: 20 is no multiple", "--model", "hopper-wgmma-fp8-f32", "--input", path,
                      "--promotion", 20)
-        self.refused("--k: 48 is no multiple", "--make-case", "x", "--model", "hopper-wgmma-fp8-f32", "--k", 48)
         self.refused("--kind: 'odd'", "--make-case", "x", "--kind", "odd")
         self.refused("--a-format: 'F16'", "--make-case", "x", "--a-format", "F16")
-        self.refused("nowhere", "--make-case", "nowhere/x")
-        self.refused("nowhere", "--model", "hopper-wgmma-fp8-f32", "--input", path, "--report", "nowhere/report.json")
         self.refused("unknown|not expected", "--colour")
         before = path.read_bytes()
         known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
         self.refused("--report: '.*case.safetensors' is the input", *known, "--report", path)
         self.assertEqual(path.read_bytes(), before)
-        for option in ("--report", "--kernel", "--a-format", "--scale-layout", "--kind", "--tensor", "--quantizer",
-                       "--make-case"):
-            self.refused(f"^rotoscale-validate: {option}: is empty$", *known, option, "")
-        self.refused("^rotoscale-validate: --input: is empty$", "--model", "hopper-wgmma-fp8-f32", "--input", "")
-        self.refused("--make-case: excludes --input", *known, "--make-case", "y")
-        self.refused("--fit: excludes --identify", *known, "--fit", "--identify")
         self.refused("--promotion: Value -1", *known, "--promotion", -1)
         self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run",
                      32)
         self.refused("--split-order: ", *known, "--split-order", "odd")
         self.refused("--split-sum: ", *known, "--split-sum", "e4m3")
-        self.refused("--output-rounding: ", *known, "--output-rounding", "stochastic")
-        self.refused("--alpha: not a finite", *known, "--alpha", "nan")
-        self.refused("--seed: ", "--make-case", "y", "--seed", -1)
-        self.refused("--scale-layout: none of plain, nvidia", *known, "--scale-layout", "odd")
-        self.refused("--beta: ", *known, "--beta", "1e99")
         self.refused("--m, --n, --k: a tensor of", "--make-case", "y", "--m", 1 << 20, "--n", 1 << 20)
         self.assertEqual([p.name for p in self.folder.iterdir()], ["case.safetensors"])
 
