@@ -61,12 +61,16 @@ class ListError(Exception):
 
 
 @functools.lru_cache(maxsize=None)
+
+
 def tokens(text):
     """[(token, begin, end)] without white space and comments, so that lists may break lines and comment freely."""
     return [(m.group(), m.start(), m.end()) for m in TOKEN.finditer(text) if m.group("blank") is None]
 
 
 @functools.lru_cache(maxsize=None)
+
+
 def joined(text):
     """The tokens as one string, for searching."""
     return "\0" + "\0".join(token for token, _, _ in tokens(text)) + "\0"
@@ -219,25 +223,8 @@ def try_mutants(root, mutants, jobs):
     return survivors
 
 
-def as_entry(text, change):
-    """A generated change as an entry of a list, with enough tokens around it to make its text unique."""
-    found = tokens(text)
-    first = next(i for i, (_, begin, end) in enumerate(found) if end > change.begin)
-    last = max(i for i, (_, begin, end) in enumerate(found) if begin < change.end)
-    while True:
-        begin, end = found[first][1], found[last][2]
-        if len(places(text, text[begin:end])) == 1:
-            break
-        first, last = max(first - 1, 0), min(last + 1, len(found) - 1)
-    replacement = text[begin:change.begin] + change.replacement + text[change.end:end]
-    lines = [f"line {change.line}: {change.what}"]
-    for sign, part in (("-", text[begin:end]), ("+", replacement)):
-        lines += [f"{sign} {line.strip()}" for line in part.splitlines() if line.strip()]
-    return "\n".join(lines) + "\n"
-
-
 def generate(root, source, known, jobs):
-    """Tries every plain mutant of a header that is in no list. Prints survivors as entries and returns their number."""
+    """Tries every plain mutant of a header that is in no list. Prints the survivors and returns their number."""
     lists = sorted({(m.list, m.sources) for m in known if m.source == source})
     own = "tests/" + source.removeprefix("include/").removesuffix(".hpp") + ".mutants"
     list_name, sources = next((found for found in lists if found[0] == own), (own, ()))
@@ -261,8 +248,8 @@ def generate(root, source, known, jobs):
             if what in counts:
                 counts[what] += 1
             if what == "survived":
-                print("\n" + as_entry(text, change), end="", flush=True)
-    print(f"\n{counts['killed']} killed, {counts['survived']} survive, {len(found) - sum(counts.values())} do not "
+                print(f"{source}:{change.line}: {change.what}", flush=True)
+    print(f"{counts['killed']} killed, {counts['survived']} survive, {len(found) - sum(counts.values())} do not "
           f"compile")
     return counts["survived"]
 

@@ -74,22 +74,12 @@ class Tune(unittest.TestCase):
 
     def test_refusals(self):
         for arguments, part in ((["4096"], "4096: is no shape MxNxK"), (["8x8x8x8"], "8x8x8x8: is no shape MxNxK"),
-                                (["8\n8"], "8\\x0a8: is no shape MxNxK"),
                                 (["32x32x33"], "K must be a multiple of 32"),
                                 (["0x8x32"], "0x8x32: M, N and K must be 1 to 2^20"),
-                                (["1x1x4294967328"], "must be 1 to 2^20"), (["1x1048577x32"], "must be 1 to 2^20"),
-                                (["8x 8x32"], "must be 1 to 2^20"), (["--formats", "fp8"], "fp8"),
-                                (["--config", self.config(), "--tokens", "0"], "--tokens: Value 0 not in range"),
                                 (["--tokens", "64"], "--tokens requires --config"),
                                 (["--config", self.config(intermediate_size=100)],
                                  "config.json: intermediate_size, 100 features: GEMMs need multiples of 32"),
-                                (["--config", self.config(intermediate_size=2**20)],
-                                 "config.json: intermediate_size, 1048576 features: GEMMs need"),
-                                (["--config", "/nonexistent.json"], "/nonexistent.json"),
                                 (["--token", "8"], "did you mean '--tokens'?"),
-                                (["--tokens", "18446744073709551616"], "out of range"),
-                                (["--config", ""], "tune: --config: is empty"),
-                                (["32x32x32", ""], "tune: shapes: is empty"),
                                 (["--config", self.config(), "--tokens", "100"],
                                  "--tokens: 100 is no multiple of 32")):
             done = self.run_program(*arguments)
