@@ -146,16 +146,16 @@ runs_here() {
   for flag in "${flags[@]}"; do grep -qw "$flag" /proc/cpuinfo || return 1; done
 }
 
-# port COMPILER PROCESSOR [TARGET...]: compiles everything, or the targets, at the release flags with -Werror; what was
-# only compiled counts as one test.
+# port COMPILER PROCESSOR [TARGET...]: compiles everything, or the targets, at the release flags with -Werror. A build
+# without tests counts as one test.
 port() {
   local compiler=$1 processor=$2 directory=build-$1-$2
   shift 2
   options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
     -Dbench=enabled -Dgpu=host -Damd_check=disabled -Dquick_host=false)
-  # Sources joined have no objects of their own that a target could name.
+  # Targets name objects of single sources, which unity builds do not have.
   if [ $# -eq 0 ]; then options+=("${at_once[@]}"); else options+=(-Dunity=off); fi
-  # The variants for named instruction sets are the same code whatever the rest is compiled for.
+  # The variants for named instruction sets do not depend on the processor.
   if [ "$processor" != x86-64 ]; then options+=(-Dinstruction_sets=false); fi
   export CXX=$compiler
   if [ $# -eq 0 ] && runs_here "$processor"; then
@@ -186,7 +186,7 @@ if [ $portability = yes ]; then
     exit 2
   fi
 elif [ $sanitize = no ]; then
-  # Explicit, or a build directory would keep what it was once given. With assertions, but for the slow suite.
+  # All options are given, because a build directory keeps old ones. Assertions are on, except in the slow suite.
   ndebug=$([ $slow = yes ] && echo true || echo false)
   options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled
     -Dexamples=enabled -Dbench=disabled "${at_once[@]}")
@@ -205,7 +205,7 @@ elif [ $sanitize = no ]; then
   if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
   if [ $python = yes ]; then also python tests/python.sh; fi
 else
-  # No -Dwerror: instrumentation provokes warnings of its own. -O1 -g1: at -O2 -g the compiler needs thrice the time.
+  # No -Dwerror: instrumentation causes warnings. -O1 -g1: at -O2 -g the compiler takes three times as long.
   common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1
     -Dcpp_args=-g1)
   export ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1

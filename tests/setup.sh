@@ -4,8 +4,8 @@
 # Sourced by tests/run.sh and examples/demo.sh: installs the Debian packages that are missing, configures a build
 # directory, builds. Needs no network, and changes nothing, when everything is there already.
 
-# need_packages PACKAGE...: returns when all are installed, else ends the script with one clear line. A package may be
-# ONE|OTHER: whichever is installed, else the first that this Debian has.
+# need_packages PACKAGE...: installs missing packages, or ends the script with one clear line. A package may be
+# ONE|OTHER: either is enough, and the first that this Debian has is installed.
 need_packages() {
   if [ -n "${ROTOSCALE_SKIP_PACKAGES:-}" ]; then return 0; fi
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
@@ -75,12 +75,12 @@ configure() {
   printf '%s\n' "$*" >"$directory/.rotoscale-options"
 }
 
-# Meson options of a build from scratch: all sources of a program at once, which compiles what they share (headers, and the inline
-# functions of a session) once instead of in each. A build for one's own edits, and the few targets that CI compiles for other
-# processors, compile each source alone. Where warnings are errors tests/run.sh joins fewer.
+# Meson options of a build from scratch. All sources of a program are compiled at once, so that shared headers and
+# inline functions are compiled once. Builds for edits, and the few targets that CI compiles for other processors,
+# compile each source alone. If warnings are errors, tests/run.sh joins fewer.
 at_once=(-Dunity=on -Dunity_size=50)
 
-# build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and elsewhere only what goes wrong.
+# build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and otherwise only failures.
 build() {
   local directory=$1 quiet=()
   shift

@@ -16,7 +16,7 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Normal numbers, every eighth a tie of E2M1 beside a 6, and one block in eight far below the others.
+/// Normal numbers. Every eighth is a tie of E2M1 in a block with a 6, and one block in eight is far below the others.
 quantizer_dump source(index_t rows, index_t cols, format stored) {
   quantizer_dump dump;
   dump.rows = rows;
@@ -99,8 +99,7 @@ TEST_CASE("nibbles in halves: elements j and j + 16 of a block share a byte") {
   for (index_t e = 0; e < 32; ++e) store_code(formats::e2m1, dense.data(), e, static_cast<std::uint32_t>(e * 5 % 16));
   codes = dense;
   turn_nibbles(q, codes, false);
-  for (index_t j = 0; j < 16; ++j)
-    CHECK(codes[static_cast<std::size_t>(j)] == ((j * 5 % 16) | (j + 16) * 5 % 16 << 4));
+  for (index_t j = 0; j < 16; ++j) CHECK(codes[static_cast<std::size_t>(j)] == ((j * 5 % 16) | (j + 16) * 5 % 16 << 4));
   turn_nibbles(q, codes, true);
   CHECK(codes == dense);
 }

@@ -142,7 +142,7 @@ struct op_case {
   std::function<prepared(op_scene&, bool composed)> prepare;
   /// True if the backend supports the case's contract. Empty: every backend must.
   std::function<bool(const nn::backend&)> agreed = {};
-  bool quantizes_nan = false;  ///< what arithmetic left
+  bool quantizes_nan = false;  ///< the case quantizes NaN from arithmetic
 
   bool runs_on(const nn::backend& ops) const { return !agreed || agreed(ops); }
 };
