@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a GEMM kernel does around its matrix unit: accumulation, split-K and epilogue. gemm_ref.hpp defines the bits.
+// Options of a GEMM kernel around its matrix unit: accumulation, split-K and epilogue. gemm_ref.hpp defines the bits.
 #pragma once
 
 #include "rotoscale/mma.hpp"

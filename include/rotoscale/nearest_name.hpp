@@ -53,8 +53,8 @@ inline std::string nearest_name(std::string_view wanted, const std::vector<std::
   return best == nullptr ? std::string() : *best;
 }
 
-/// The end of a message about an unknown name: "; did you mean 'NAME'?" if the closest valid name is near (a third of
-/// its characters may differ, in any case one), else "; it is none of A, B" if that list is short, else "".
+/// End of a message about an unknown name. "; did you mean 'NAME'?" if at most a third of the characters (or one)
+/// differ. Else "; it is none of A, B" for a short list, or "".
 inline std::string did_you_mean(std::string_view wanted, const std::vector<std::string>& valid) {
   const auto lower = [](std::string_view text) {
     std::string out(text.substr(0, 256));

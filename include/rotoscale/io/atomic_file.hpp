@@ -168,7 +168,7 @@ inline bool claim(const descriptor& file) {
   return ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
 }
 
-/// Removes hidden files and directories of killed writers of `path`: those that nobody has locked.
+/// Removes unlocked hidden files and directories that killed writers of `path` left.
 inline void remove_unclaimed(const std::filesystem::path& path) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(parent_directory(path), failed)) {

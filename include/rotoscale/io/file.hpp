@@ -176,8 +176,8 @@ bool have_equal_bytes(const std::filesystem::path& a, const std::filesystem::pat
   return true;
 }
 
-/// The kind of a file that often lies under a tensor file's name, by its first bytes, and what to do; null if none of
-/// these.
+/// Recognizes files that are often mistaken for tensor files, by their first bytes. Returns kind and advice; null for
+/// other files.
 inline const char* foreign_content(std::string_view bytes) {
   constexpr struct {
     std::string_view magic;

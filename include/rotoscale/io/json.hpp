@@ -240,8 +240,7 @@ struct keep_all {
   }
 };
 
-/// Parser callback that rejects duplicate keys, of which nlohmann keeps one, and excessive nesting. Each event then
-/// goes to `next`, which returns whether to keep the value, as nlohmann's callbacks do.
+/// Parser callback that rejects duplicate keys (nlohmann would keep one) and excessive nesting.
 template <class Json, class Next>
 class parse_guard {
  public:

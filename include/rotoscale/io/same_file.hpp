@@ -67,8 +67,8 @@ inline void refuse_output_over_input(const std::string& flag, const std::filesys
   }
 }
 
-/// Throws io::error if a file of `outputs` exists and is one of `inputs`, or lies below one that is a directory. Call
-/// it before anything is opened for writing. Empty paths and paths that do not exist are no files.
+/// Throws io::error if an existing file of `outputs` equals a file of `inputs` or is inside a directory of `inputs`.
+/// Call it before anything is opened for writing. Empty and missing paths are ignored.
 inline void require_no_input(const std::vector<std::filesystem::path>& outputs,
                              const std::vector<std::filesystem::path>& inputs) {
   std::map<detail::file_identity, std::string> known;
