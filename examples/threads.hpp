@@ -25,8 +25,8 @@ std::invoke_result_t<Function> naming_threads(const Function& f) {
   }
 }
 
-/// pool.for_each with a body that may throw, as one that takes memory does: indices that nobody has taken by then are
-/// left out, and what was thrown first is thrown here.
+/// pool.for_each for a body that may throw, such as one that allocates. After the first exception the remaining indices
+/// are left out, and that exception is thrown.
 template <class Body>
 void for_each_or_throw(thread_pool& pool, index_t count, const Body& body) {
   std::atomic<bool> failed{false};

@@ -70,7 +70,7 @@ class csv_log : public log_sink {
   std::string row(const ordered_json& record) {
     const std::string event = record.value("event", "");
     if (event != "step" && event != "eval") return "";
-    if (event == "eval") {  // that of a checkpoint's own step is made again behind it, if that was not yet known
+    if (event == "eval") {  // a resumed run may repeat the evaluation of its first step
       const std::int64_t step = record.value("step", std::int64_t{0});
       if (step == last_evaluation_) return "";
       last_evaluation_ = step;

@@ -74,7 +74,7 @@ std::string read_digest_steps(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return steps;
   io::for_each_record(file, [&](const ordered_json& record, std::size_t line) {
     if (!record.is_object()) return;
-    check_version(file, version_of(record));  // what a resumed run adds must be of the same version
+    check_version(file, version_of(record));  // a resumed run appends the same version
     if (!record.contains("digest_steps")) return;
     const std::string where = file.string() + ": line " + std::to_string(line) + ": digest_steps";
     const ordered_json& value = record["digest_steps"];

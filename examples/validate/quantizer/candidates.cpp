@@ -33,7 +33,7 @@ std::vector<std::pair<rotation, bool>> rotations(const quantizer& base, bool fix
   return all;
 }
 
-/// The source rounding that has an effect: rounding to the source's own type has none.
+/// Returns `rounded`, or fp32 if the source has that type and the rounding changes nothing.
 format effective_source(format rounded, const quantizer_dump& dump) {
   return rounded == dump.source_format ? formats::fp32 : rounded;
 }
@@ -170,10 +170,10 @@ std::vector<std::string> changes_from(const quantizer& preset, const quantizer& 
   }
   if (preset.code_order != q.code_order) all.push_back("codes in " + std::string(to_string(q.code_order)));
   if (preset.nibbles != q.nibbles) {
-    all.push_back(q.nibbles == nibble_order::low    ? "even element in the low nibble"
-                  : q.nibbles == nibble_order::high ? "even element in the high nibble"
-                                                    : "elements j and j + " + std::to_string(q.blocks.length / 2) +
-                                                          " in one byte");
+    all.push_back(q.nibbles == nibble_order::low ? "even element in the low nibble"
+                  : q.nibbles == nibble_order::high
+                      ? "even element in the high nibble"
+                      : "elements j and j + " + std::to_string(q.blocks.length / 2) + " in one byte");
   }
   for (const named_detail& d : all_details) {
     if (q.details.*d.member && !(preset.details.*d.member)) all.emplace_back(d.text);
