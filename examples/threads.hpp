@@ -15,7 +15,7 @@
 
 namespace rotoscale {
 
-/// Calls f, which starts threads. Throws io::error where one cannot be started: --threads says how many.
+/// Calls f, which starts threads. If one cannot be started, throws io::error naming --threads.
 template <class Function>
 std::invoke_result_t<Function> naming_threads(const Function& f) {
   try {

@@ -25,7 +25,7 @@ constexpr bool is_optional = false;
 template <class T>
 constexpr bool is_optional<std::optional<T>> = true;
 
-/// CLI11 reads -1 as the largest number where the type has no sign.
+/// CLI11 reads -1 as the largest number of an unsigned type.
 CLI::Validator not_negative() {
   return {[](std::string& text) { return text.starts_with('-') ? "must not be negative" : ""; }, ""};
 }
@@ -373,7 +373,7 @@ void refuse_undecodable(const CLI::Option& option) {
   }
 }
 
-/// The name by which the command line gives an option, the last one where there are several (--x, --no-x).
+/// Name of an option on the command line; the last one if it has several (--x, --no-x).
 std::string typed_name(int argc, char** argv, const CLI::Option& option) {
   std::string typed = option.get_name();
   const std::vector<std::string>& names = option.get_lnames();

@@ -22,14 +22,14 @@ namespace rotoscale::llama_program {
 
 struct arguments {
   run_options run;
-  llama::lora_config lora;  ///< becomes run.lora if any of it is given
+  llama::lora_config lora;  ///< becomes run.lora if a field is set
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
   device_choice device;
-  std::optional<effective_schedule> schedule;  ///< of --config, where no flag names another
+  std::optional<effective_schedule> schedule;  ///< from --config, unless a flag names another
   std::string digest_steps;
   replay_options replay;
-  std::map<std::string, std::string> flags;  ///< that were given, by all of their names: the one of the command line
+  std::map<std::string, std::string> flags;  ///< given flags, under all of their names
   field_names names;
   bool no_progress = false;
   bool profile_operations = false;  ///< a table by operation as well

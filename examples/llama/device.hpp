@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Where mini-llama computes: --device auto|cpu|cuda|hip|host.
+// Devices of mini-llama: --device auto|cpu|cuda|hip|host.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ struct train_options;
 namespace rotoscale::llama_program {
 
 struct device_choice {
-  std::string name = "auto";   ///< auto: the device that the program was built for, if there is one; else the CPU
+  std::string name = "auto";   ///< auto: the build's device if there is one, else the CPU
   int number = 0;              ///< which device
   int threads = 0;             ///< of the CPU; 0: one per core
-  bool graphs = true;          ///< else every operation is launched by itself
-  bool wait_for_each = false;  ///< so that a fault has its operation's name
+  bool graphs = true;          ///< record and replay graphs; false: launch each operation
+  bool wait_for_each = false;  ///< wait for each operation, so that an error names it
 };
 
 /// Names that --device takes.

@@ -13,7 +13,7 @@ namespace rotoscale::llama_program {
 
 namespace {
 
-/// Of the mean of losses with these weights.
+/// Standard error of the weighted mean of losses.
 std::optional<double> standard_error(const std::vector<double>& losses, const std::vector<double>& weights,
                                      double mean) {
   const auto n = static_cast<double>(losses.size());
@@ -65,7 +65,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
   }
   if (weight > 0) result.loss /= weight;
   result.standard_error = standard_error(result.window_losses, shares, result.loss);
-  if (bytes > 0) {  // where tokens are bytes the quotient is 1
+  if (bytes > 0) {  // the quotient is 1 if tokens are bytes
     const double tokens_per_byte = static_cast<double>(tokens) / static_cast<double>(bytes);
     result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;
   }

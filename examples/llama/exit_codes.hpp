@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How mini-llama ends, and who says so.
+// Exit codes of mini-llama.
 #pragma once
 
 namespace rotoscale::llama_program {

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Gives a new run the tokenizer of the model that it begins with, where its data are text and it names none.
+/// Gives a new run on text the tokenizer of its initial model, unless an option names one.
 void settle_tokenizer(run_options& run) {
   if ((run.init.empty() && run.tokenizer.empty()) || run.data.empty() || are_token_files(data_of(run))) return;
   if (run.tokenizer.empty()) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Everything a training run is told, listed once: the same list reads and writes JSON and makes the flags.
+// All options of a training run, listed once. The list reads and writes JSON and makes the flags.
 #pragma once
 
 #include <optional>
@@ -120,10 +120,10 @@ void describe(Visitor&& v, run_options& o) {
   v("train", o.train, "training");
 }
 
-/// Which files that a run is given there must be: none, where its shape alone is looked at.
+/// Must the files named by options exist? Not if only the model's shape is used.
 enum class given_files { needed, none };
 
-/// A sentence that says which field is wrong, or nothing.
+/// Describes the first wrong field; nullopt: none.
 std::optional<std::string> find_fault(const run_options& o, given_files given = given_files::needed);
 
 }  // namespace rotoscale::llama_program

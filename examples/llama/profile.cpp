@@ -61,7 +61,7 @@ void expect(const gpu::status& s) {
   if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
 }
 
-/// Device memory that is given back.
+/// Device memory, freed by the destructor.
 class device_memory {
  public:
   explicit device_memory(std::size_t bytes) { expect(gpu::allocate(data_, bytes)); }
@@ -195,7 +195,7 @@ struct timing_row {
   int launches = 0;
 };
 
-/// Rows of `names`, each with the operations whose name `row_of` finds to be its number.
+/// Rows of `names`. `row_of` maps the name of an operation to the number of its row.
 template <class RowOf>
 std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing, int steps,
                                 const std::vector<std::string>& names, const RowOf& row_of) {
@@ -254,7 +254,7 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
   }
 }
 
-/// Bytes by the plan, and in use on the device now, other programs' among them, where the runtime says so.
+/// Bytes of the plan. If the runtime tells: bytes in use on the device, other programs included.
 std::string memory_line(const nn::memory_plan& plan) {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
   char line[128];
@@ -312,7 +312,7 @@ int profile(const trainer_state& state, const device_choice& device, const profi
   }
   if (device.wait_for_each)
     throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
-  // One session at a time: there may be room for one alone.
+  // One session at a time, because memory may hold only one.
   const auto begin = [&](const gpu::train_options& t) {
     return std::make_unique<random_run>(state, device, t, o.memory_limit);
   };

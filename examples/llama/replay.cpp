@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Where new directories are made.
+/// Parent of temporary directories.
 fs::path temporary_parent() {
   const char* const given = std::getenv("TMPDIR");
   return given != nullptr && *given != 0 ? given : "/tmp";
@@ -106,7 +106,7 @@ struct stored_tensor {
   const io::tensor_info& info;
 };
 
-/// How many of `count` elements differ, and which is the first; a part of them is in memory at a time.
+/// Counts the elements that differ, and finds the first. Reads in parts.
 std::optional<std::string> find_element_difference(const stored_tensor& a, const stored_tensor& b, std::size_t count) {
   constexpr std::size_t part = std::size_t{1} << 20;
   std::vector<float> x, y;
@@ -132,7 +132,7 @@ std::optional<std::string> find_element_difference(const stored_tensor& a, const
   return text;
 }
 
-/// Where two files of tensors differ first; nothing where they differ otherwise.
+/// Describes the first different tensor of two files; nullopt: the tensors are equal.
 std::optional<std::string> find_tensor_difference(const fs::path& a, const fs::path& b) {
   const auto first = io::safetensors_file::open(a), second = io::safetensors_file::open(b);
   for (const io::tensor_info& info : first.tensors()) {

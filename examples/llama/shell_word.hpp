@@ -8,7 +8,7 @@
 
 namespace rotoscale::llama_program {
 
-/// As a shell takes it for one word: in single quotes where it holds more than letters, digits and -_./+:,=@%.
+/// Quotes a word for a shell: in single quotes if it has other characters than letters, digits and -_./+:,=@%.
 inline std::string shell_word(std::string_view path) {
   constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+:,=@%";
   if (!path.empty() && path.find_first_not_of(plain) == path.npos) return std::string(path);

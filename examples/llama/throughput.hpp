@@ -15,7 +15,7 @@ namespace rotoscale::llama_program {
 /// recomputed and emulated operations do not count.
 double model_flops_per_token(const llama::model& m, int sequence);
 
-/// A rate in FLOP/s that a share can be of, and where it is from.
+/// A rate in FLOP/s to compare with, and its source.
 struct roof {
   double flops_per_s = 0;
   std::string source;

@@ -7,7 +7,7 @@
 
 namespace rotoscale::llama_program {
 
-/// FNV-1a of 64 bits over numbers; of bytes, where the numbers are bytes.
+/// 64-bit FNV-1a over numbers or bytes.
 class token_fingerprint {
  public:
   void add(std::uint64_t number) { hash_ = (hash_ ^ number) * 1099511628211u; }

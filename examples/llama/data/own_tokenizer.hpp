@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer of a model's directory, which text for that model has to be read with.
+// The tokenizer in a model's directory. Text for that model must be read with it.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ std::string find_own_tokenizer(const std::filesystem::path& directory, int vocab
 /// the tokenizer_config.json next to the SentencePiece model (absent: no). Throws io::error.
 bool begins_with_token(const std::string& choice, const std::string& tokenizer);
 
-/// Files of a model's directory that say how text becomes tokens. A model that is made of another one takes them along.
+/// Tokenizer files of a model's directory. A model made from it copies them.
 inline constexpr const char* tokenizer_file_names[] = {
     "tokenizer.model",     "tokenizer.json",          "tokenizer_config.json",
     "tiktoken.model",      "special_tokens_map.json", "added_tokens.json",

@@ -110,7 +110,7 @@ class packed_windows : public window_source {
  public:
   packed_windows(record_list list, const data_options& o, const tokenizer& t)
       : list_(std::move(list)), sequence_(static_cast<std::size_t>(o.sequence)), bytes_(t.bytes_of_tokens()) {
-    // Not a byte of any text, where the tokens are bytes either.
+    // No byte of a text, for tokens that are bytes.
     bytes_[static_cast<std::size_t>(t.end_of_text())] = 0;
     const std::size_t count = list_.records.size();
     const auto held_out = static_cast<std::size_t>(std::llround(static_cast<double>(count) * o.validation));
@@ -208,7 +208,7 @@ void add_messages(record_list& list, record_list::record& r, const nlohmann::ord
   if (options.chat_template.empty()) throw io::error(where, "messages need --chat-template (chatml or llama3)");
   if (!json["messages"].is_array() || json["messages"].empty()) throw io::error(where, "messages is not an array");
   r.learnt = 0;
-  std::size_t masked = 0;  // where tokens begin that are not learnt
+  std::size_t masked = 0;  // start of tokens that are not learnt
   for (const auto& message : json["messages"]) {
     if (!message.is_object()) throw io::error(where, "a message is not an object");
     const std::string role = string_of(message, "role", where), content = string_of(message, "content", where);

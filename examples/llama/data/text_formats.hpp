@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The text of several files or directories, as the option --text-format says.
+// Reads the text of files or directories, as --text-format says.
 #pragma once
 
 #include <string>

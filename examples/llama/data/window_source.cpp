@@ -19,7 +19,7 @@ namespace rotoscale::llama_program {
 
 namespace {
 
-/// Bytes, or the tokens that a tokenizer made of them, in memory.
+/// Windows of text in memory: its bytes, or a tokenizer's tokens.
 struct held_tokens {
   std::string bytes;
   std::vector<std::int32_t> pieces;

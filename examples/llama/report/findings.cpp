@@ -130,7 +130,7 @@ std::string neighbours(const comparison& c) {
   return s;
 }
 
-/// Gaps to the baseline with their intervals, where there are several seeds.
+/// Gaps to the baseline with their intervals, for several seeds.
 std::string gaps(const comparison& c) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < c.arms.size(); ++i) {

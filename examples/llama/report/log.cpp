@@ -172,7 +172,7 @@ void read_end(arm& a, const record& r) {
   }
 }
 
-/// Which trigger started a phase; empty where its step did.
+/// The trigger that started a phase; empty: its step did.
 std::string reason_text(const record& r) {
   const json* const reason = r.find("reason");
   if (reason == nullptr || !reason->is_object()) return "";

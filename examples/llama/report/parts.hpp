@@ -45,7 +45,7 @@ struct switch_point {
   std::string to;
   maybe loss_before;
   maybe loss_after;         ///< of the same weights and windows
-  std::string reason;       ///< "" where a step was reached
+  std::string reason;       ///< "": its step was reached
   std::int64_t spread = 0;  ///< of several seeds, whose triggers fire at different steps: from the first to the last
 };
 
@@ -58,7 +58,7 @@ struct noise_point {
 struct schedule_entry {
   std::int64_t from_step = 0;
   std::string name;
-  std::string trigger;  ///< its kind; "" where the step alone decides
+  std::string trigger;  ///< its kind; "": none
 };
 
 enum class arm_status { ok, stopped, diverged, incomplete };
@@ -85,7 +85,7 @@ struct seed_result {
 struct arm {
   std::string name;
   std::string file;
-  std::size_t index = 0;  ///< place among the arms as given: picks the colour, so it does not change with the ranking
+  std::size_t index = 0;           ///< position in the input: decides the colour, so ranking does not
   std::vector<seed_result> seeds;  ///< ascending, at least one
   json start;
   std::vector<schedule_entry> schedule;
@@ -234,7 +234,7 @@ std::string fixed(const maybe& value, int digits);
 /// With an explicit sign; a value that rounds to zero is "0.0000".
 std::string signed_fixed(double value, int digits);
 std::string gap_text(const standing& s, bool is_baseline);
-/// Decimals of a gap: two for one seed, otherwise the two first ones of the interval's half width.
+/// Decimals of a gap: two for one seed, otherwise enough for two digits of the interval's half width.
 int gap_decimals(const maybe& half_width);
 /// Decimals of a point of a gap's curve, which has no interval.
 int gap_decimals(const arm& a);

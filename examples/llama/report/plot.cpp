@@ -155,7 +155,7 @@ range padded(const std::vector<double>& values, bool with_zero) {
 
 namespace {
 
-/// A note where points lie outside the frame.
+/// Notes points outside the frame.
 std::string outside_text(const std::vector<series>& all, range x, range y) {
   std::size_t count = 0;
   for (const series& s : all)
@@ -444,7 +444,7 @@ std::vector<plot> make_plots(const comparison& c) {
 
 void draw(std::vector<plot>& plots, const std::string& out) {
   namespace fs = std::filesystem;
-  // Plots of an earlier report, and half-written ones, must not be taken for plots of this report.
+  // Old and half-written plots must not be taken for plots of this report.
   remove_plots(out);
   io::write_file_atomically(fs::path(out) / "plots.gnuplot", whole_script(plots));
   const std::string program = find_program("gnuplot");

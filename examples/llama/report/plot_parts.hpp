@@ -44,9 +44,9 @@ std::string data_blocks(const std::string& id, const std::vector<series>& all);
 std::string plot_blocks(const std::string& id, const std::vector<series>& all, const std::string& before = "",
                         bool titles = true);
 
-/// Quantization over training and over depth, where runs left statistics.
+/// Plots of quantization over training and over depth, for runs with statistics.
 void add_statistics_plots(const comparison& c, std::vector<plot>& plots);
-/// File names of all plots that there may be.
+/// File names of all possible plots.
 std::vector<std::string> statistics_plot_ids();
 
 }  // namespace rotoscale::llama_program::report_parts

@@ -193,7 +193,7 @@ std::string where(bool depth) {
                : " over training, means over the decoder layers' linear layers";
 }
 
-/// Three panels; none where no run was compared with that reference.
+/// Three panels; none if no run was compared with that reference.
 void add_gradient_plot(const comparison& c, const gradient_reference& reference, bool depth, std::vector<plot>& plots) {
   const auto has = [&](const arm& a) {
     return std::any_of(a.observations.begin(), a.observations.end(),

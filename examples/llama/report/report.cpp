@@ -102,7 +102,7 @@ std::map<std::int64_t, maybe> smoothed_training_loss(const arm& a) {
   return smooth;
 }
 
-/// One line per step that has a training or a validation loss; two where a switch was evaluated on both sides.
+/// One line per step with a training or a validation loss. A switch that was evaluated on both sides has two.
 std::string curves_csv(const comparison& c) {
   std::string s = csv_line({"arm", "step", "tokens", "val_loss", "train_loss_smoothed"});
   for (const arm& a : c.arms) {

@@ -25,7 +25,7 @@ std::string header() {
   return line + "\n";
 }
 
-/// Quoted where RFC 4180 asks for it.
+/// Quotes a field as RFC 4180 requires.
 std::string field(const ordered_json& value) {
   if (value.is_null()) return "";
   if (!value.is_string()) return value.dump();

@@ -33,7 +33,7 @@ ordered_json memory_record(const llama::session& s) {
   return record;
 }
 
-/// Under which contract each operation runs, as the backend says.
+/// The contract of each operation, from the backend.
 ordered_json contract_record(const llama::session& s) {
   ordered_json record = ordered_json::object();
   constexpr std::pair<const char*, nn::gemm_kind> kinds[] = {

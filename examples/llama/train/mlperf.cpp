@@ -142,7 +142,7 @@ class mlperf_log : public log_sink {
     }
   }
 
-  /// A field of the run's LoRA options; null where it trains the whole model.
+  /// A field of the run's LoRA options; null if the whole model trains.
   static ordered_json lora(const ordered_json& start, const char* key) {
     const ordered_json& config = start["config"];
     const bool has = config.contains("lora") && config["lora"].is_object() && config["lora"].contains(key);

@@ -58,7 +58,7 @@ class run_directory {
   void prune(std::int64_t step, bool is_extra, const train_options& options) const;
 
  private:
-  /// Does one of all() hold something that would be lost?
+  /// Is a file of all() not empty?
   bool is_used(const std::filesystem::path& file) const;
 
   std::filesystem::path path_;

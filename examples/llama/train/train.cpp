@@ -150,7 +150,7 @@ std::optional<std::string> trainer::find_divergence(std::optional<double> loss) 
 bool trainer::roll_back(std::int64_t step, const std::string& what) {
   const train_options& o = state_.run.train;
   if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
-  finish_checkpoint();  // it may be the one
+  finish_checkpoint();  // it may be the roll-back's
   const resume_point to{files_.path(), files_.rollback_checkpoint(o)};
   trainer_state good = read_state(to);
   good.run = state_.run;
