@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Token files of examples/llama/write_tokens.py: both forms, and nothing where a token has no place in the vocabulary.
+"""Token files of examples/llama/write_tokens.py: both forms. A token outside the vocabulary leaves no file.
 Usage: write_tokens.py SCRIPT"""
 import importlib.util
 import os

@@ -36,7 +36,7 @@ class DoubleTorch:
 
 @contextlib.contextmanager
 def everything_in_double():
-    """Loading and evaluation run inside; other code should not."""
+    """A context for loading and evaluation only: transformers computes in FP64."""
     single = torch.Tensor.float
     modeling_llama.torch = modeling_rope_utils.torch = DoubleTorch()
     torch.Tensor.float = torch.Tensor.double
