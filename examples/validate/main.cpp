@@ -10,34 +10,26 @@
 #include <optional>
 #include <system_error>
 
-#include "applicable.hpp"
-#include "compare.hpp"
 #include "examples/command_line.hpp"
 #include "examples/standard_streams.hpp"
 #include "examples/threads.hpp"
 #include "input.hpp"
-#include "kernel_options.hpp"
 #include "make_case.hpp"
 #include "quantizer/command.hpp"
-#include "ranking.hpp"
-#include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/io/atomic_file.hpp"
-#include "rotoscale/io/json.hpp"
 #include "rotoscale/io/same_file.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/version.hpp"
+#include "run.hpp"
 
 namespace rotoscale::validate {
 namespace {
 
-/// Sample size without --sample: elements of a GEMM's result, runs of elements of a dump.
-constexpr index_t default_sample = 20000, default_dump_sample = 512;
 constexpr const char* program_name = "rotoscale-validate";
 constexpr int exit_identical = 0, exit_different = 1, exit_bad_input = 2;
 
-struct options : use_options {
-  std::string model, input, report, make;
-  case_options files;
+struct options : gemm_request {
+  std::string input, report, make;
   make_options made;
   quantizer_options quantizer;
   std::vector<std::string> tensors;
@@ -71,21 +63,6 @@ void list_models() {
   }
 }
 
-/// Notes on inputs that are easily misread. UE4M3 has seven bits, but tools that show F8_E4M3 read a byte above 127 as
-/// a negative number.
-std::vector<std::string> notes_on(const gemm_case& x) {
-  std::vector<std::string> notes;
-  for (const auto& [name, operand] : {std::pair{"scale_a", &x.a}, std::pair{"scale_b", &x.b}}) {
-    if (operand->block == 0 || !(operand->scale == formats::ue4m3)) continue;
-    const auto has_top_bit = [](std::uint8_t scale) { return scale > 0x7F; };
-    const auto count = std::count_if(operand->scales.begin(), operand->scales.end(), has_top_bit);
-    if (count == 0) continue;
-    notes.push_back(std::to_string(count) + " bytes of " + name +
-                    " have their top bit set, which UE4M3 does not have: models read the other seven");
-  }
-  return notes;
-}
-
 void print_notes(const gemm_case& x) {
   for (const std::string& note : notes_on(x)) std::cout << "note: " << note << "\n";
 }
@@ -107,64 +84,19 @@ void print(const comparison& r, const std::vector<std::string>& steps, const gem
   for (const std::string& line : steps) std::cout << "  " << line << "\n";
 }
 
-/// The first fields of every report.
-nlohmann::ordered_json report_head(const options& o) {
-  nlohmann::ordered_json j;
-  j["input"] = o.input;
-  j["model"] = o.model;
-  j["kernel"] = o.kernel;
-  return j;
-}
-
-nlohmann::ordered_json report_of(const options& o, const comparison& r, const std::vector<std::string>& steps,
-                                 const gemm_case& x) {
-  nlohmann::ordered_json j = report_head(o);
-  j["identical"] = r.different == 0;
-  j["elements"] = r.elements;
-  j["different"] = r.different;
-  j["rms"] = r.rms;
-  j["largest_relative_error"] = r.relative;
-  j["ulps"] = nlohmann::ordered_json::object();
-  for (const auto& [distances, count] : r.histogram) j["ulps"][distances] = count;
-  j["worst"] = nlohmann::ordered_json::array();
-  for (const difference& d : r.worst) {
-    const output_index at = index_of(x, d.element);
-    j["worst"].push_back({{"batch", at.batch},
-                          {"row", at.row},
-                          {"column", at.column},
-                          {"model_code", d.want},
-                          {"kernel_code", d.got},
-                          {"ulps", d.ulps}});
-  }
-  j["trace"] = steps;
-  j["notes"] = notes_on(x);
-  return j;
-}
-
-/// Throws for a result of NaN alone that no model gives: it was not written.
-[[noreturn]] void refuse_unwritten(const std::string& where) {
-  throw io::error(where, "tensor 'd': every element is NaN, and none of the model's is; was it written?");
-}
-
 /// Prints the ranking of --identify or --fit, and returns the exit code.
-int rank(const options& o, const gemm_case& x, const kernel_use& given, std::vector<explanation> all, const char* what,
-         thread_pool& pool) {
-  if (all.empty()) throw io::error(std::string("no ") + what + " takes these tensors");
-  ranking r = ranking_of(what, x, given, std::move(all), o.nan == "any", pool);
+int rank(const options& o, verb v, const io::safetensors_file& file, thread_pool& pool) {
+  ranked_gemm found = identify_gemm(o, file, v, o.sample.value_or(default_sample), pool);
+  ranking& r = found.r;
   r.told_file = o.tell_apart;
   if (!o.tell_apart.empty() && r.tied > 1 && r.explains_half()) {
     const std::vector<explanation> tied(r.all.begin(), r.all.begin() + static_cast<std::ptrdiff_t>(r.tied));
-    r.told = tell_apart(o.tell_apart, x, tied, o.made.seed, o.made.with_d, pool);
+    r.told = tell_apart(o.tell_apart, found.x, tied, o.made.seed, o.made.with_d, pool);
     if (r.told.size() == 1) r.told.clear();
   }
-  print_notes(x);
+  print_notes(found.x);
   print(r);
-  if (!o.report.empty()) {
-    nlohmann::ordered_json report = report_head(o);
-    add_to(report, r);
-    report["notes"] = notes_on(x);
-    write_report(o.report, report);
-  }
+  if (!o.report.empty()) write_report(o.report, report_of(o.input, o, found));
   return r.is_identical() ? exit_identical : exit_different;
 }
 
@@ -215,54 +147,17 @@ void check_options(const options& o) {
 
 /// Runs on a quantizer's dump: --quantizer was given, or the tensors are not a GEMM's.
 int run_quantizer(const options& o, const io::safetensors_file& file, thread_pool& pool) {
-  return o.identify ? identify_quantizer(o.quantizer, file, o.sample.value_or(default_dump_sample), o.report, pool)
-                    : check_quantizer(o.quantizer, file, o.report, pool);
-}
-
-/// The unit of the options; null if --identify needs none.
-const mma_unit* chosen_unit(const options& o) {
-  if (find_contract(o.kernel) == nullptr)
-    throw io::error("--kernel", "no kernel '" + o.kernel + "'; --list-models shows all");
-  const std::string name = !o.model.empty() ? o.model : find_contract(o.kernel)->unit;
-  const mma_unit* unit = find_unit(name);
-  if (unit != nullptr || (o.identify && name.empty())) return unit;
-  if (name.empty()) throw io::error("--model", "needed");
-  std::vector<std::string> known;
-  for (const mma_unit& u : models::all) known.emplace_back(u.name);
-  throw io::error("--model", "no model '" + name + "'" + io::did_you_mean(name, known) + " (--list-models shows all)");
+  return o.identify ? run_identify(o.quantizer, file, o.sample.value_or(default_dump_sample), o.report, pool)
+                    : run_check(o.quantizer, file, o.report, pool);
 }
 
 /// Runs on a GEMM's tensors.
 int run_gemm(const options& o, verb v, const io::safetensors_file& file, thread_pool& pool) {
-  const mma_unit* const unit = chosen_unit(o);
-  const gemm_case x = load_case(file, o.files);
-  const kernel_use use = chosen_use(o, x, unit == nullptr ? mma_model{} : unit->model);
-  const gemm_options& g = use.gemm;
-  check_use(o, g, x);
-  refuse_idle_options(o.quantizer.given, x, g, v);
-  if (x.is_fp64() && o.fit) throw io::error("--fit", "F64 has nothing to fit");
-  const bool has_tails = o.kernel != "instruction", any_nan = o.nan == "any";
-  if (o.identify) {
-    auto all = identify(x, use, has_tails, any_nan, o.sample.value_or(default_sample), pool);
-    const bool has_nan = all.empty() || all.front().explained != 0 || all.front().nan_bits != 0;
-    if (!has_nan && is_all_nan(x)) refuse_unwritten(file.name());
-    return rank(o, x, use, std::move(all), "models", pool);
-  }
-  if (const std::string wrong = mismatch(*unit, x, has_tails); !wrong.empty()) throw io::error(file.name(), wrong);
-  if (o.fit) {
-    return rank(o, x, use, fit(x, use, any_nan, o.sample.value_or(default_sample), pool), "parameters", pool);
-  }
-  if (!x.is_fp64() && !gemm_is_defined(batch_operand(x.a, x.k, 0), batch_operand(x.b, x.k, 0), g)) {
-    throw io::error("--promotion", std::to_string(g.promotion) + " is no multiple of the model's step");
-  }
-  const comparison result = compare(x, use, any_nan, pool);
-  // A NaN matches any NaN of the model here.
-  if (result.different == result.elements && is_all_nan(x) && compare(x, use, true, pool).different == result.elements)
-    refuse_unwritten(file.name());
-  const std::vector<std::string> steps = result.first ? trace(x, g, *result.first) : std::vector<std::string>{};
-  print(result, steps, x);
-  if (!o.report.empty()) write_report(o.report, report_of(o, result, steps, x));
-  return result.different == 0 ? exit_identical : exit_different;
+  if (v != verb::compare) return rank(o, v, file, pool);
+  const checked_gemm found = check_gemm(o, file, pool);
+  print(found.result, found.steps, found.x);
+  if (!o.report.empty()) write_report(o.report, report_of(o.input, o, found));
+  return found.result.different == 0 ? exit_identical : exit_different;
 }
 
 int run(const options& o) {
@@ -384,7 +279,9 @@ int run_program(CLI::App& app, options& o, int argc, char** argv) {
     return exit_bad_input;
   }
   refuse_empty(app);
-  for (const CLI::Option* given : app.parse_order()) o.quantizer.given.push_back(given->get_name());
+  for (const CLI::Option* given : app.parse_order()) o.given.push_back(given->get_name());
+  o.quantizer.given = o.given;
+  o.any_nan = o.nan == "any";
   return run(o);
 }
 
