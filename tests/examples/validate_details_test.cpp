@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// --identify finds each detail that no preset has, and names the options that reproduce it.
+// --identify finds each detail that no preset has, and names the options that reproduce it. Options without a meaning
+// for the task are refused.
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "examples/validate/applicable.hpp"
 #include "examples/validate/compare.hpp"
 #include "examples/validate/quantizer/check.hpp"
 #include "examples/validate/quantizer/presets.hpp"
@@ -102,6 +104,84 @@ TEST_CASE("nibbles in halves: elements j and j + 16 of a block share a byte") {
   for (index_t j = 0; j < 16; ++j) CHECK(codes[static_cast<std::size_t>(j)] == ((j * 5 % 16) | (j + 16) * 5 % 16 << 4));
   turn_nibbles(q, codes, true);
   CHECK(codes == dense);
+}
+
+TEST_CASE("each option is refused by name where it has no meaning") {
+  // Tasks on a GEMM and on a dump that an option is for: compare, identify, fit, make.
+  const struct {
+    std::string gemm, dump;
+    std::vector<std::string> options;
+  } groups[] = {{"cfm", "", {"model"}},
+                {"cif", "ci", {"input", "tensor", "report"}},
+                {"cif",
+                 "",
+                 {"kernel", "nan", "scale-format", "scale-layout", "promotion", "split-k", "split-grain", "split-run",
+                  "split-order", "split-sum", "output-rounding", "epilogue-c", "alpha", "beta", "output",
+                  "add-after-rounding", "transposed-d"}},
+                {"cifm", "", {"a-format", "b-format", "ignore"}},
+                {"i", "i", {"identify"}},
+                {"if", "i", {"sample"}},
+                {"if", "", {"tell-apart"}},
+                {"f", "", {"fit"}},
+                {"m", "m", {"make-case", "m", "k", "seed", "with-d"}},
+                {"m", "", {"n", "kind"}},
+                {"",
+                 "cim",
+                 {"quantizer", "format", "rotation", "signs", "scale-rule", "policy", "rounding", "source", "factor",
+                  "block-rows", "code-placement", "scale-placement", "nibbles", "detail", "random-seed",
+                  "random-stream", "random-bits"}},
+                {"", "m", {"x-format", "axis"}},
+                {"", "c", {"scale-padding"}},
+                {"cifm", "cifm", {"threads", "version"}}};
+  for (const auto& group : groups) {
+    for (const std::string& name : group.options) {
+      for (const bool dump : {false, true}) {
+        for (const char task : {'c', 'i', 'f', 'm'}) {
+          std::string said;
+          try {
+            refuse_idle_options({"--" + name}, dump, static_cast<verb>(task));
+          } catch (const io::error& error) {
+            said = error.what();
+          }
+          CAPTURE(said);
+          const bool meant = (dump ? group.dump : group.gemm).find(task) != std::string::npos;
+          CHECK_MESSAGE(said.empty() == meant, name, dump, task);
+          if (!meant) CHECK(said.starts_with("--" + name + ": is for "));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("options that a format, a rotation or a rounding leaves idle are refused") {
+  const auto said = [](const quantizer_options& o, option_names given, verb task) -> std::string {
+    try {
+      refuse_idle_options(given, quantizer_of(o, find_blocks(o.format, 1)), {}, task);
+    } catch (const io::error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  quantizer_options unrotated = with_preset("te_rocm"), stochastic = unrotated;
+  unrotated.rotation = "0";
+  stochastic.rounding = "stochastic";
+  const quantizer_options fp8 = with_preset("fp8", "fp8_e4m3"), mxfp8 = with_preset("ocp", "mxfp8_e4m3"),
+                          nvfp4 = with_preset("nvidia", "nvfp4"), mxfp4 = with_preset("te_rocm");
+  for (const verb task : {verb::compare, verb::make}) {
+    for (const char* option :
+         {"--rotation", "--signs", "--scale-rule", "--policy", "--scale-placement", "--scale-padding", "--block-rows"})
+      CHECK(said(fp8, {option}, task).starts_with(std::string(option) + ": is for blocks"));
+    for (const quantizer_options& o : {fp8, mxfp8})
+      CHECK(said(o, {"--nibbles"}, task) == "--nibbles: is for elements of 4 bits");
+    CHECK(said(nvfp4, {"--scale-rule"}, task) == "--scale-rule: is for scales of powers of two");
+    CHECK(said(mxfp4, {"--factor"}, task) == "--factor: is for NVFP4 and for FP8 with one factor a tensor");
+    for (const quantizer_options& o : {nvfp4, unrotated})
+      CHECK(said(o, {"--signs"}, task) == "--signs: is for a rotation");
+    for (const char* option : {"--random-seed", "--random-bits", "--random-stream"})
+      CHECK(said(mxfp4, {option}, task).starts_with(std::string(option) + ": is for --rounding stochastic"));
+    CHECK(said(stochastic, {"--random-stream"}, task).starts_with("--random-stream: is for --random-seed"));
+    CHECK(said(mxfp4, {"--rotation", "--signs", "--policy", "--nibbles"}, task) == "");
+  }
 }
 
 }  // namespace rotoscale::validate
