@@ -299,16 +299,9 @@ class Results(Scratch):
                 self.train(f"{schedule}-{threads}", schedule=schedule, threads=threads, name="arm")
             self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-3")
 
-    def test_seed_and_recipe_change_bits(self):
-        self.train("one")
-        self.train("two", seed=2)
-        self.train("three", schedule="mxfp4_h16")
-        weights = {(self.checkpoint(run) / "model.safetensors").read_bytes() for run in ("one", "two", "three")}
-        self.assertEqual(len(weights), 3)
-
-    def test_gzip_and_directory_are_the_same_text(self):
+    def test_a_directory_is_the_same_text(self):
+        """With a gzip file in it. mini_llama_data.py compares gzip alone."""
         text = (self.folder / "text.txt").read_bytes()
-        (self.folder / "text.gz").write_bytes(gzip.compress(text))
         (self.folder / "many").mkdir()
         cut = text.index(b" ", len(text) // 2)
         lines = [text[:cut] + b"\n", text[cut + 1:]]
@@ -316,9 +309,8 @@ class Results(Scratch):
         (self.folder / "many/b.gz").write_bytes(gzip.compress(lines[1]))
         (self.folder / "many/.hidden").write_bytes(b"not read")
         (self.folder / "joined.txt").write_bytes(b"".join(lines))
-        for out, data in (("plain", "text.txt"), ("gz", "text.gz"), ("joined", "joined.txt"), ("many", "many")):
+        for out, data in (("joined", "joined.txt"), ("many", "many")):
             self.train(out, data=data)
-        self.assert_same_tensors("plain", "gz")
         self.assert_same_tensors("joined", "many")
         several = [*self.train_command("several"), "--data", "many/a.txt", "many/b.gz"]
         several[several.index("--data"):several.index("--data") + 2] = []
@@ -339,13 +331,6 @@ class Results(Scratch):
         # The config.json of a run makes the same run.
         self.succeed("train", "--config", "file/config.json", "--out", "again")
         self.assert_same_checkpoint("file", "again")
-
-    def test_recipe_file(self):
-        self.train("preset", schedule="mxfp4", name="arm")
-        effective = records(self.folder / "preset/log.jsonl", "start")[0]["schedule"][0]["recipe"]
-        self.write("mine.json", effective)
-        self.train("file", schedule="mine.json", name="arm")
-        self.assert_same_tensors("preset", "file")
 
     def test_a_switch_says_why_and_what_it_did(self):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "at": 5}]})
@@ -439,20 +424,6 @@ class Results(Scratch):
         self.refuse(["eval", "--checkpoint", "text.txt-run", "--logits", "text.txt-run"],
                     "text.txt-run: cannot write: is a directory")
 
-    def test_it_learns(self):
-        self.train("run", steps=60, learning_rate=0.01, batch=8, schedule="mxfp4_h16")
-        losses = [r["val_loss"] for r in records(self.folder / "run/log.jsonl", "eval")]
-        self.assertLess(losses[-1], 0.6 * losses[0])
-
-    def test_a_folder_beside_checkpoints_is_none(self):
-        self.train("run")
-        said = [self.succeed("eval", "--checkpoint", "run"),
-                self.succeed("sample", "--checkpoint", "run", "--tokens", 5)]
-        for name in ("step-old", "step-0000000080", "step-99", "step-00000000x"):
-            (self.folder / "run/checkpoints" / name).mkdir()
-        self.assertEqual(said, [self.succeed("eval", "--checkpoint", "run"),
-                                self.succeed("sample", "--checkpoint", "run", "--tokens", 5)])
-
     def test_sample_is_reproducible(self):
         self.train("run", steps=40, learning_rate=0.01)
         command = ["sample", "--checkpoint", "run", "--tokens", 70, "--prompt", "the sea"]
@@ -461,37 +432,22 @@ class Results(Scratch):
         self.assertEqual(first, self.succeed(*command, "--seed", 5, "--threads", 1))
         self.assertNotEqual(first, self.succeed(*command, "--seed", 6))
         self.assertEqual(first, self.succeed(*command, "--seed", 5, "--no-cache"))
-        for recipe in ("fp8_amd", "nvfp4"):  # nvfp4: no pass may continue
-            text = self.succeed(*command, "--recipe", recipe)
-            self.assertEqual(text, self.succeed(*command, "--recipe", recipe, "--no-cache"))
         greedy = self.succeed(*command, "--temperature", 0)
         self.assertEqual(greedy, self.succeed(*command, "--temperature", 1, "--top-k", 1))
         self.assertEqual(self.succeed("sample", "--checkpoint", "run", "--tokens", 0, "--prompt", "x"), "x\n")
-
-    def test_report_of_a_resumed_run(self):
-        self.train("parts", "--stop-at", 5, schedule="mxfp4_h16_heal")
-        self.succeed("train", "--resume", "parts")
-        self.train("whole", schedule="mxfp4_h16_heal")
-        arms = {}
-        for run in ("parts", "whole"):
-            self.succeed("report", run, "--out", f"report-{run}")
-            arm, = json.loads((self.folder / f"report-{run}/summary.json").read_text())["arms"]
-            arms[run] = [arm[key] for key in ("name", "recipe", "final_val_loss", "best_val_loss", "tokens")]
-        self.assertEqual(arms["parts"], arms["whole"])
 
 
 class Warmup(Scratch):
     def test_synthetic_warmup_leaves_no_trace(self):
         """Random steps in FP8 before the run leave its checkpoint unchanged."""
-        for schedule in ("mxfp4_h16", "fp8_delayed", "nvfp4"):
-            self.train(f"plain-{schedule}", schedule=schedule, accumulate=2)
-            self.train(f"warm-{schedule}", "--synthetic-warmup", 3, schedule=schedule, accumulate=2)
-            self.assert_same_checkpoint(f"plain-{schedule}", f"warm-{schedule}")
-            event, = records(self.folder / f"warm-{schedule}/log.jsonl", "warm_up")
-            self.assertEqual((event["steps"], event["recipe"]), (3, "fp8_amd"))
+        self.train("plain", schedule="mxfp4_h16", accumulate=2)
+        self.train("warm", "--synthetic-warmup", 3, schedule="mxfp4_h16", accumulate=2)
+        self.assert_same_checkpoint("plain", "warm")
+        event, = records(self.folder / "warm/log.jsonl", "warm_up")
+        self.assertEqual((event["steps"], event["recipe"]), (3, "fp8_amd"))
         self.train("mxfp4", "--synthetic-warmup", 2, "--synthetic-recipe", "mxfp4_h16_sr", schedule="mxfp4_h16",
                    accumulate=2)
-        self.assert_same_tensors("plain-mxfp4_h16", "mxfp4")
+        self.assert_same_tensors("plain", "mxfp4")
 
     def test_the_pretraining_configuration(self):
         """AMD's hyperparameters. The learning rate of a step does not depend on the run's length."""
@@ -580,19 +536,11 @@ class Log(Scratch):
         self.train("run")
         commands = [(["eval", "--checkpoint", "run"], "evaluating"),
                     (["tokenizer", "encode", "--data", "text.txt", "--out", "t.bin"], "encoding")]
-        model = ["tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model"]
-        if "built without SentencePiece" not in self.run_program(*model).stderr:
-            commands.append((model, "reading text for pieces"))
         for command, what in commands:
             self.assertEqual(self.run_program(*command).stderr, "")
             code, shown = self.on_a_terminal(command)
             self.assertEqual((code, shown.count("\n")), (0, 1))
             self.assertRegex(shown, rf"\r[^\r\n]*{what} \d+ %")
-            if command == model:
-                self.assertRegex(shown, r"%[^\n]*\r[^\r\n]*training pieces")
-                code, shown = self.on_a_terminal(self.train_command("pieces", "--tokenizer", "t.model", vocab_size=300))
-                self.assertEqual((code, shown.count("\n")), (0, 1))
-                self.assertRegex(shown, r"\A\rbf16  tokenizing 0 %")
 
     def test_the_line_fits_the_terminal(self):
         for columns in (12, 40, 60):

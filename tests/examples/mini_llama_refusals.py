@@ -39,10 +39,8 @@ class BadArguments(Scratch):
 
     def test_eval_and_sample_arguments(self):
         self.train("run")
-        for command in (["eval", "--windows", "-1"], ["eval", "--threads", "-2"], ["eval", "--recipe", "fp9"],
-                        ["sample", "--tokens", "-1"], ["sample", "--temperature", "-1"],
-                        ["sample", "--temperature", "nan"],
-                        ["sample", "--top-k", "33554432"], ["sample", "--seed", "x"]):
+        for command in (["eval", "--windows", "-1"], ["eval", "--recipe", "fp9"], ["sample", "--temperature", "-1"],
+                        ["sample", "--top-k", "33554432"]):
             self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
         self.refuse(["eval"], "--checkpoint")
         self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
@@ -53,11 +51,8 @@ class BadFiles(Scratch):
     def test_configuration(self):
         """Wrong keys and types in the file are named with their place. All kinds: json_test, config_json_test."""
         base = {"data": ["text.txt"], "model": SHAPE, "train": {**TRAIN, "steps": 8}}
-        for part, key, value, said in (("train", "learning_rat", 1, "did you mean 'learning_rate'?"),
-                                       ("train", "steps", "8", "expected an integer"),
-                                       ("train", "batch", 5000000000, "out of range"),
-                                       ("model", "hiden_size", 32, "did you mean 'hidden_size'?"),
-                                       ("model", "rope_scaling", {"rope_type": "dynamic"}, "dynamic")):
+        for part, key, value, said in (("train", "steps", "8", "expected an integer"),
+                                       ("model", "hiden_size", 32, "did you mean 'hidden_size'?")):
             self.write("bad.json", {**base, part: {**base[part], key: value}})
             self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", f"{part}.{key}", said)
         self.write("bad.json", '{"train": {"steps": 8')
@@ -121,62 +116,16 @@ class BadFiles(Scratch):
         self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}),
                     "the first 2 times left out")
 
+
 class BadCheckpoints(Scratch):
-    def damaged(self, name, content):
-        """A copy of the run in which one checkpoint file has other bytes (None: is missing)."""
-        shutil.rmtree(self.folder / "copy", ignore_errors=True)
-        shutil.copytree(self.folder / "run", self.folder / "copy")
-        path = self.checkpoint("copy", 4) / name
-        path.unlink() if content is None else path.write_bytes(content)
-
-    def test_truncated(self):
-        self.train("run", "--stop-at", 4)
-        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"):
-            whole = (self.checkpoint("run", 4) / name).read_bytes()
-            for size in (0, len(whole) - 2):
-                self.damaged(name, whole[:size])
-                self.refuse(["train", "--resume", "copy"], name)
-                if name != "optimizer.safetensors":
-                    self.refuse([("eval", "sample")[size == 0], "--checkpoint", "copy"], name)
-            if name != "config.json":
-                self.damaged(name, whole + b"x")
-                self.refuse(["train", "--resume", "copy"], name)
-
-    def test_missing_files(self):
-        self.train("run", "--stop-at", 4)
-        for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
-            self.damaged(name, None)
-            self.refuse(["train", "--resume", "copy"], name)
+    def test_what_is_no_checkpoint(self):
+        """mini_llama_resume.py has checkpoints without some files and with damaged ones."""
         self.refuse(["train", "--resume", "nowhere"], "nowhere")
         for command in (["train", "--resume", "text.txt"], ["replay", "text.txt", "--steps", "0:1"],
                         ["eval", "--checkpoint", "text.txt"]):
             self.refuse(command, "text.txt: not a directory, as checkpoints and runs are")
         self.write("hollow/keep", "")
         self.refuse(["train", "--resume", "hollow"], "hollow", "checkpoints")
-
-    def safetensors(self, path):
-        data = path.read_bytes()
-        length, = struct.unpack("<Q", data[:8])
-        return json.loads(data[8:8 + length]), data[8 + length:]
-
-    def pack(self, header, data):
-        text = json.dumps(header).encode()
-        return struct.pack("<Q", len(text)) + text + data
-
-    def test_foreign(self):
-        self.train("run", "--stop-at", 4)
-        self.damaged("model.safetensors", b"GGUF\3\0\0\0" + bytes(100))
-        self.refuse(["train", "--resume", "copy"], "model.safetensors")
-        header, data = self.safetensors(self.checkpoint("run", 4) / "model.safetensors")
-        norm = "model.norm.weight"
-        for change, part in (({**header[norm], "dtype": "I32"}, "expected F32, BF16 or F16, found I32"),
-                             ({**header[norm], "shape": [4, 8]}, "shape")):
-            self.damaged("model.safetensors", self.pack({**header, norm: change}, data))
-            self.refuse(["train", "--resume", "copy"], "model.safetensors", norm, part)
-            self.refuse(["eval", "--checkpoint", "copy"], "model.safetensors", norm, part)
-        renamed = {("transformer.norm.weight" if key == norm else key): value for key, value in header.items()}
-        self.damaged("model.safetensors", self.pack(renamed, data))
-        self.refuse(["train", "--resume", "copy"], "model.safetensors", "transformer.norm.weight", "no such parameter")
 
     def test_state_that_no_run_leaves(self):
         self.train("run", "--stop-at", 4)
@@ -185,17 +134,16 @@ class BadCheckpoints(Scratch):
         def bad(change, *parts):
             changed = json.loads(json.dumps(state))
             change(changed)
-            self.damaged("trainer_state.json", json.dumps(changed).encode())
+            shutil.rmtree(self.folder / "copy", ignore_errors=True)
+            shutil.copytree(self.folder / "run", self.folder / "copy")
+            (self.checkpoint("copy", 4) / "trainer_state.json").write_text(json.dumps(changed))
             self.refuse(["train", "--resume", "copy"], "trainer_state.json", *parts)
 
         bad(lambda s: s.update(step=99), "not the state")
-        bad(lambda s: s.update(phases=[]), "not the state")
         bad(lambda s: s["run"]["train"].update(batch=0), "train.batch")
         bad(lambda s: s["phases"][0].update(from_step=3), "phases[0]")
         bad(lambda s: s["phases"][0]["recipe"]["fp8"].update(history_length=0), "phases[0]", "history_length")
-        bad(lambda s: s.update(stepp=4), "stepp", "did you mean 'step'?")
         bad(lambda s: s.update(phase=1), "phase")
-        bad(lambda s: s.update(phase_start=5), "phase_start")
         bad(lambda s: s["phases"].append({**s["phases"][0], "from_step": 2}), "phase: the next one began at step 2")
 
         def odd_blocks(s):
@@ -334,22 +282,19 @@ class Memory(Scratch):
         self.assertLess(narrow["activations"], 0.6 * wide["activations"])
 
     def test_contracts_are_logged(self):
-        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}})
-        self.train("run", schedule="unit.json", steps=2)
+        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}, "bf16_first_layers": 1,
+                                 "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
+        self.train("run", schedule="unit.json", steps=2, num_hidden_layers=2)
         contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
         self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
+        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
+                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
         for operation in ("attention", "rmsnorm", "adamw", "squares"):
             self.assertIn(operation, contracts)
-        self.assertFalse([name for name in contracts if name.startswith(("bf16_layers", "adapters"))])
+        self.assertFalse([name for name in contracts if name.startswith("adapters")])
         self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
         self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
 
-    def test_contracts_of_bf16_layers_are_logged_and_those_of_adapters_checked(self):
-        self.write("named.json", {"bf16_first_layers": 1, "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
-        self.train("run", schedule="named.json", steps=2)
-        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
-        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
-                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
         for field in ("bf16_layers", "adapters"):
             self.write("wrong.json", {field: {"dgrad": {"accumulate": "cublas"}}})
             self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", f"{field}.dgrad.accumulate",

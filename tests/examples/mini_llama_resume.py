@@ -356,7 +356,7 @@ class Resume(Runs):
                                self.train_command("new", "--init", "run", "--lora-rank", 4)],
                     "": [["replay", "run", "--steps", "2:4"]]}
         damages = {"model.safetensors": lambda p: os.truncate(p, p.stat().st_size - 1),
-                   "config.json": lambda p: os.truncate(p, 20), "trainer_state.json": lambda p: os.truncate(p, 20)}
+                   "trainer_state.json": lambda p: os.truncate(p, 20)}
         damages["config.json rope_theta"] = lambda p: p.write_text(json.dumps({**json.loads(p.read_text()),
                                                                                "rope_theta": 1e6}))
         for what, damage in damages.items():
@@ -403,6 +403,7 @@ class Resume(Runs):
         (self.folder / "latest").symlink_to("whole/checkpoints/step-000000004")
         for start in ("latest", "whole/checkpoints/step-000000004"):
             self.refuse(["train", "--resume", start, "--out", "run"], "run/", "another run")
+
 
 if __name__ == "__main__":
     mini_llama.main(__doc__, "FAULTS")
