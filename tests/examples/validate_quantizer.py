@@ -245,8 +245,6 @@ class RightDumps(Program):
         (self.folder / "random.npy").write_bytes(npy("<u4", [cols, rows], b"".join(words)))
         self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], as x lies"), *seeded,
                      "--input", path, "--tensor", "random=random.npy")
-        (self.folder / "random.npy").write_bytes(npy("<u2", [rows, cols], bytes(2 * rows * cols)))
-        self.refused("tensor 'random': is not U32", *seeded, "--input", path, "--tensor", "random=random.npy")
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
         write_safetensors(path, tensors)
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)
@@ -314,9 +312,6 @@ class RightDumps(Program):
         for name in ("bf16", "BF16"):
             self.same("--quantizer", "te_rocm", "--source", name, "--input", path)
         path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3")
-        tensors = load(path)
-        tensors["codes"] = ("U8", *tensors["codes"][1:])
-        write_safetensors(path, tensors)
         for name in ("fp8_e4m3", "e4m3", "F8_E4M3"):
             self.same("--quantizer", "fp8", "--format", name, "--input", path)
         self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3",
@@ -538,12 +533,9 @@ class BothOrientations(Program):
     def test_arguments(self):
         self.refused("--m: 96 is no multiple of 64", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
                      "--m", 96)
-        self.refused("--k: 48 is no multiple of 32", "--quantizer", "ocp", "--make-case", "new", "--axis", "both",
-                     "--k", 48)
         self.refused("--factor: ", "--quantizer", "nvidia", "--format", "nvfp4", "--make-case", "new", "--factor", -1)
-        for option in ("--code-placement", "--scale-placement"):  # 16 rows of 32 bytes per tile
-            self.refused(f"{option}: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
-                         "--with-d", "--m", 8, option, "aiter_data_16x16")
+        self.refused("--code-placement: not defined for these extents", "--quantizer", "ocp", "--make-case", "new",
+                     "--with-d", "--m", 8, "--code-placement", "aiter_data_16x16")  # 16 rows of 32 bytes a tile
         self.refused("--m, --k: a tensor of 1099511627776 elements, the limit is 268435456", "--quantizer", "ocp",
                      "--make-case", "new", "--m", 1 << 20, "--k", 1 << 20)
         self.refused("--axis: ", "--quantizer", "ocp", "--make-case", "new", "--axis", "up")
