@@ -4,11 +4,10 @@
 """Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. This script serves the slow
 suite; the default suite replays the stored inputs without clang (replay.cpp).
 
-usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS [PROCESSES]]
+usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS]
   NAME               tests/fuzz/NAME_fuzz.cpp, started from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..."
                      names the other sources and libraries.
   DIRECTORY SECONDS  a long run. The directory keeps program, corpus and failing inputs, and the next run continues.
-  PROCESSES          they share the runs and, every ten seconds, their findings
 
 Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library. CXXFLAGS are appended to the
 flags (another -march). Sources are compiled through ccache if it is installed.
@@ -18,7 +17,6 @@ sanitizer, comparisons are not traced, and inputs are chosen evenly. Without a c
 so that machines without compilers can help. Afterwards copy its corpus to tests/fuzz/corpus and run the default mode.
 """
 import concurrent.futures
-import contextlib
 import os
 import shlex
 import shutil
@@ -75,28 +73,17 @@ def build(compiler, sources, flags, libraries, scratch):
     return failed[0] if failed else called([compiler, *flags, *objects, "-o", "fuzz", *libraries, "-pthread", "-lz"])
 
 
-def long_run(corpus, runs, directory, seconds, processes):
-    """Continues with the directory's corpus. Prints each process's totals and their sum."""
-    command = ["./fuzz", f"-runs={-(-runs // processes)}", f"-max_total_time={seconds}", "-max_len=256",
-               f"-reload={10 if processes > 1 else 0}", "-entropic=0", "-reduce_inputs=0", "-print_final_stats=1",
-               corpus]
-    with contextlib.ExitStack() as files:
-        # One file per process: a full pipe would stop it.
-        logs = [files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
-                for _ in range(processes)]
-        running = [subprocess.Popen(command, cwd=directory, stderr=log) for log in logs]
-        failed = [process.wait() != 0 for process in running]
-        executed = 0
-        for log, failure in zip(logs, failed):
-            log.seek(0)
-            lines = log.read().splitlines()
-            covered = [line for line in lines if " cov: " in line][-1:]
-            statistics = [line for line in lines if "stat::" in line]
-            print("\n".join(lines[-40:] if failure else covered + statistics))
-            executed += sum(int(line.split()[1]) for line in statistics if "number_of_executed_units" in line)
-    if processes > 1:
-        print(f"executed by all processes: {executed}")
-    return 1 if any(failed) else 0
+def long_run(runs, directory, seconds):
+    """Continues with the directory's corpus. Prints the totals."""
+    command = ["./fuzz", f"-runs={runs}", f"-max_total_time={seconds}", "-max_len=256", "-entropic=0",
+               "-reduce_inputs=0", "-print_final_stats=1", "corpus"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:  # a full pipe would stop it
+        failed = subprocess.run(command, cwd=directory, stderr=log).returncode != 0
+        log.seek(0)
+        lines = log.read().splitlines()
+    covered = [line for line in lines if " cov: " in line][-1:]
+    print("\n".join(lines[-40:] if failed else covered + [line for line in lines if "stat::" in line]))
+    return 1 if failed else 0
 
 
 def run_briefly(name, runs, scratch):
@@ -113,10 +100,10 @@ def run_briefly(name, runs, scratch):
     return 1 if fuzzed.returncode else 0
 
 
-def main(root, name, runs, directory=None, seconds=0, processes=1):
+def main(root, name, runs, directory=None, seconds=0):
     compiler = find_clang()
     if compiler is None and directory is not None and (directory / name / "fuzz").exists():
-        return long_run("corpus", runs, directory / name, seconds, processes)
+        return long_run(runs, directory / name, seconds)
     if compiler is None:
         print("no " + " or ".join(CLANGS))
         return 77
@@ -145,13 +132,12 @@ def main(root, name, runs, directory=None, seconds=0, processes=1):
                 print("no " + compiler.rsplit("/", 1)[-1].replace("clang++", "libclang-rt") + "-dev")
             return 77 if without_runtime else 1
         if directory is not None:
-            return long_run("corpus", runs, scratch, seconds, processes)
+            return long_run(runs, scratch, seconds)
         return run_briefly(name, runs, scratch)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6, 7):
+    if len(sys.argv) not in (4, 6):
         sys.exit(__doc__)
-    LONG = {"directory": Path(sys.argv[4]).resolve(), "seconds": int(sys.argv[5]),
-            "processes": int((sys.argv[6:] or ["1"])[0])} if len(sys.argv) >= 6 else {}
+    LONG = {"directory": Path(sys.argv[4]).resolve(), "seconds": int(sys.argv[5])} if len(sys.argv) == 6 else {}
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), **LONG))
