@@ -35,10 +35,10 @@ fi
 
 need_packages meson ninja-build g++ libbenchmark-dev libeigen3-dev nlohmann-json3-dev zlib1g-dev pkgconf python3 >&2
 
-directory=build-bench
-configure $directory -Dtests=disabled -Dexamples=disabled -Dbench=enabled >&2
-build $directory benchmarks >&2
-mkdir -p $directory/results
+directory=${ROTOSCALE_BUILD:-build-bench}
+if [ -z "${ROTOSCALE_BUILD:-}" ]; then configure $directory -Dtests=disabled -Dexamples=disabled -Dbench=enabled >&2; fi
+build "$directory" benchmarks >&2
+mkdir -p "$directory/results"
 for name in quantize gemm train; do
   echo "== $name" >&2
   # Arms take turns, so that other load affects all of them.
@@ -48,7 +48,7 @@ for name in quantize gemm train; do
     --benchmark_out_format=json >"$directory/results/$name.log" 2>&1
 done
 g++ --version | head -n 1
-python3 bench/ratios.py $directory/results
+python3 bench/ratios.py "$directory/results"
 echo "== peers" >&2
 # Exit status 77: no peer is installed. The script has said so.
 python3 bench/peers.py "$directory/bench/peers" || [ $? -eq 77 ]

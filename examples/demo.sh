@@ -24,6 +24,7 @@ usage: examples/demo.sh [options]
   --gpu MODE    kernels to build, as Meson's option of that name: none, cuda, hip or host (default: cuda where an H100 or
                 H200 and nvcc are found, which builds for minutes more, else none)
   -h, --help    this text
+ROTOSCALE_BUILD names a build directory to use instead of build-demo.
 END
 }
 
@@ -101,10 +102,12 @@ if [ "$gpu" = auto ]; then
   if has_cuda; then gpu=cuda; else gpu=none; fi
 fi
 
-directory="build-demo"
-configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled -Dgpu="$gpu" "${at_once[@]}"
-build $directory examples/llama/mini-llama
-llama=$PWD/$directory/examples/llama/mini-llama
+directory=${ROTOSCALE_BUILD:-build-demo}
+if [ -z "${ROTOSCALE_BUILD:-}" ]; then
+  configure $directory -Dexamples=enabled -Dtests=disabled -Dbench=disabled -Dgpu="$gpu" "${at_once[@]}"
+fi
+build "$directory" examples/llama/mini-llama
+llama=$(realpath "$directory")/examples/llama/mini-llama
 
 mkdir -p "$out"
 if [ -z "$data" ]; then
