@@ -152,7 +152,7 @@ port() {
   local compiler=$1 processor=$2 directory=build-$1-$2
   shift 2
   options=(-Dwerror=true -Dnative=false "-Dcpp_args=-march=$processor" -Dtests=enabled -Dexamples=enabled
-    -Dbench=enabled -Dgpu=host -Damd_check=disabled -Dquick_host=false)
+    -Dbench=enabled "-Dgpu=${port_gpu:-host}" -Damd_check=disabled -Dquick_host=false)
   # Targets name objects of single sources, which unity builds do not have.
   if [ $# -eq 0 ]; then options+=("${at_once[@]}"); else options+=(-Dunity=off); fi
   # The variants for named instruction sets do not depend on the processor.
@@ -186,21 +186,28 @@ if [ $portability = yes ]; then
     exit 2
   fi
 elif [ $sanitize = no ]; then
-  # All options are given, because a build directory keeps old ones. Assertions are on, except in the slow suite.
+  # All options are given, because a build directory keeps old ones. Assertions are on, except in the slow suite. In CI
+  # the benchmarks and the demo use this build too.
   ndebug=$([ $slow = yes ] && echo true || echo false)
+  bench=$([ "${CI:-}" = true ] && echo enabled || echo disabled)
+  gpu=auto
+  if ! nvidia-smi -L >/dev/null 2>&1; then
+    # Without a device kernels run on the host alone. CI compiles them for CUDA too, without ptxas's optimization.
+    if [ "${CI:-}" = true ]; then export NVCC_APPEND_FLAGS='-Xptxas -O0'; else gpu=host; fi
+  fi
   options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled
-    -Dexamples=enabled -Dbench=disabled "${at_once[@]}")
+    -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   if [ "${CI:-}" = true ] && [ -z "$filter" ]; then also filter tests/run.sh --filter include_rule; fi
   run_tests build
-  # On every change: the vector code and the kernels at release flags, and the commands that README names.
+  # On every change: the vector code and the kernels at release flags, mini-llama without kernels, and the commands that
+  # README names.
   if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
-    for processor in x86-64 sapphirerapids; do
-      port g++ $processor include/compiled/librotoscale_compiled.a tests/vector_tests.p/rotoscale_gemm_test.cpp.o \
-        tests/vector_tests.p/rotoscale_quantize_test.cpp.o tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o
-    done
-    also benchmarks bench/run.sh --quick
-    also demo examples/demo.sh --quick
+    objects=(include/compiled/librotoscale_compiled.a tests/vector_tests.p/rotoscale_{gemm,quantize}_test.cpp.o)
+    port_gpu=none port g++ x86-64 "${objects[@]}" examples/llama/mini-llama.p/{device,profile}.cpp.o
+    port g++ sapphirerapids "${objects[@]}" tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o
+    also benchmarks env ROTOSCALE_BUILD=build bench/run.sh --quick
+    also demo env ROTOSCALE_BUILD=build examples/demo.sh --quick
   fi
   if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
   if [ $python = yes ]; then also python tests/python.sh; fi
