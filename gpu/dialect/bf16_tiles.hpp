@@ -14,48 +14,12 @@
 #else
 #include "gpu/dialect/amd_matrix.hpp"
 #endif
-#include "rotoscale/gemm_contracts.hpp"
 #if defined(ROTOSCALE_GPU_HOST)
-#include "rotoscale/mma_ref.hpp"
+#include "gpu/dialect/mma_sync_host.hpp"
 #endif
+#include "rotoscale/gemm_contracts.hpp"
 
 namespace rotoscale::gpu {
-
-#if defined(ROTOSCALE_GPU_HOST)
-namespace detail {
-
-/// A lane's arguments of mma.sync.m16n8k16.
-struct mma_registers {
-  const std::uint32_t *a, *b;
-  float* d;
-};
-/// d [16 × 8] += a [16 × 16] · bᵀ [8 × 16] under the unit's model.
-inline void mma_m16n8k16(mma_registers* const (&lanes)[32]) {
-  constexpr mma_model m = find_unit("hopper-mma-fp16-f32")->model;
-  static thread_local mma_term a[16][16], b[8][16];
-  const auto term = [](std::uint32_t words, int half) {
-    return mma_element(mma_model{}, formats::bf16, words >> (16 * half) & 0xFFFFu);
-  };
-  for (int l = 0; l < 32; ++l) {
-    const int group = l / 4, k = 2 * (l % 4);
-    for (int half = 0; half < 2; ++half) {
-      for (int w = 0; w < 4; ++w) a[group + w % 2 * 8][k + w / 2 * 8 + half] = term(lanes[l]->a[w], half);
-      for (int w = 0; w < 2; ++w) b[group][k + w * 8 + half] = term(lanes[l]->b[w], half);
-    }
-  }
-  for (int l = 0; l < 32; ++l) {
-    for (int e = 0; e < 4; ++e) {
-      mma_product p[16];
-      const int row = l / 4 + e / 2 * 8, column = 2 * (l % 4) + e % 2;
-      for (int k = 0; k < 16; ++k) p[k] = mma_multiply(m, a[row][k], b[column][k]);
-      float& d = lanes[l]->d[e];
-      d = fp32_value(mma_step(m, p, 16, unpack(formats::fp32, fp32_bits(d))));
-    }
-  }
-}
-
-}  // namespace detail
-#endif
 
 /// 64 rows × D features of BF16 in shared memory. Rows are padded by 16 bytes, so that eight rows are in different
 /// banks.

@@ -3,11 +3,14 @@
 // Host mode's thread-block executor: indices, barriers, exchanges, shared memory, and error detection.
 #include <doctest/doctest.h>
 
+#include <random>
 #include <vector>
 
+#include "gpu/dialect/bf16_tiles.hpp"
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/dialect/packed.hpp"
+#include "rotoscale/gemm_ref.hpp"
 
 namespace dialect_host_test {
 
@@ -197,6 +200,62 @@ TEST_CASE("words keep their order with numbers of the same memory") {
   CHECK(number_after(x, reinterpret_cast<gpu::any_word*>(x), two) == 2.0f);
   x[0] = 1.0f;
   CHECK(words_after(x, reinterpret_cast<const gpu::vec16*>(x)).word[0] == two);
+}
+
+TEST_CASE("mma.sync m16n8k16: the layout of lanes and the unit's model") {
+  std::mt19937 random(3);
+  gemm_options o;
+  o.model = find_unit("hopper-mma-fp16-f32")->model;
+  o.start_from_c = true;
+  int wrong = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::uint16_t a[16][16], b[8][16];
+    float d[16][8], before[16][8];
+    // Exponents of 4 to 256 binades. The widest include subnormals, NaN and Inf. Some elements are zero.
+    const unsigned span = 4u << (round % 7), first = span == 256 ? 0 : random() % (256 - span);
+    const auto code = [&] {
+      const std::uint32_t x = random(), field = (first + (x >> 16) % span) & 0xFFu;
+      const bool special = field == 255 && round % 2 == 0;
+      return static_cast<std::uint16_t>(x % 9 == 0 ? x & 0x8000u : (x & 0x807Fu) | (special ? 254 : field) << 7);
+    };
+    for (auto& row : a) {
+      for (auto& x : row) x = code();
+    }
+    for (auto& row : b) {
+      for (auto& x : row) x = code();
+    }
+    for (auto& row : before) {
+      for (float& x : row) x = fp32_from_bits(static_cast<std::uint32_t>(code()) << 16 | random() % 65536);
+    }
+    // Lanes as in PTX's figures: four lanes hold a row of A, a column of B and a row of D.
+    std::uint32_t words[32][6];
+    float sums[32][4];
+    gpu::detail::mma_registers registers[32], *lanes[32];
+    for (int l = 0; l < 32; ++l) {
+      const int row = l / 4, k = l % 4 * 2;
+      const auto two = [](const std::uint16_t* x) { return x[0] | static_cast<std::uint32_t>(x[1]) << 16; };
+      const std::uint16_t* const from[6] = {&a[row][k],         &a[row + 8][k], &a[row][k + 8],
+                                            &a[row + 8][k + 8], &b[row][k],     &b[row][k + 8]};
+      for (int w = 0; w < 6; ++w) words[l][w] = two(from[w]);
+      for (int e = 0; e < 4; ++e) sums[l][e] = before[row + e / 2 * 8][k + e % 2];
+      registers[l] = {words[l], words[l] + 4, sums[l]};
+      lanes[l] = &registers[l];
+    }
+    gpu::detail::mma_m16n8k16(lanes);
+    for (int l = 0; l < 32; ++l) {
+      for (int e = 0; e < 4; ++e) d[l / 4 + e / 2 * 8][l % 4 * 2 + e % 2] = sums[l][e];
+    }
+    const auto operand = [](const std::uint16_t* x, index_t rows) {
+      return gemm_operand{formats::bf16, rows, 16, reinterpret_cast<const std::uint8_t*>(x), 32};
+    };
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 8; ++j) {
+        const float want = accumulate_ref(operand(a[0], 16), i, operand(b[0], 8), j, o, before[i][j]);
+        wrong += fp32_bits(want) != fp32_bits(d[i][j]) && !(want != want && d[i][j] != d[i][j]);
+      }
+    }
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("a status names its argument") {
