@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The share of random cases that a test runs. The default suite runs vector-code tests for several instruction sets:
-// all cases for the machine's own, one in ROTOSCALE_SHARE for the others. The slow suite runs all.
+// The share of cases that a test runs. The default suite runs one in ROTOSCALE_SHARE of the vector code's random cases
+// for other instruction sets, and of the long combinations of the kernels in host mode. The slow suite runs all.
 #pragma once
 
 #include <cstdlib>
@@ -14,5 +14,8 @@ inline int share() {
   const int one_in = text == nullptr ? 1 : std::atoi(text);
   return one_in < 1 ? 1 : one_in;
 }
+
+/// True if case `i` belongs to the share.
+inline bool in_share(int i) { return i % share() == 0; }
 
 }  // namespace rotoscale::oracle

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "../device_memory.hpp"
+#include "oracle/share.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
 #include "gpu/dialect/hip.hpp"
 #endif
@@ -182,12 +183,12 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
   for (const std::string& name : tiled) {
     const auto contract = *nn::find_attention_contract(name);
     if (!gpu::runs_attention(contract, 64, device)) continue;
-    ++contracts_here;
+    int number = contracts_here++;
     for (const shape& s :
          {shape{1, 1, 1, 1, 16}, shape{2, 70, 2, 1, 32}, shape{1, 130, 2, 1, 48, 40}, shape{1, 66, 1, 1, 128, 0, 20.0f},
           shape{1, 200, 1, 1, 64, 15}, shape{2, 128, 2, 1, 64, 0, 2.0f, 127}, shape{1, 150, 2, 1, 32, 30, 2.0f, 70}}) {
-      check<float>(contract, s);
-      check<bf16>(contract, s);
+      if (rotoscale::oracle::in_share(number++)) check<float>(contract, s);
+      if (rotoscale::oracle::in_share(number)) check<bf16>(contract, s);
     }
     // Heads above 64 reuse each buffer, including kept values.
     for_thread_orders([&] {
@@ -199,9 +200,9 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
     for (const shape& s :
          {shape{1, 1, 1, 1, 128}, shape{1, 64, 1, 1, 96}, shape{2, 130, 2, 1, 128}, shape{1, 270, 2, 1, 128, 60},
           shape{1, 400, 2, 1, 128, 90, 2.0f, 150}, shape{1, 200, 1, 1, 112, 0, 8.0f}}) {
-      check<bf16>(contract, s);
+      if (rotoscale::oracle::in_share(number++)) check<bf16>(contract, s);
     }
-    check<float>(contract, {1, 270, 1, 1, 128, 100});
+    if (rotoscale::oracle::in_share(number)) check<float>(contract, {1, 270, 1, 1, 128, 100});
     check<bf16>(contract, {1, 70, 1, 1, 32}, 3);  // rows not aligned to 16 bytes
     if (!on_device) continue;
     check<bf16>(contract, {2, 1000, 8, 2, 128});

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "make_device.hpp"
+#include "oracle/share.hpp"
 #include "rotoscale/llama/cache_case.hpp"
 
 namespace train_training_test {
@@ -203,11 +204,14 @@ TEST_CASE("what the backward pass computes again or keeps in 8 bits, and documen
       {"8 bits", [](auto& o) { o.model.kept = llama::kept_format::mxfp8_e4m3; }, false},
       {"documents", [](auto& o) { o.documents = true; }, false},
   };
+  int recipe_number = 0;
   for (const char* recipe : {"bf16_tc", "mxfp4_h16", "fp8_amd", "mxfp4_mfma"}) {
     const nn::recipe r = preset(recipe);
     if (!runs_here(*device, r)) continue;
     const auto plain = train(*device, r, 2);
+    int number = recipe_number++;
     for (const auto& c : cases) {
+      if (!oracle::in_share(number++)) continue;
       CAPTURE(recipe);
       CAPTURE(c.name);
       const auto got = train(*device, {r}, 2, false, {}, 2, 4, c.change);
@@ -255,16 +259,18 @@ TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, 
     const std::vector<std::string> targets{"qkv_proj"};
     CHECK(same_bytes(train(*cpu, frozen, 2, false, targets, 2, 8), train(*device, frozen, 2, false, targets, 2, 8)));
   }
-  for (const char* name : {"bf16_tc", "fp8_tc", "mxfp8_tc", "mxfp4_tc", "bf16_mfma", "mxfp4_mfma"}) {
+  for (const char* name : {"fp8_tc", "mxfp8_tc", "mxfp4_tc", "bf16_mfma"}) {  // others: recomputation
     CAPTURE(name);
     if (!runs_here(*device, preset(name))) continue;
     CHECK(same_bytes(train(*cpu, preset(name), 2), train(*device, preset(name), 2)));
   }
   // Other block formats that BF16 holds exactly, mixed with BF16, on each BF16 unit. The workspace varies with split-K.
+  int number = 0;
   for (const nn::operand_format f : {nn::operand_format::mxfp8_e5m2, nn::operand_format::mxfp4}) {
     for (const char* unit : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942"}) {
       CAPTURE(nn::to_string(f));
       CAPTURE(unit);
+      if (!oracle::in_share(number++)) continue;
       nn::recipe r = preset("mxfp8");
       for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
         g->accumulate = unit;
@@ -300,6 +306,7 @@ TEST_CASE("graphs change nothing, nor does waiting for each operation or taking 
                {"a step of one pass, whose logits lie among the gradients", {preset("mxfp4")}, {}, 1},
                {"all weights through a switch", healed, {}, 1},
                {"adapters through a switch, the base from its stash", healed, {"qkv_proj", "o_proj"}, 2}};
+  int number = 0;
   for (const auto& c : cases) {
     CAPTURE(c.what);
     std::vector<gpu::timed_operation> timing;
@@ -311,10 +318,13 @@ TEST_CASE("graphs change nothing, nor does waiting for each operation or taking 
       return train(*make_device(o), c.phases, 2, false, c.targets, c.micro_batches);
     };
     const auto want = train(*make_device(), c.phases, 2, false, c.targets, c.micro_batches);
-    CHECK(same_bytes(want, trained(false, false, false)));
-    CHECK(same_bytes(want, trained(false, true, false)));
-    CHECK(same_bytes(want, trained(false, true, true)));
-    CHECK(timing.size() > 100);
+    const int first = number++;
+    if (oracle::in_share(first)) CHECK(same_bytes(want, trained(false, false, false)));
+    if (oracle::in_share(first + 1)) CHECK(same_bytes(want, trained(false, true, false)));
+    if (oracle::in_share(first + 2)) {
+      CHECK(same_bytes(want, trained(false, true, true)));
+      CHECK(timing.size() > 100);
+    }
     CHECK(same_bytes(want, train(*nn::make_cpu_backend(1), c.phases, 2, false, c.targets, c.micro_batches)));
   }
 }
