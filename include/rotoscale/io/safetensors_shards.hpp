@@ -28,18 +28,17 @@ struct located_tensor {
 /// A model's tensors in one file, or in several with an index.
 class safetensors_shards {
  public:
-  /// Opens directory/stem.safetensors; if it does not exist, the files of directory/stem.safetensors.index.json. Throws
-  /// io::error if neither exists, or if the index and the files contradict each other.
+  /// Opens the files of directory/stem.safetensors.index.json, or directory/stem.safetensors without an index. Throws
+  /// io::error if neither exists, if the index and the files contradict each other, or if the index names other files
+  /// beside a directory/stem.safetensors.
   static safetensors_shards open(const std::filesystem::path& directory, const std::string& stem = "model") {
     safetensors_shards model;
     const std::filesystem::path single = directory / (stem + ".safetensors");
     const std::filesystem::path index = directory / (stem + ".safetensors.index.json");
     std::error_code failed;
-    if (std::filesystem::exists(single, failed) || !std::filesystem::exists(index, failed)) {
-      return of(safetensors_file::open(single));
-    }
+    if (!std::filesystem::exists(index, failed)) return of(safetensors_file::open(single));
     model.name_ = index.string();
-    model.open_listed(directory);
+    model.open_listed(directory, std::filesystem::exists(single, failed) ? single : "");
     model.collect();
     return model;
   }
@@ -69,7 +68,8 @@ class safetensors_shards {
   const std::string& name() const { return name_; }
 
  private:
-  void open_listed(const std::filesystem::path& directory) {
+  /// `single`: the file that the index must name where it exists, for readers that take it without the index.
+  void open_listed(const std::filesystem::path& directory, const std::filesystem::path& single) {
     const auto index = read_json(name_);
     if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
       throw error(name_, "weight_map is missing or not an object");
@@ -83,6 +83,9 @@ class safetensors_shards {
       // Only a plain file name: an untrusted index must not open files outside its directory.
       if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != shard.npos) {
         throw error(name_, where + ": '" + printable(shard) + "' is not the name of a file in its directory");
+      }
+      if (!single.empty() && shard != single.filename()) {
+        throw error(single.string(), "is beside " + name_ + ", which names " + printable(shard) + "; remove one");
       }
       const auto [at, is_new] = opened.emplace(shard, files_.size());
       if (is_new) files_.push_back(safetensors_file::open(directory / shard));

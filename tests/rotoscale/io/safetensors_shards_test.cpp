@@ -199,7 +199,14 @@ TEST_CASE("an index that lies") {
   twice.add("d", "U8", {1}, std::vector<std::byte>(1));
   twice.write(dir / "more.safetensors");
   CHECK(message(with("d", "more.safetensors")) == at + "tensor 'a' is in two files, the second is D/more.safetensors");
+  twice.write(dir / "model.safetensors");
+  CHECK(message(whole) ==
+        "D/model.safetensors: is beside D/model.safetensors.index.json, which names "
+        "model-00001-of-00002.safetensors; remove one");
+  CHECK(message({{"weight_map", {{"a", "model.safetensors"}, {"d", "model.safetensors"}}}}) == "(no error)");
   fs::remove(path);
+  CHECK(safetensors_shards::open(dir.path()).size() == 2);
+  fs::remove(dir / "model.safetensors");
   CHECK(message_of([&] { safetensors_shards::open(dir.path()); }) ==
         (dir / "model.safetensors").string() + ": cannot open: No such file or directory");
 }
