@@ -114,12 +114,19 @@ inline nlohmann::ordered_json take_rope_type(nlohmann::ordered_json& rope, const
   return type.is_null() ? nlohmann::ordered_json("default") : type;
 }
 
-/// Of `rope_scaling` or `rope_parameters`.
-inline rope_form read_rope_form(nlohmann::ordered_json rope, const io::detail::place& at) {
+/// The text after a refused key.
+inline constexpr const char* ignoring_hint = " (--ignore-config-key passes one that changes no arithmetic)";
+
+/// Of `rope_scaling` or `rope_parameters`, without the keys in `passed`, such as "rope_scaling.finetuned".
+inline rope_form read_rope_form(nlohmann::ordered_json rope, const std::string& name,
+                                const std::vector<std::string>& passed, const io::detail::place& at) {
   if (rope.is_null()) return {};
   if (!rope.is_object()) io::detail::fail_type("an object or null", rope, at);
   rope_form form;
   form.given = true;
+  for (const std::string& key : passed) {
+    if (key.starts_with(name + ".")) rope.erase(key.substr(name.size() + 1));
+  }
   take_implemented_values(rope, at);  // partial_rotary_factor
   if (rope.contains("rope_theta")) form.theta = rope["rope_theta"];
   rope.erase("rope_theta");
@@ -137,7 +144,9 @@ inline rope_form read_rope_form(nlohmann::ordered_json rope, const io::detail::p
   form.scaling = {{"rope_type", type}};
   for (const auto& [key, value] : rope.items()) {
     if (value.is_null()) continue;
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) at.key(key).fail("no key of type " + type.dump());
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      at.key(key).fail("no key of type " + type.dump() + ignoring_hint);
+    }
     form.scaling[key] = value;
   }
   return form;
@@ -145,11 +154,12 @@ inline rope_form read_rope_form(nlohmann::ordered_json rope, const io::detail::p
 
 /// One form for RoPE's two: `rope_scaling` beside rope_theta, and transformers 5's `rope_parameters`, which holds
 /// rope_theta as well. Where both are there they must agree: transformers 5 takes rope_scaling, others the newer key.
-inline void take_rope(nlohmann::ordered_json& json, const io::detail::place& at) {
+inline void take_rope(nlohmann::ordered_json& json, const std::vector<std::string>& passed,
+                      const io::detail::place& at) {
   constexpr const char* names[] = {"rope_scaling", "rope_parameters"};
   rope_form forms[2];
   for (int i = 0; i < 2; ++i) {
-    if (json.contains(names[i])) forms[i] = read_rope_form(json[names[i]], at.key(names[i]));
+    if (json.contains(names[i])) forms[i] = read_rope_form(json[names[i]], names[i], passed, at.key(names[i]));
     json.erase(names[i]);
   }
   if (forms[0].given && forms[1].given && forms[0].scaling != forms[1].scaling) {
@@ -191,8 +201,7 @@ inline void take_ignored_keys(nlohmann::ordered_json& json, const std::vector<st
     const bool known = std::find(fields.begin(), fields.end(), key) != fields.end();
     const bool follows = !known || key == "num_key_value_heads" || key == "head_dim";
     if (!known && !entry.value().is_null()) {
-      at.key(key).fail("unknown key" + io::did_you_mean(key, fields) +
-                       " (--ignore-config-key passes one that changes no arithmetic)");
+      at.key(key).fail("unknown key" + io::did_you_mean(key, fields) + ignoring_hint);
     }
     entry = follows && entry.value().is_null() ? json.erase(entry) : std::next(entry);
   }
@@ -208,7 +217,7 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
   if (json.is_object()) {
     detail::take_implemented_values(json, at);
     detail::take_layer_types(json, at);
-    detail::take_rope(json, at);
+    detail::take_rope(json, passed, at);
     detail::take_ignored_keys(json, passed, at);
   }
   model_config config;

@@ -80,6 +80,7 @@ TEST_CASE("config.json: round trip, and what would be another architecture is re
   }
   CHECK(message("model_type", "mistral") == "config.json: model_type: only \"llama\" is supported");
   CHECK(holds(message("architectures", {"GPT2LMHeadModel"}), "config.json: architectures"));
+  CHECK(message("architectures", {"LLaMAForCausalLM"}) == "(no error)");  // its name in 2023
   CHECK(holds(message("hidden_act", "gelu"), "hidden_act"));
   CHECK(holds(message("attention_bias", true), "attention_bias"));
   CHECK(holds(message("mlp_bias", true), "mlp_bias"));
@@ -157,7 +158,11 @@ TEST_CASE("RoPE in linear and yarn form: what is read is written again") {
   const json written = llama::model_config_json(yarn);
   CHECK(llama::model_config_json(read(written)) == written);
   c["rope_parameters"]["short_factor"] = {1.0};
-  CHECK(message_of([&] { read(c); }) == "config.json: rope_parameters.short_factor: no key of type \"yarn\"");
+  CHECK(message_of([&] { read(c); })
+            .starts_with("config.json: rope_parameters.short_factor: no key of type \"yarn\" (--ignore-config-key"));
+  CHECK(llama::model_config_json(llama::read_model_config(c, "config.json", {"rope_parameters.short_factor"})) ==
+        written);
+  CHECK_THROWS_AS(llama::read_model_config(c, "config.json", {"short_factor", "rope_scaling.short_factor"}), io::error);
 }
 
 TEST_CASE("heads that are not grouped, sizes that follow") {
