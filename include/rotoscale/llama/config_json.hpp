@@ -29,7 +29,7 @@ struct implemented_value {
 inline const std::vector<implemented_value>& implemented_values() {
   using json = nlohmann::ordered_json;
   static const std::vector<implemented_value> values = {
-      {"architectures", {json::array({"LlamaForCausalLM"}), nullptr}, true},
+      {"architectures", {json::array({"LlamaForCausalLM"}), json::array({"LLaMAForCausalLM"}), nullptr}, true},
       {"model_type", {"llama"}, true},
       {"hidden_act", {"silu", "swish"}, true},  // two names of one function
       {"attention_bias", {false}, true},
