@@ -225,7 +225,7 @@ class npy_file {
 inline std::string npy_bytes(const npy_header& h, std::span<const std::byte> data, int version = 1) {
   const auto fail = [](const std::string& what) { throw error("npy", what); };
   const detail::npy_type* type = detail::find_npy_type(h.dtype);
-  if (type == nullptr) fail("descr: " + detail::unknown_npy_type(h.dtype, h.dtype));
+  if (type == nullptr) fail("descr: " + detail::unknown_npy_type(h.dtype));
   const std::string problem = detail::npy_shape_problem(h.shape, type->bytes);
   if (!problem.empty()) fail("shape: " + problem);
   const std::size_t wanted = detail::npy_count(h.shape) * type->bytes;

@@ -51,10 +51,11 @@ inline const npy_type* find_npy_type(std::string_view dtype) {
   return type == std::end(npy_types) ? nullptr : type;
 }
 
-inline std::string unknown_npy_type(std::string_view given, std::string_view dtype) {
-  std::vector<std::string> valid;
-  for (const npy_type& t : npy_types) valid.emplace_back(t.dtype);
-  return "unknown type '" + printable(given) + "'" + did_you_mean(dtype, valid);
+/// No type is near another: integers or bfloat16 ("<g2") read as floats would be wrong numbers.
+inline std::string unknown_npy_type(std::string_view given) {
+  std::string text = "unknown type '" + printable(given) + "'; it is none of ";
+  for (const npy_type& t : npy_types) text += (&t == npy_types ? "" : ", ") + std::string(t.dtype);
+  return text;
 }
 
 /// The reason why an array cannot have this shape, or an empty string. Extent 0 counts as 1, so that strides fit too.
@@ -184,7 +185,7 @@ class npy_header_parser {
     // codes.
     const std::string_view dtype = descr == "<f1" ? "V1" : descr.substr(1);
     const npy_type* type = find_npy_type(dtype);
-    if (type == nullptr) fail("descr: " + unknown_npy_type(descr, dtype));
+    if (type == nullptr) fail("descr: " + unknown_npy_type(descr));
     // Types of several bytes need a byte order. For raw bytes NumPy writes either form.
     if (order == '|' && type->bytes > 1 && dtype[0] != 'V')
       fail("descr: '" + std::string(descr) + "' has no byte order");

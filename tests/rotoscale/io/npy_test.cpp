@@ -259,6 +259,9 @@ TEST_CASE("a bad field is refused by its name") {
     return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
   };
   CHECK(ends_with(descr("'<f16'"), ": descr: unknown type '<f16'; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
+  for (const char* other : {"<g2", "<i4", "<i2", "|b1"}) {
+    CHECK(ends_with(descr("'" + std::string(other) + "'"), "; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
+  }
   CHECK(ends_with(descr("'>f4'"), ": descr: '>f4' is big-endian, which is not supported"));
   CHECK(ends_with(descr("'f4'"), ": descr: 'f4' does not begin with '<' or '|'"));
   CHECK(ends_with(descr("''"), ": descr: '' does not begin with '<' or '|'"));
