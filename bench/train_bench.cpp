@@ -121,9 +121,9 @@ void linears(benchmark::State& state, const nn::recipe& recipe) {
         return nn::dense_tensor(x.data(), nn::dtype::fp32, {rows, cols});
       };
       layer.quantize_weights(pass, d.source(nn::tensor_role::w));
-      ops->quantize({}, d.source(nn::tensor_role::x), layer.input_target(pass), &now);
+      ops->quantize({}, {d.source(nn::tensor_role::x), &now}, {layer.input_target(pass)});
       layer.forward(pass, whole(d.y, tokens, out));
-      ops->quantize({}, d.source(nn::tensor_role::dy), layer.gradient_target(pass), &now);
+      ops->quantize({}, {d.source(nn::tensor_role::dy), &now}, {layer.gradient_target(pass)});
       layer.backward(pass, whole(d.dx, tokens, in), whole(d.dw, out, in));
     }
     benchmark::ClobberMemory();

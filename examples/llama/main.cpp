@@ -140,9 +140,9 @@ void check_steps(const arguments& a, std::int64_t steps) {
 }
 
 /// Resumes from the first undamaged checkpoint of `points`. Later ones count only with --auto-resume; `wanted` then has
-/// the command line's options. `watch` returns the device's backend, or one that records digests.
+/// the command line's options. `watch` begins to record digests if the run asks for them.
 int resume(const chosen_backend& device, arguments& a, const std::vector<resume_point>& points,
-           const trainer_state* wanted, const std::function<nn::backend&(const trainer_state&)>& watch) {
+           const trainer_state* wanted, const std::function<void(const trainer_state&)>& watch) {
   if (!points.empty()) {
     // Checked before checkpoints are read, because a process that writes the run would remove old ones.
     const fs::path &run = points[0].run, out = a.session.out.empty() ? run : fs::path(a.session.out);
@@ -167,8 +167,8 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
       settle_statistics(a);
       if (a.digest_steps.empty()) a.digest_steps = read_digest_steps(run_directory(points[i].run).digests());
       if (a.session.out.empty()) a.session.out = points[i].run.string();
-      nn::backend& ops = watch(state);
-      t = std::make_unique<trainer>(ops, std::move(state), a.session, points[i]);
+      watch(state);
+      t = std::make_unique<trainer>(*device.ops, std::move(state), a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
       const bool begins = !next.empty() && points[i + 1].checkpoint.empty();
       if (next.empty() || (begins && wanted == nullptr)) {
@@ -188,14 +188,13 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
 
 int train(int argc, char** argv, arguments& a) {
   const chosen_backend device = choose_backend(a.device);
-  nn::digest_backend watched(*device.ops);
+  nn::digest_observer digests(*device.ops);
   std::optional<digest_recorder> recorder;
-  const auto watch = [&](const trainer_state& state) -> nn::backend& {
+  const auto watch = [&](const trainer_state& state) {
     check_steps(a, state.run.train.steps);
-    if (a.digest_steps.empty()) return *device.ops;
-    recorder.emplace(watched, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
+    if (a.digest_steps.empty()) return;
+    recorder.emplace(digests, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
     a.session.watcher = &*recorder;
-    return watched;
   };
   a.session.threads = device.ops->threads();
   a.session.progress = !a.no_progress;
@@ -215,8 +214,8 @@ int train(int argc, char** argv, arguments& a) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
     if (!points.empty()) return resume(device, a, points, &state, watch);
   }
-  nn::backend& ops = watch(state);
-  const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(ops, state, a.session); });
+  watch(state);
+  const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(*device.ops, state, a.session); });
   device.say_note();
   return t->run();
 }

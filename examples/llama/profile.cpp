@@ -35,27 +35,10 @@ int profile(const trainer_state&, const device_choice& device, const profile_opt
 
 namespace {
 
+/// By nn::op_class.
 constexpr const char* class_names[] = {"GEMM", "quantize",  "attention", "norm and activation",
                                        "loss", "optimizer", "copies",    "other"};
-constexpr std::size_t class_count = std::size(class_names);
 constexpr int name_width = 26;  // of the tables: no operation's name is longer
-
-/// Which class an operation of nn::backend belongs to.
-std::size_t class_of(std::string_view name) {
-  constexpr struct {
-    std::string_view begins;
-    std::size_t number;
-  } table[] = {{"gemm", 0},          {"quantize", 1},      {"dequantize", 1}, {"observe", 1},       {"compare", 1},
-               {"update_scales", 1}, {"attention", 2},     {"rmsnorm", 3},    {"residual_norm", 3}, {"swiglu", 3},
-               {"rope", 3},          {"add", 3},           {"dropout", 3},    {"embedding", 3},     {"cross", 4},
-               {"sum_losses", 4},    {"gradient_norm", 5}, {"adamw", 5},      {"sum_squares", 5},   {"upload", 6},
-               {"download", 6},      {"copy", 6},          {"fill_zero", 6}};
-  for (const auto& entry : table) {
-    // No name in the table begins another operation's name of another class.
-    if (name.starts_with(entry.begins)) return entry.number;
-  }
-  return class_count - 1;
-}
 
 void expect(const gpu::status& s) {
   if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
@@ -195,14 +178,14 @@ struct timing_row {
   int launches = 0;
 };
 
-/// Rows of `names`. `row_of` maps the name of an operation to the number of its row.
+/// Rows of `names`. `row_of` maps an operation to the number of its row.
 template <class RowOf>
 std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing, int steps,
                                 const std::vector<std::string>& names, const RowOf& row_of) {
   std::vector<timing_row> rows;
   for (const std::string& name : names) rows.push_back({name});
   for (const gpu::timed_operation& t : timing) {
-    timing_row& s = rows[row_of(t.name)];
+    timing_row& s = rows[row_of(t)];
     s.microseconds += t.microseconds / steps;
     s.bytes += static_cast<double>(t.bytes) / steps;
     s.operations += t.operations / steps;
@@ -212,7 +195,8 @@ std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing,
 }
 
 std::vector<timing_row> rows_by_class(const std::vector<gpu::timed_operation>& timing, int steps) {
-  return rows_of(timing, steps, {std::begin(class_names), std::end(class_names)}, class_of);
+  return rows_of(timing, steps, {std::begin(class_names), std::end(class_names)},
+                 [](const gpu::timed_operation& t) { return static_cast<std::size_t>(t.kind); });
 }
 
 /// The longest first.
@@ -220,8 +204,8 @@ std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation
   std::set<std::string> found;
   for (const gpu::timed_operation& t : timing) found.emplace(t.name);
   const std::vector<std::string> names(found.begin(), found.end());
-  auto rows = rows_of(timing, steps, names, [&](std::string_view name) {
-    return static_cast<std::size_t>(std::lower_bound(names.begin(), names.end(), name) - names.begin());
+  auto rows = rows_of(timing, steps, names, [&](const gpu::timed_operation& t) {
+    return static_cast<std::size_t>(std::lower_bound(names.begin(), names.end(), t.name) - names.begin());
   });
   std::stable_sort(rows.begin(), rows.end(),
                    [](const timing_row& x, const timing_row& y) { return x.microseconds > y.microseconds; });

@@ -222,16 +222,14 @@ int replay(const replay_options& o, std::ostream& out) {
   if (const auto change = find_preset_change(state)) print_error(program_name, *change);
   require_place(o.keep);
   const chosen_backend inner = choose_backend(o.device);
-  nn::digest_backend ops(*inner.ops);
-  digest_comparison digests(ops, run.digests());
+  nn::digest_observer observer(*inner.ops);
+  digest_comparison digests(observer, run.digests());
   session_options session = session_for(o, run, state.run, steps.last);
   session.threads = inner.ops->threads();
   session.watcher = &digests;
   std::optional<resume_point> from;
   if (steps.first > 0) from = resume_point{run.path(), run.checkpoint(steps.first)};
-  const auto make = [&] {
-    return std::make_unique<trainer>(digests.is_empty() ? *inner.ops : ops, std::move(state), session, from);
-  };
+  const auto make = [&] { return std::make_unique<trainer>(*inner.ops, std::move(state), session, from); };
   std::unique_ptr<trainer> t = from ? naming_older(from->checkpoint, "", make) : make();
   inner.say_note();
   const signal_guard signals;  // a signal during the load has ended the program, and left nothing

@@ -42,7 +42,7 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
 /// y = x * rstd * gain for x [rows, cols] and gain [cols]; writes rstd [rows]. x and y have one storage.
 status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
 /// RMSNorm of sum = x + branch. An empty view of branch means sum = x. An empty view of y means that only rstd is
-/// written. args.to is ignored.
+/// written.
 status residual_norm(const nn::residual_norm_args& args, stream s);
 /// residual_norm and quantize(f, y, rows, columns) in two launches. The second computes y from the sum and quantizes
 /// both orientations from one read. An empty y is not written. One orientation may be null, as in quantize.

@@ -10,11 +10,10 @@
 #include "gpu/api/gemm_bf16.hpp"
 #include "gpu/api/gemm_definition.hpp"
 #include "gpu/api/gemm_fp8.hpp"
-#include "gpu/api/statistics.hpp"
 
 namespace rotoscale::gpu {
 
-device_backend::device_backend(const train_options& options) : options_(options) {
+device_backend::device_backend(const train_options& options) : backend(device_operations), options_(options) {
   expect(current_device(device_));
   std::string name;
   expect(device_name(name));
@@ -110,6 +109,19 @@ std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, inde
   return contract.options.model == fp32_blockwise ? blockwise_workspace_bytes(rows, cols, k, device_) : 0;
 }
 
+std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
+  return std::max({r.gemm_bytes, embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
+                   rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
+                   cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
+                   attention_backward_workspace_bytes(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
+                   observe_workspace_bytes(r.observed_rows), compare_workspace_bytes(r.observed_elements)});
+}
+
+std::optional<nn::attention_contract> device_backend::contract(const std::string& attention, index_t head_dim) const {
+  const auto found = nn::find_attention_contract(attention);
+  return found && runs_attention(*found, head_dim, device_) ? found : std::nullopt;
+}
+
 void* device_backend::allocate(std::size_t bytes, nn::memory_kind kind) {
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = nullptr;
@@ -157,10 +169,19 @@ void device_backend::order(nn::queue after, const nn::event& before) {
 }
 void device_backend::synchronize(const nn::event& until) { of(until.of).synchronize(until.ticket); }
 
-std::unique_ptr<nn::graph> device_backend::capture(nn::queue q, std::function<void()> operations) {
-  // A graph is one operation on its queue: what is timed or waited for one by one is launched one by one.
+void device_backend::transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) {
+  const bool on_device = kind == nn::copy_kind::on_device;
+  run(q, {nn::name_of(kind), nn::op_class::copy, 0.0, (on_device ? 2 : 1) * bytes}, [&] {
+    const stream s = of(q).stream;
+    if (on_device) return gpu::copy(to, from, bytes, s);
+    return kind == nn::copy_kind::upload ? gpu::upload(to, from, bytes, s) : gpu::download(to, from, bytes, s);
+  });
+}
+
+std::unique_ptr<nn::recorded_graph> device_backend::record_graph(nn::queue q, const std::function<void()>& operations) {
+  // A graph is one operation on its queue. Operations that are timed or waited for are launched one by one.
   if (device_.arch == arch::host || !options_.graphs || options_.wait_for_each || options_.timing != nullptr) {
-    return std::make_unique<device_graph>(std::move(operations));
+    return nullptr;
   }
   gpu::graph recorded;
   run(q, {"capture"}, [&] {
@@ -183,10 +204,8 @@ std::unique_ptr<nn::graph> device_backend::capture(nn::queue q, std::function<vo
   run(q, {"capture"}, [&] { return ended; });
   return std::make_unique<device_graph>(recorded);
 }
-void device_backend::launch(nn::queue q, nn::graph& what) {
-  auto& g = static_cast<device_graph&>(what);
-  if (g.operations) return g.operations();
-  run(q, {"graph"}, [&] { return replay(g.recorded, of(q).stream); });
+void device_backend::replay(nn::queue q, nn::recorded_graph& what) {
+  run(q, {"graph"}, [&] { return gpu::replay(static_cast<device_graph&>(what).recorded, of(q).stream); });
 }
 
 void device_backend::begin_timing(const device_queue& on) {
@@ -203,93 +222,47 @@ void device_backend::end_timing(const device_queue& on, const timed_operation& w
   options_.timing->back().microseconds = static_cast<double>(microseconds);
 }
 
-void device_backend::quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
-                              const nn::step_state* state) {
-  const auto bytes = static_cast<std::size_t>(source.size() * size_of(source.type));
-  run(q, {"quantize", 0.0, bytes},
-      [&] { return static_cast<const operands&>(*to.set).quantize(source, to, state, of(q).stream); });
-}
-
-void device_backend::dequantize(nn::queue q, nn::operand what, nn::tensor_view to) {
-  const auto bytes = static_cast<std::size_t>(to.size() * size_of(to.type));
-  run(q, {"dequantize", 0.0, bytes}, [&] {
-    const gemm_operand& from = described(what);
-    const bool transposed = what.form == nn::operand_form::column;
-    return decode_operand(from, transposed, to.data, to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32,
-                          to.stride(0), of(q).stream);
-  });
-}
-
-/// gemm_bf16 of operands that are BF16 or, in workspace, become so.
-status device_backend::gemm_on_bf16_unit(const device_queue& on, const nn::gemm_contract& contract, gemm_operand left,
+/// gemm_bf16 of operands that are BF16, or are converted to BF16 in workspace.
+status device_backend::gemm_on_bf16_unit(const device_call& c, const nn::gemm_contract& contract, gemm_operand left,
                                          gemm_operand right, const sum_output& r) const {
-  auto* const workspace = static_cast<std::uint8_t*>(on.workspace);
+  auto* const workspace = static_cast<std::uint8_t*>(c.workspace);
   std::size_t taken = 0;
   for (gemm_operand* const x : {&left, &right}) {
     if (!is_expanded(*x)) continue;
     std::uint8_t* const to = workspace + taken;
     taken += expanded_bytes(x->rows, x->k);
-    if (taken > on.workspace_bytes) {
+    if (taken > c.bytes) {
       return {error_code::out_of_memory, "workspace", "is too small for operands that are expanded"};
     }
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
-    if (status s = gpu::dequantize(*x, block_axis::row, values, on.stream); !s.ok()) return s;
+    if (status s = gpu::dequantize(*x, block_axis::row, values, c.s); !s.ok()) return s;
     *x = make_operand(matrix<const bf16>(values));
   }
-  return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, on.stream,
-                   static_cast<int>(contract.options.split_k), workspace + taken, on.workspace_bytes - taken);
+  return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, c.s,
+                   static_cast<int>(contract.options.split_k), workspace + taken, c.bytes - taken);
 }
 
-void device_backend::gemm(nn::queue q, nn::operand a, nn::operand b, const nn::gemm_contract& contract,
-                          nn::operand_format output, nn::tensor_view c, bool accumulate) {
-  const gemm_operand& left = described(a);
-  const gemm_operand& right = described(b);
-  const double products =
-      static_cast<double>(left.rows) * static_cast<double>(right.rows) * static_cast<double>(left.k);
-  const auto bytes = static_cast<std::size_t>(left.rows * packed_bytes(left.element, left.k) +
-                                              right.rows * packed_bytes(right.element, right.k) +
-                                              c.size() * size_of(c.type) * (accumulate ? 2 : 1));
-  run(q, {"gemm", 0.0, bytes, 2.0 * products}, [&] {
-    sum_output r;
-    r.out = c.data;
-    r.stored = c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
-    r.output = nn::element_format(output);
-    r.out_stride = c.stride(0);
-    r.accumulate = accumulate;
-    const device_queue& on = of(q);
-    if (!is_defined(contract)) {
-      if (bf16_contract(contract.options.model, device_) != nullptr) {
-        return gemm_on_bf16_unit(on, contract, left, right, r);
-      }
-      return gemm_fp8(fp8_sums_of(contract), left, right, r, on.stream, static_cast<int>(contract.options.split_k),
-                      on.workspace, on.workspace_bytes);
+status device_backend::multiply(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) const {
+  const gemm_operand& left = described(i.a);
+  const gemm_operand& right = described(i.b);
+  const nn::gemm_contract& contract = i.contract;
+  sum_output r;
+  r.out = o.c.data;
+  r.stored = o.c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
+  r.output = nn::element_format(i.output);
+  r.out_stride = o.c.stride(0);
+  r.accumulate = i.accumulate;
+  if (!is_defined(contract)) {
+    if (bf16_contract(contract.options.model, device_) != nullptr) {
+      return gemm_on_bf16_unit(c, contract, left, right, r);
     }
-    const bool blockwise = contract.options.model == fp32_blockwise;
-    const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;
-    return gemm_by_definition(blockwise ? definition_sum::blockwise : definition_sum::fma_chain, left, right, r,
-                              on.stream, on_unit ? on.workspace : nullptr, on.workspace_bytes);
-  });
-}
-
-void device_backend::observe(nn::queue q, nn::const_tensor_view source, nn::operand what, const nn::step_state* state,
-                             nn::operand_statistics* to) {
-  const auto bytes = static_cast<std::size_t>(source.size() * size_of(source.type));
-  run(q, {"observe", 0.0, bytes}, [&] {
-    const auto& set = static_cast<const operands&>(*what.set);
-    const nn::operand_recipe& own = *set.request().recipe(what.form);
-    const device_queue& on = of(q);
-    return gpu::observe(
-        source, set.form(what.form),
-        {what.form == nn::operand_form::column, own.rotation.points, nn::draws_of(set.request(), what.form), state}, to,
-        on.workspace, on.workspace_bytes, on.stream);
-  });
-}
-void device_backend::compare(nn::queue q, const float* value, const float* reference, index_t n,
-                             nn::comparison_statistics* to) {
-  run(q, {"compare", 0.0, 2 * static_cast<std::size_t>(n) * sizeof(float)}, [&] {
-    const device_queue& on = of(q);
-    return gpu::compare(value, reference, n, to, on.workspace, on.workspace_bytes, on.stream);
-  });
+    return gemm_fp8(fp8_sums_of(contract), left, right, r, c.s, static_cast<int>(contract.options.split_k), c.workspace,
+                    c.bytes);
+  }
+  const bool blockwise = contract.options.model == fp32_blockwise;
+  const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;
+  return gemm_by_definition(blockwise ? definition_sum::blockwise : definition_sum::fma_chain, left, right, r, c.s,
+                            on_unit ? c.workspace : nullptr, c.bytes);
 }
 
 status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Queues of a device: streams with what failed on them, a ring of events, and graphs. Whatever a launcher refuses, and
-// whatever the device reports later, is kept and becomes a backend_error where somebody waits.
+// Queues of a device: streams with their first error, a ring of events, and graphs. An error of a launcher or of the
+// device is kept and thrown as backend_error at the next wait.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace rotoscale::gpu {
 
-/// A launcher's refusal on its way to nn::backend_error.
+/// Error of a launcher, which becomes nn::backend_error.
 class refused : public std::runtime_error {
  public:
   explicit refused(const status& s) : std::runtime_error(s.message()), why(s) {}
@@ -26,7 +26,7 @@ inline void expect(const status& s) {
   if (!s.ok()) throw refused(s);
 }
 
-/// What a profiler shows of the host's work on an operation, and of what it launches.
+/// Range of an operation in a profiler (NVTX, ROCTX).
 class profiler_range {
  public:
   explicit profiler_range(const char* name) { begin_range(name); }
@@ -35,18 +35,15 @@ class profiler_range {
   ~profiler_range() { end_range(); }
 };
 
-/// Recorded operations; in a build for the host, or without graphs, the function that puts them on the queue.
-class device_graph final : public nn::graph {
+class device_graph final : public nn::recorded_graph {
  public:
-  explicit device_graph(std::function<void()> f) : operations(std::move(f)) {}
-  explicit device_graph(gpu::graph recorded) : recorded(recorded) {}
+  explicit device_graph(gpu::graph made) : recorded(made) {}
   ~device_graph() override { (void)destroy(recorded); }
 
-  std::function<void()> operations;  ///< empty where `recorded` holds them
   gpu::graph recorded;
 };
 
-/// Before and after an operation that is timed.
+/// Events before and after a timed operation.
 class timed_events {
  public:
   timed_events() : timed_events(nullptr) {  // as device_queue
@@ -66,10 +63,10 @@ class timed_events {
 
 class device_queue {
  public:
-  /// Events in the ring; to wait for a ticket whose event was reused is to wait for the later ticket.
+  /// Events in the ring. A wait for a ticket whose event was reused waits for the later ticket.
   static constexpr std::size_t ring = 64, fault_words = 2;
 
-  device_queue() : device_queue(nullptr) {  // so that what was made is released where the rest cannot be
+  device_queue() : device_queue(nullptr) {  // delegates, so that the destructor runs if a later step throws
     expect(create(stream));
     expect(allocate(faults, fault_words));
     expect(fill(faults, 0, fault_words * sizeof(std::uint32_t), stream));
@@ -96,7 +93,7 @@ class device_queue {
     return tickets_;
   }
   const event& find(std::uint64_t ticket) const { return events_[ticket % ring]; }
-  /// Waits for a recorded point; throws nn::backend_error with what failed before it.
+  /// Waits for a recorded point. Throws nn::backend_error with the first error before it.
   void synchronize(std::uint64_t ticket) {
     if (!failed) {
       const status s = gpu::synchronize(find(ticket));
@@ -110,18 +107,18 @@ class device_queue {
     if (failed) throw nn::backend_error(*failed);
   }
 
-  /// A fault that the device reports after the launch: that of `last`, the last operation put on the queue, or of one
-  /// before.
+  /// An error that the device reports after the launch: of `last`, the last operation on the queue, or of an earlier
+  /// one.
   static nn::backend_error late_fault(const status& s, const char* last) {
     return {"device", std::string("at or before ") + last + ": " + s.message(), is_of_device(s)};
   }
 
   gpu::stream stream;
-  const char* last = "the first operation";  ///< name of what was put on the queue last
+  const char* last = "the first operation";  ///< name of the last operation
   std::optional<nn::backend_error> failed;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
-  /// What kernels found wrong with tokens and with targets, in device memory: 0, or 1 + a position.
+  /// Invalid tokens and targets, in device memory: 0, or 1 + a position.
   std::uint32_t* faults = nullptr;
 
  private:

@@ -66,8 +66,8 @@ step_range parse_steps(const std::string& text, const std::string& where) {
   return r;
 }
 
-digest_recorder::digest_recorder(nn::digest_backend& ops, step_range steps, std::filesystem::path file)
-    : ops_(&ops), steps_(steps), file_(std::move(file)) {}
+digest_recorder::digest_recorder(nn::digest_observer& digests, step_range steps, std::filesystem::path file)
+    : digests_(&digests), steps_(steps), file_(std::move(file)) {}
 
 std::string read_digest_steps(const std::filesystem::path& file) {
   std::string steps;
@@ -97,11 +97,11 @@ void digest_recorder::begin(std::int64_t step, std::int64_t skipped_steps) {
   seen_.clear();
   if (!out_ && step <= steps_.last) open();
   if (!steps_.contains(step)) return;
-  ops_->take_digests([this](const nn::operation_digest& d) { seen_.push_back(d); });
+  digests_->take_digests([this](const nn::operation_digest& d) { seen_.push_back(d); });
 }
 
 void digest_recorder::end() {
-  ops_->take_digests(nullptr);
+  digests_->take_digests(nullptr);
   if (!steps_.contains(step_)) return;
   ordered_json operations = ordered_json::array();
   for (const nn::operation_digest& d : seen_) operations.push_back({d.operation, hex(d.digest)});
@@ -109,7 +109,8 @@ void digest_recorder::end() {
       {{"version", digests_version}, {"step", step_}, {"skipped_steps", skipped_steps_}, {"operations", operations}});
 }
 
-digest_comparison::digest_comparison(nn::digest_backend& ops, const std::filesystem::path& file) : ops_(&ops) {
+digest_comparison::digest_comparison(nn::digest_observer& digests, const std::filesystem::path& file)
+    : digests_(&digests) {
   has_file_ = std::filesystem::exists(file);
   if (!has_file_) return;
   const std::size_t unfinished = io::for_each_record(file, [&](const ordered_json& record, std::size_t line) {
@@ -161,11 +162,11 @@ void digest_comparison::begin(std::int64_t step, std::int64_t skipped_steps) {
   of_step_ = difference_ || found == recorded_.end() ? nullptr : &found->second;
   if (of_step_ == nullptr) return;
   ++steps_compared_;
-  ops_->take_digests([this](const nn::operation_digest& d) { compare(d); });
+  digests_->take_digests([this](const nn::operation_digest& d) { compare(d); });
 }
 
 void digest_comparison::end() {
-  ops_->take_digests(nullptr);
+  digests_->take_digests(nullptr);
   if (of_step_ == nullptr || difference_ || at_ == of_step_->size()) return;
   const std::string& missing = (*of_step_)[at_++].operation;
   difference_ = place(missing) + ": the run had it, the replay has not";

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Digests of the outputs of each operation, in RUN/digests.jsonl. The first line is {"version": 3, "digest_steps":
-// "10:12"}. Each step adds {"version": 3, "step": 12, "skipped_steps": 0, "operations": [["gemm 128x64",
+// Digests of the outputs of each operation, in RUN/digests.jsonl. The first line is {"version": 4, "digest_steps":
+// "10:12"}. Each step adds {"version": 4, "step": 12, "skipped_steps": 0, "operations": [["gemm 128x64",
 // "9ae16a3b2f90404f"], ...]}. A replay compares its digests with these. A run that rolls back repeats a step with other
 // data; the number of skipped steps identifies the attempt.
 #pragma once
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/nn/digest_backend.hpp"
+#include "rotoscale/nn/digest.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -42,14 +42,14 @@ class step_watcher {
 /// Appends digests to the file.
 class digest_recorder final : public step_watcher {
  public:
-  digest_recorder(nn::digest_backend& ops, step_range steps, std::filesystem::path file);
+  digest_recorder(nn::digest_observer& digests, step_range steps, std::filesystem::path file);
   void begin(std::int64_t step, std::int64_t skipped_steps) override;
   void end() override;
 
  private:
   void open();
 
-  nn::digest_backend* ops_;
+  nn::digest_observer* digests_;
   step_range steps_;
   std::filesystem::path file_;
   std::optional<io::jsonl_writer> out_;  ///< opened at the first step: --overwrite removes the file before
@@ -61,15 +61,13 @@ class digest_recorder final : public step_watcher {
 class digest_comparison final : public step_watcher {
  public:
   /// Throws io::error naming file and line of an invalid record.
-  digest_comparison(nn::digest_backend& ops, const std::filesystem::path& file);
+  digest_comparison(nn::digest_observer& digests, const std::filesystem::path& file);
   void begin(std::int64_t step, std::int64_t skipped_steps) override;
   void end() override;
   /// Description of the first operation that differs; nullopt: none.
   const std::optional<std::string>& difference() const { return difference_; }
   /// Amount compared: "512 digests of 2 of 4 steps". Empty if the run has no file.
   std::string summary() const;
-  /// Does the file record no digests?
-  bool is_empty() const { return recorded_.empty(); }
 
  private:
   using step_digests = std::vector<nn::operation_digest>;
@@ -77,7 +75,7 @@ class digest_comparison final : public step_watcher {
   void compare(const nn::operation_digest& d);
   std::string place(const std::string& operation) const;
 
-  nn::digest_backend* ops_;
+  nn::digest_observer* digests_;
   bool has_file_ = false;
   std::map<std::pair<std::int64_t, std::int64_t>, step_digests> recorded_;  ///< by step and skipped steps
   const step_digests* of_step_ = nullptr;                                   ///< of the step that is computed

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A session's change of recipe, and what may be measured to decide on one or to prepare it.
+// A session's change of recipe, and the measurements that decide or prepare it.
 #pragma once
 
 #include "rotoscale/llama/session_class.hpp"
@@ -48,10 +48,10 @@ inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs,
   upload_pass(state_, inputs, tokens, targets, starts);
   model_.requantize(training_pass());
   ops_->launch(queue_, *begin_);
-  // Not the graphs of a step: those hold the operations that were recorded without the maxima of all.
+  // Not the graphs of a step, which were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {
     gradients_of_micro_batch(i + 1 == options_.micro_batches);
-    ops_->next_micro_batch(queue_, state_);
+    ops_->next_micro_batch(queue_, {}, {state_});
   }
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
   scales.observe_all(false);

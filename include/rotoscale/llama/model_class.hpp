@@ -14,6 +14,7 @@
 #include "rotoscale/llama/statistics.hpp"
 #include "rotoscale/llama/stored_activations.hpp"
 #include "rotoscale/nn/adapter.hpp"
+#include "rotoscale/nn/head_loss.hpp"
 #include "rotoscale/nn/presets.hpp"
 
 namespace rotoscale::llama {
@@ -304,6 +305,7 @@ class model {
   void quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l, nn::const_tensor_view source) const;
   void run_decoder(const nn::pass& p, const nn::token_source& tokens);
   void run_attention(const nn::pass& p, const layer& l) const;
+  void join_attention(const nn::pass& p, const layer& l) const;
   void run_mlp(const nn::pass& p, const layer& l) const;
   void restore_layer(nn::pass p, const layer& l) const;
   void forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A model's passes: operations on a queue, the same ones each time, so that they can be captured.
+// Forward and backward pass of a model: a fixed list of operations, so that graphs can record it.
 #pragma once
 
 #include "rotoscale/llama/model_cache.hpp"
@@ -53,8 +53,8 @@ inline void model::void_weights() {
   for (std::size_t i = 0; i < weights_.size(); ++i) prepared_[i].valid &= !weights_[i].has_source;
 }
 
-/// A frozen weight is quantized once, so its FP8 scale is not delayed. (Without a backward pass nothing trains, and
-/// scales are those of the run that did.)
+/// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are those of the
+/// training run.
 inline void model::quantize_weight(const nn::pass& p, std::size_t i, const nn::linear& l,
                                    nn::const_tensor_view source) const {
   const bool frozen_fp8 = options_.training && !l.shape().trains && weights_[i].request.has_fp8();
@@ -100,50 +100,53 @@ inline void model::run_attention(const nn::pass& p, const layer& l) const {
     return nn::as_heads(l.qkv_out.part(1, first, count), options_.batch, count / dim, dim);
   };
   const index_t place = p.past * dim / 2;
-  ops_->rope_both(p.queue, heads(0, q), heads(q, kv), cosine_ + place, sine_ + place, false);
+  ops_->rope_both(p.queue, {cosine_ + place, sine_ + place, false}, {heads(0, q), heads(q, kv)});
   if (options_.cache != 0) keep_keys(p, l);
-  ops_->attention_forward(p.queue, attention_of(p, l), attention_, p.state);
-  ops_->quantize(p.queue, l.attended, l.o.input_target(p), p.state);
+  const nn::attention_tensors t = attention_of(p, l);
+  ops_->attention_forward(p.queue, {t.q, t.k, t.v, t.starts, attention_, p.state}, {t.o, t.lse});
+  ops_->quantize(p.queue, {l.attended, p.state}, {l.o.input_target(p)});
+}
+
+/// middle = branch + input, its norm, and the norm's operands.
+inline void model::join_attention(const nn::pass& p, const layer& l) const {
+  ops_->residual_norm(p.queue, {branch_, l.input, gain(l.numbers.norm2), epsilon(), p.state},
+                      {l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)});
 }
 
 /// From the normed and quantized stream to the quantized input of the down projection.
 inline void model::run_mlp(const nn::pass& p, const layer& l) const {
   observe_inputs(p, l.gate_up, l.numbers.gate_up, l.normed2);
   l.gate_up.forward(p, l.normed2, l.gate_up_out);
-  ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
+  ops_->swiglu_quantize(p.queue, {l.gate_up_out, p.state}, {l.hidden, l.down.input_target(p)});
 }
 
-/// From the normed and quantized input to the residual stream behind the layer, normed for whoever comes next.
+/// From the normed and quantized input to the residual stream after the layer, normed for the next layer.
 inline void model::forward_layer(const nn::pass& p, layer& l, const float* next_gain, nn::tensor_view output,
                                  nn::tensor_view normed, float* rstd, const nn::quantize_target& to) {
   // middle = input + o(attention(norm(input))).
   run_attention(p, l);
   observe_inputs(p, l.o, l.numbers.o, l.attended);
   l.o.forward(p, l.attended, branch_);
-  ops_->residual_norm(
-      p.queue,
-      {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
-      p.state);
+  join_attention(p, l);
   // output = middle + down(swiglu(norm(middle))).
   run_mlp(p, l);
   observe_inputs(p, l.down, l.numbers.down, l.hidden);
   l.down.forward(p, l.hidden, branch_);
-  ops_->residual_norm(p.queue, {branch_, l.middle, next_gain, epsilon(), output, normed, rstd, to}, p.state);
+  ops_->residual_norm(p.queue, {branch_, l.middle, next_gain, epsilon(), p.state}, {output, normed, rstd, to});
   if (!p.training) return;
-  for (const auto& x : l.packed) ops_->quantize(p.queue, x.whole, {x.set.get(), true, false, {}}, p.state);
+  for (const auto& x : l.packed) ops_->quantize(p.queue, {x.whole, p.state}, {{x.set.get(), true, false, {}}});
 }
 
-/// What the backward pass of a layer reads, where the forward pass has not left it: unpacked, or computed once more by
-/// the operations that made it. Maxima are recorded a second time, which leaves them as they are.
+/// Unpacks or recomputes activations that the forward pass did not save. Recording amax again does not change it.
 inline void model::restore_layer(nn::pass p, const layer& l) const {
   p.observe = false;
-  for (const auto& x : l.packed) ops_->dequantize(p.queue, {x.set.get(), nn::operand_form::row}, x.whole);
+  for (const auto& x : l.packed) ops_->dequantize(p.queue, {{x.set.get(), nn::operand_form::row}}, {x.whole});
   const auto norm = [&](nn::const_tensor_view x, std::size_t number, nn::tensor_view y, float* rstd,
                         const nn::linear& consumer) {
-    ops_->residual_norm(p.queue, {x, {}, gain(number), epsilon(), {}, y, rstd, consumer.input_target(p)}, p.state);
+    ops_->residual_norm(p.queue, {x, {}, gain(number), epsilon(), p.state}, {{}, y, rstd, consumer.input_target(p)});
   };
   const bool made_again = options_.recompute == recompute_part::elementwise;
-  // An adapter keeps what it made of x; its layer's own product is not needed again.
+  // Adapters keep tensors made from x. The product of their layer is not needed.
   if (made_again || recomputes(recompute_part::attention)) {
     norm(l.input, l.numbers.norm1, l.normed1, l.rstd1, l.qkv);
   }
@@ -153,15 +156,12 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
   }
   if (options_.recompute == recompute_part::layer) {
     l.o.forward(p, l.attended, branch_);
-    ops_->residual_norm(
-        p.queue,
-        {branch_, l.input, gain(l.numbers.norm2), epsilon(), l.middle, l.normed2, l.rstd2, l.gate_up.input_target(p)},
-        p.state);
+    join_attention(p, l);
   }
   if (made_again || options_.recompute == recompute_part::mlp) {
     norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
   }
-  if (made_again) ops_->swiglu_quantize(p.queue, l.gate_up_out, l.hidden, l.down.input_target(p), p.state);
+  if (made_again) ops_->swiglu_quantize(p.queue, {l.gate_up_out, p.state}, {l.hidden, l.down.input_target(p)});
   if (recomputes(recompute_part::mlp)) {
     run_mlp(p, l);
     l.down.forward_adapters(p, l.hidden, branch_);
@@ -170,17 +170,9 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
 
 inline void model::run_decoder(const nn::pass& p, const nn::token_source& tokens) {
   layer& first = layers_.front();
-  ops_->embedding_forward(p.queue, tokens, source(parameters_.embedding()), first.input, p.state);
-  ops_->residual_norm(p.queue,
-                      {first.input,
-                       {},
-                       gain(first.numbers.norm1),
-                       epsilon(),
-                       {},
-                       first.normed1,
-                       first.rstd1,
-                       first.qkv.input_target(p)},
-                      p.state);
+  ops_->embedding_forward(p.queue, {tokens, source(parameters_.embedding()), p.state}, {first.input});
+  ops_->residual_norm(p.queue, {first.input, {}, gain(first.numbers.norm1), epsilon(), p.state},
+                      {{}, first.normed1, first.rstd1, first.qkv.input_target(p)});
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (i + 1 < layers_.size()) {
       layer& next = layers_[i + 1];
@@ -222,7 +214,7 @@ inline void model::forward(const nn::pass& p, const nn::token_source& tokens, co
   if (p.observe) {
     observe_head_loss(p, head_arguments(p, targets));
   } else {
-    ops_->head_loss(p.queue, head_arguments(p, targets), p.state);
+    nn::head_loss(*ops_, p.queue, head_arguments(p, targets), p.state);
   }
   if (p.training) fill_gradients(p.queue, lent_first_, lent_count_);
 }
@@ -234,48 +226,55 @@ void model::logits(const nn::pass& p, const nn::token_source& tokens, index_t fi
     const index_t from = std::max(first, chunk.first), to = std::min(first + count, chunk.first + chunk.count);
     if (from >= to) continue;
     const nn::scaling_ref scaling = head_.scaling(p, nn::tensor_role::x, false);
-    ops_->quantize(p.queue, normed_.part(0, chunk.first, chunk.count), {chunk.x, true, false, scaling}, p.state);
+    ops_->quantize(p.queue, {normed_.part(0, chunk.first, chunk.count), p.state}, {{chunk.x, true, false, scaling}});
     const nn::tensor_view all = logits_.part(0, 0, chunk.count);
-    ops_->gemm(p.queue, {chunk.x, nn::operand_form::row}, {head_.weights(), nn::operand_form::row},
-               head_.contract(nn::gemm_kind::fprop), nn::operand_format::fp32, all, false);
+    ops_->gemm(p.queue,
+               {{chunk.x, nn::operand_form::row},
+                {head_.weights(), nn::operand_form::row},
+                head_.contract(nn::gemm_kind::fprop),
+                nn::operand_format::fp32,
+                false},
+               {all});
     use(nn::const_tensor_view(all.part(0, from - chunk.first, to - from)));
   }
 }
 
-/// Recomputes wgrad's x for statistics where only operands were kept; must not overwrite what the backward pass still
-/// reads. So it writes the last norm's rstd, which nobody reads any more, not the layer's: of an x kept in 8 bits that
-/// would differ.
+/// Recomputes wgrad's x for statistics if only its operands were saved. Writes the last norm's rstd, which is free by
+/// then: the backward pass still reads the layer's rstd, and an x saved in 8 bits gives another one.
 inline void model::norm_again(const nn::pass& p, nn::const_tensor_view x, const float* gain, nn::tensor_view y) const {
-  if (p.observe && y.data == normed_.data) ops_->rmsnorm_forward(p.queue, x, gain, epsilon(), y, rstd_);
+  if (p.observe && y.data == normed_.data) ops_->rmsnorm_forward(p.queue, {x, gain, epsilon()}, {y, rstd_});
 }
 
 inline void model::backward_layer(const nn::pass& p, layer& l) {
   const nn::tensor_view d = d_residual_;
   restore_layer(p, l);
-  // MLP. d is the gradient of the layer's output, and of `middle` through the residual.
-  ops_->quantize(p.queue, d, l.down.gradient_target(p), p.state);
-  if (p.observe && l.hidden.data == hidden_.data) ops_->swiglu_forward(p.queue, l.gate_up_out, hidden_again(l));
+  // MLP. d (tokens, hidden): gradient of the layer's output, and of `middle` through the residual.
+  ops_->quantize(p.queue, {d, p.state}, {l.down.gradient_target(p)});
+  if (p.observe && l.hidden.data == hidden_.data) ops_->swiglu_forward(p.queue, {l.gate_up_out}, {hidden_again(l)});
   backward_linear(p, l, layer_linear::down, hidden_again(l), d, d_hidden_);
-  ops_->swiglu_backward_quantize(p.queue, d_hidden_, l.gate_up_out, d_gate_up_, l.gate_up.gradient_target(p), p.state);
+  ops_->swiglu_backward_quantize(p.queue, {d_hidden_, l.gate_up_out, p.state},
+                                 {d_gate_up_, l.gate_up.gradient_target(p)});
   norm_again(p, l.middle, gain(l.numbers.norm2), l.normed2);
   backward_linear(p, l, layer_linear::gate_up, l.normed2, d_gate_up_, branch_);
-  ops_->rmsnorm_backward(p.queue, branch_, l.middle, gain(l.numbers.norm2), l.rstd2, d, gain_gradient(l.numbers.norm2));
+  ops_->rmsnorm_backward(p.queue, {branch_, l.middle, gain(l.numbers.norm2), l.rstd2},
+                         {d, gain_gradient(l.numbers.norm2)});
   // Attention.
-  ops_->quantize(p.queue, d, l.o.gradient_target(p), p.state);
+  ops_->quantize(p.queue, {d, p.state}, {l.o.gradient_target(p)});
   backward_linear(p, l, layer_linear::o, l.attended, d, d_attended_);
   const index_t q = config_.query_size(), kv = config_.key_value_size(), dim = config_.head_size();
   const auto heads = [&](const nn::tensor_view& x, index_t first, index_t count) {
     return nn::as_heads(x.part(1, first, count), options_.batch, count / dim, dim);
   };
-  ops_->attention_backward(
-      p.queue, attention_of(p, l),
-      {heads(d_attended_, 0, q), heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), heads(d_qkv_, q + kv, kv)}, attention_,
-      p.state);
-  ops_->rope_both(p.queue, heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), cosine_, sine_, true);
-  ops_->quantize(p.queue, d_qkv_, l.qkv.gradient_target(p), p.state);
+  const nn::attention_tensors t = attention_of(p, l);
+  ops_->attention_backward(p.queue,
+                           {t.q, t.k, t.v, t.o, t.lse, heads(d_attended_, 0, q), t.starts, attention_, p.state},
+                           {heads(d_qkv_, 0, q), heads(d_qkv_, q, kv), heads(d_qkv_, q + kv, kv)});
+  ops_->rope_both(p.queue, {cosine_, sine_, true}, {heads(d_qkv_, 0, q), heads(d_qkv_, q, kv)});
+  ops_->quantize(p.queue, {d_qkv_, p.state}, {l.qkv.gradient_target(p)});
   norm_again(p, l.input, gain(l.numbers.norm1), l.normed1);
   backward_linear(p, l, layer_linear::qkv, l.normed1, d_qkv_, branch_);
-  ops_->rmsnorm_backward(p.queue, branch_, l.input, gain(l.numbers.norm1), l.rstd1, d, gain_gradient(l.numbers.norm1));
+  ops_->rmsnorm_backward(p.queue, {branch_, l.input, gain(l.numbers.norm1), l.rstd1},
+                         {d, gain_gradient(l.numbers.norm1)});
 }
 
 inline void model::backward(const nn::pass& p, const nn::token_source& tokens, const gradients_ready& ready) {
@@ -290,8 +289,8 @@ inline void model::backward(const nn::pass& p, const nn::token_source& tokens, c
     if (ready && begin >= 0) ready(begin, end - begin);
   };
   ops_->fill_zero(p.queue, d_residual_.data, static_cast<std::size_t>(d_residual_.size() * size_of(stored_)));
-  ops_->rmsnorm_backward(p.queue, branch_, last_, gain(parameters_.norm()), rstd_, d_residual_,
-                         gain_gradient(parameters_.norm()));
+  ops_->rmsnorm_backward(p.queue, {branch_, last_, gain(parameters_.norm()), rstd_},
+                         {d_residual_, gain_gradient(parameters_.norm())});
   tell(parameters_.norm(), parameters_.base_count());
   for (std::size_t i = layers_.size(); i-- > 0;) {
     backward_layer(p, layers_[i]);
@@ -299,7 +298,7 @@ inline void model::backward(const nn::pass& p, const nn::token_source& tokens, c
     tell(layers_[i].numbers.first_adapter, layers_[i].numbers.last_adapter);
   }
   const nn::tensor_view table = gradient(parameters_.embedding());
-  if (!table.empty()) ops_->embedding_backward(p.queue, tokens, d_residual_, table, p.state);
+  if (!table.empty()) ops_->embedding_backward(p.queue, {tokens, d_residual_, p.state}, {table});
   tell(0, 1);
 }
 

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations of an observed pass that other passes do not have. They read what the pass computes and write records
-// and scratch memory only, so an observed step leaves the bits of any other.
+// Operations that only an observed pass has. They write records and scratch memory only, so an observed step has the
+// bits of any other step.
 #pragma once
 
 #include "rotoscale/llama/model_layout.hpp"
 
 namespace rotoscale::llama {
 
-/// The FP32 GEMM that weight gradients are compared with reads its sources in place where a backend can. Returns what
-/// such GEMMs use of the queue's workspace.
+/// Lays out the FP32 GEMMs that weight gradients are compared with. They read sources in place if the backend can.
+/// Returns their workspace in bytes.
 inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   probes_.clear();
   if (!options_.training || !options_.statistics) return 0;
@@ -59,31 +59,31 @@ inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   return gemm_bytes;
 }
 
-/// The head's weight gradient in FP32: it is the largest, and only needed while the layers' backward pass, whose memory
-/// it shares, has not begun.
+/// The head's weight gradient in FP32. It is the largest, and shares memory with the backward pass of the layers, which
+/// begins later.
 inline void model::lay_out_head_probe(nn::memory_cursor& memory) {
   head_probe_gradient_ = nullptr;
   if (!options_.training || !options_.statistics || !head_.shape().trains) return;
   head_probe_gradient_ = memory.array<float>(category::workspace, head_.shape().out * head_.shape().in);
 }
 
-/// Where the input of `down` is computed once more: its own memory in the forward pass is other tensors' by now.
+/// Memory for the recomputed input of `down`, whose own memory has other tensors by then.
 inline nn::tensor_view model::hidden_again(const layer& l) const {
   return l.hidden.data == hidden_.data ? d_hidden_ : l.hidden;
 }
 
-/// Both forms of a tensor, as far as there are such.
+/// Observes the forms of a tensor that exist.
 inline void model::observe(const nn::pass& p, const nn::linear& l, nn::tensor_role tensor, nn::operand_set* set,
                            nn::const_tensor_view source) const {
   if (!p.observe || source.empty() || set == nullptr) return;
   for (const nn::operand_form form : {nn::operand_form::row, nn::operand_form::column}) {
     if (!set->request().recipe(form)) continue;
     nn::operand_statistics* const to = &statistics_[l.shape().layer].operands[operand_number(tensor, form)];
-    ops_->observe(p.queue, source, {set, form}, p.state, to);
+    ops_->observe(p.queue, {source, {set, form}, p.state}, {to});
   }
 }
 
-/// What a linear layer's forward GEMM multiplies.
+/// Observes the operands of a linear layer's forward GEMM.
 inline void model::observe_inputs(const nn::pass& p, const nn::linear& l, std::size_t number,
                                   nn::const_tensor_view x) const {
   if (!p.observe) return;
@@ -91,29 +91,33 @@ inline void model::observe_inputs(const nn::pass& p, const nn::linear& l, std::s
   observe(p, l, nn::tensor_role::w, l.weights(), sources_[number]);
 }
 
-/// The weight gradient in FP32, into the probe's memory; before dx is written, which may lie where x is.
+/// Computes the weight gradient in FP32. Call before dx is written, since dx may share memory with x.
 inline void model::probe_gradient(const nn::pass& p, const nn::linear& l, index_t observed, nn::const_tensor_view x,
                                   nn::const_tensor_view dy) const {
   const gradient_probe& probe = probes_[static_cast<std::size_t>(observed)];
   if (!probe.contract) return;
-  ops_->quantize(p.queue, x, {probe.x.get(), false, true, {}}, p.state);
-  ops_->quantize(p.queue, dy, {probe.dy.get(), false, true, {}}, p.state);
-  ops_->gemm(p.queue, {probe.dy.get(), nn::operand_form::column}, {probe.x.get(), nn::operand_form::column},
-             *probe.contract, nn::operand_format::fp32,
-             nn::dense_tensor(probe.gradient, nn::dtype::fp32, {l.shape().out, l.shape().in}), false);
+  ops_->quantize(p.queue, {x, p.state}, {{probe.x.get(), false, true, {}}});
+  ops_->quantize(p.queue, {dy, p.state}, {{probe.dy.get(), false, true, {}}});
+  ops_->gemm(p.queue,
+             {{probe.dy.get(), nn::operand_form::column},
+              {probe.x.get(), nn::operand_form::column},
+              *probe.contract,
+              nn::operand_format::fp32,
+              false},
+             {nn::dense_tensor(probe.gradient, nn::dtype::fp32, {l.shape().out, l.shape().in})});
 }
 
-/// The gradient, which was zero before this micro-batch, against that of probe_gradient.
+/// Compares the gradient, which was zero before this microbatch, with that of probe_gradient.
 inline void model::compare_gradient(const nn::pass& p, const nn::linear& l, index_t observed,
                                     std::size_t number) const {
   const nn::tensor_view got = gradient(number);
   const gradient_probe& probe = probes_[static_cast<std::size_t>(observed)];
   if (got.empty() || !probe.contract) return;
-  ops_->compare(p.queue, static_cast<const float*>(got.data), probe.gradient, l.shape().out * l.shape().in,
-                &statistics_[observed].gradient);
+  ops_->compare(p.queue, {static_cast<const float*>(got.data), probe.gradient, l.shape().out * l.shape().in},
+                {&statistics_[observed].gradient});
 }
 
-/// Gradients of A and B, behind the adapter's backward pass: its low-rank tensors are still there.
+/// Compares the gradients of A and B. Call right after the adapter's backward pass, while its low-rank tensors exist.
 inline void model::observe_adapter(const nn::pass& p, const nn::adapter& beside, const adapter_parameters& numbers,
                                    nn::const_tensor_view dy) const {
   const index_t a = observed_number(numbers.a), b = observed_number(numbers.b);
@@ -123,7 +127,7 @@ inline void model::observe_adapter(const nn::pass& p, const nn::adapter& beside,
   compare_gradient(p, beside.a(), a, numbers.a);
 }
 
-/// A layer's backward pass and its adapters'; `x` holds the layer's input again where the pass is observed.
+/// Backward pass of a linear layer and its adapters. In an observed pass, `x` is the layer's input.
 inline void model::backward_linear(const nn::pass& p, const layer& l, layer_linear which, nn::const_tensor_view x,
                                    nn::const_tensor_view dy, nn::tensor_view dx) const {
   const nn::adapted_linear* const linears[] = {&l.qkv, &l.o, &l.gate_up, &l.down};
@@ -143,10 +147,10 @@ inline void model::backward_linear(const nn::pass& p, const layer& l, layer_line
   }
 }
 
-/// backend::head_loss by its definition, the first chunk observed.
+/// head_loss with the first chunk observed.
 inline void model::observe_head_loss(const nn::pass& p, const nn::head_args& a) const {
   for (std::size_t i = 0; i < a.chunks.size(); ++i) {
-    ops_->head_chunk_loss(p.queue, a, i, p.state);
+    nn::head_chunk_loss(*ops_, p.queue, a, i, p.state);
     if (i != 0) continue;
     const nn::head_chunk& chunk = a.chunks[0];
     const nn::const_tensor_view x = a.x.part(0, chunk.first, chunk.count), dy = a.logits.part(0, 0, chunk.count);
@@ -156,7 +160,7 @@ inline void model::observe_head_loss(const nn::pass& p, const nn::head_args& a) 
     probe_gradient(p, head_, head_.shape().layer, x, dy);
     compare_gradient(p, head_, head_.shape().layer, parameters_.head());
   }
-  ops_->sum_losses(p.queue, a.loss, tokens(), p.state);
+  ops_->sum_losses(p.queue, {a.loss, tokens()}, {p.state});
 }
 
 }  // namespace rotoscale::llama

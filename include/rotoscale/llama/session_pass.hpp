@@ -10,7 +10,7 @@ namespace rotoscale::llama {
 inline const parameter* session::find_overflow() {
   const parameter_list& list = model_.parameters();
   std::vector<double> squares(list.segments().size());
-  ops_->sum_squares(queue_, model_.arena().weight, model_.arena(), squares_);
+  ops_->sum_squares(queue_, {model_.arena().weight, model_.arena()}, {squares_});
   ops_->download(queue_, squares.data(), squares_, squares.size() * sizeof(double));
   ops_->synchronize(queue_);
   std::size_t i = 0;
@@ -33,7 +33,8 @@ inline void session::gradients_of_micro_batch(bool last, bool observe) {
   model_.backward(p, tokens(), ready);
 }
 
-/// Recorded maxima become the next scales, on all ranks alike where the recipe says so; a copy is for the host.
+/// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
+/// host.
 inline void session::update_scales() {
   const nn::scaling_state& s = model_.scales().state();
   if (is_parallel() && recipe_.fp8.reduce_amax) {
@@ -47,16 +48,16 @@ inline void session::capture() {
   evaluation_.reset();  // captured when there is something to evaluate
   if (!options_.model.training) return;
   begin_ = ops_->capture(queue_, [this] {
-    ops_->begin_step(queue_, targets_, step_tokens(), state_);
+    ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
     sum_over_ranks(&state_->valid_tokens);
-    ops_->set_gradient_scale(queue_, state_);
+    ops_->set_gradient_scale(queue_, {}, {state_});
     model_.clear_gradients(queue_);
   });
   const auto micro_batch = [this](bool last, bool observe) {
     gradients_of_micro_batch(last, observe);
     if (has_fp8() && (last || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
     if (last) sum_over_ranks(&state_->loss_sum);
-    ops_->next_micro_batch(queue_, state_);
+    ops_->next_micro_batch(queue_, {}, {state_});
   };
   micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false, false); });
   last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true, false); });
@@ -64,11 +65,13 @@ inline void session::capture() {
     const bool only = options_.micro_batches == 1;
     observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(only, true); });
   }
-  update_ =
-      ops_->capture(queue_, [this] { ops_->clip_and_update(queue_, model_.arena(), options_.optimizer, state_); });
+  update_ = ops_->capture(queue_, [this] {
+    ops_->gradient_norm(queue_, {model_.arena(), options_.optimizer}, {state_});
+    ops_->adamw(queue_, {options_.optimizer, state_}, {model_.arena()});
+  });
 }
 
-/// Once: other extents of a pass leave the steps in flight alone.
+/// Called once: other extents of a pass do not change the steps in flight.
 inline void session::lay_out_transfers(nn::memory_cursor& memory) {
   constexpr nn::memory_category category = nn::memory_category::transfers;
   const auto numbers = [&] {

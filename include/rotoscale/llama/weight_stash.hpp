@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of frozen weights under recipes to come, made when the weights are loaded and kept in pinned host memory
-// until a switch streams them in. A frozen weight has no FP32 values left to make them of: this is AMD's healing, whose
-// stash is the E4M3 cast of the base.
+// Operands of frozen weights for later recipes. They are made when the weights are loaded, and kept in pinned host
+// memory until a switch, since a frozen weight keeps no FP32 values. AMD's healing has such a stash: the E4M3 cast of
+// the base.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace rotoscale::llama {
 
-/// What a switch of recipe did to the operands of weights, bytes in backend memory.
+/// Memory of weight operands at a switch of recipe, in bytes of backend memory.
 struct switch_memory {
   std::size_t before = 0;    ///< under the recipe before
   std::size_t between = 0;   ///< after the first pass, which gives them up
@@ -20,11 +20,11 @@ struct switch_memory {
   std::size_t streamed = 0;  ///< of them from the stash
 };
 
-/// What a session keeps for switches of recipe. Only what the recipe's operands need and what does not stay in place.
+/// Operands that a session keeps for switches of recipe, without those that stay in place.
 class weight_stash {
  public:
-  /// `recipes` in the order of their use, `places` what the model lays out under each. The first is in use when weights
-  /// are loaded, so it is kept only where it comes again.
+  /// `recipes` in the order of their use, `places`: the model's layout under each. The first recipe is in use when
+  /// weights are loaded, so its operands are kept only if it is used again.
   void plan(const std::vector<nn::recipe>& recipes, const std::vector<std::vector<weight_location>>& places) {
     for (std::size_t k = 1; k < recipes.size(); ++k) {
       if (find(recipes[k]) != nullptr) continue;
@@ -42,7 +42,7 @@ class weight_stash {
     }
   }
 
-  /// Nothing to keep?
+  /// True if there is nothing to keep.
   bool empty() const { return kept_.empty(); }
 
   /// Pinned memory for all entries, and backend memory to make one.
@@ -61,8 +61,7 @@ class weight_stash {
     scaling_.largest = largest_;
   }
 
-  /// Keeps what the operands of parameter `number` will be; `source` are its values in backend memory. Waits for the
-  /// queue.
+  /// Makes the operands of parameter `number` from `source`, its values in backend memory. Waits for the queue.
   void keep(const nn::pass& p, std::size_t number, nn::const_tensor_view source) {
     for (kept_recipe& k : kept_) {
       for (entry& e : k.entries) {
@@ -71,7 +70,7 @@ class weight_stash {
     }
   }
 
-  /// Puts the uploads of everything that `r` needs on queue `q`; returns their bytes. The model is laid out for `r`.
+  /// Uploads the operands of recipe `r` on queue `q`. Returns their bytes. The model is laid out for `r`.
   std::size_t stream(nn::backend& ops, nn::queue q, const nn::recipe& r, model& into) const {
     const kept_recipe* const k = find(r);
     std::size_t bytes = 0;
@@ -115,7 +114,7 @@ class weight_stash {
   static std::size_t source_bytes(const weight_location& w) {
     return static_cast<std::size_t>(w.request.rows * w.request.cols) * sizeof(float);
   }
-  /// Is linear layer i the same under all recipes, and in the same place? FP8 scales make it another one.
+  /// True if linear layer i has the same operands in the same place under all recipes. FP8 scales make them differ.
   static bool stays(const std::vector<std::vector<weight_location>>& places, std::size_t i) {
     const weight_location& first = places.front()[i];
     return std::all_of(places.begin(), places.end(), [&](const auto& p) {
@@ -140,7 +139,7 @@ class weight_stash {
       p.ops->download(p.queue, e.scales, scaling_.scale, sizeof(float));
       p.ops->download(p.queue, e.scales + 1, scaling_.scale_inverse, sizeof(float));
     } else {
-      p.ops->quantize(p.queue, source, {set.get(), true, e.request.column.has_value(), {}}, p.state);
+      p.ops->quantize(p.queue, {source, p.state}, {{set.get(), true, e.request.column.has_value(), {}}});
     }
     p.ops->download(p.queue, e.pinned, staging_, e.bytes);
     if (e.source_bytes != 0) p.ops->download(p.queue, e.pinned + e.bytes, source.data, e.source_bytes);

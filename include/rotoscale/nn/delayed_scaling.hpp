@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Delayed scaling of all FP8 operands of a model: three tensors a linear layer (x, w, dy), each with one scale for both
-// of its forms.
+// Delayed scaling of all FP8 operands of a model: three tensors per linear layer (x, w, dy), each with one scale for
+// both forms.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace rotoscale::nn {
 
-/// What delayed scaling knows, in host memory: to be put back, or handed to another recipe's.
+/// State of delayed scaling in host memory, for checkpoints and for another recipe.
 struct scaling_snapshot {
   int history_length = 0;               ///< entries of each tensor
   std::vector<float> scale;             ///< of each tensor
   std::vector<float> scale_inverse;     ///< of each tensor
   std::vector<float> amax;              ///< since the last update
   std::vector<float> history;           ///< [tensors, history_length], the newest first
-  std::vector<operand_format> formats;  ///< a tensor's FP8 format; another one where it has none
+  std::vector<operand_format> formats;  ///< FP8 format of each tensor, or another format
 };
 
 /// Scales, maxima and histories of all FP8 tensors of a model.
@@ -28,7 +28,7 @@ class delayed_scaling_state {
   static constexpr index_t tensors_per_layer = 3;  ///< x, w and dy
 
   delayed_scaling_state() = default;
-  /// Takes its memory; null while counting. The last layer is the output head.
+  /// Lays out memory, null while counting. The last layer is the output head.
   delayed_scaling_state(memory_cursor& memory, index_t layers, const recipe& r) : rule_(r.fp8), recipe_(&r) {
     constexpr memory_category category = memory_category::quantized;
     const index_t n = layers * tensors_per_layer;
@@ -59,7 +59,7 @@ class delayed_scaling_state {
     ops.synchronize(q);
   }
 
-  /// The tensor's scale under `r`, its layer's recipe; its maximum is recorded if `record`.
+  /// Scale of a tensor under `r`, the recipe of its layer. Its amax is recorded if `record`.
   scaling_ref of(const linear_recipe& r, index_t layer, tensor_role tensor, bool record) const {
     const bool fp8 = is_fp8(recipe_for(r, tensor, operand_form::row).format) ||
                      is_fp8(recipe_for(r, tensor, operand_form::column).format);
@@ -68,7 +68,7 @@ class delayed_scaling_state {
     float* const amax = record && (fp8 || observes_all_) ? state_.amax + i : nullptr;
     return fp8 ? scaling_ref{state_.scale + i, state_.scale_inverse + i, amax} : scaling_ref{nullptr, nullptr, amax};
   }
-  /// One tensor's state, as that of a model with one tensor.
+  /// State of one tensor, as of a model with one tensor.
   scaling_state entry(index_t layer, tensor_role tensor) const {
     const index_t i = index_of(layer, tensor);
     scaling_state one = state_;
@@ -78,10 +78,10 @@ class delayed_scaling_state {
     one.largest += i;
     return one;
   }
-  /// Records maxima of tensors without an FP8 form as well: what another recipe's scales may come of.
+  /// Also records amax of tensors without an FP8 form, for the scales of another recipe.
   void observe_all(bool on) { observes_all_ = on; }
 
-  /// Everything; waits for the queue.
+  /// Copies the state to the host. Waits for the queue.
   scaling_snapshot save(backend& ops, queue q) const {
     const auto n = static_cast<std::size_t>(state_.count);
     scaling_snapshot s;
@@ -98,11 +98,10 @@ class delayed_scaling_state {
     ops.synchronize(q);
     return s;
   }
-  /// Puts everything back; the recipe is the one of save().
+  /// Restores the state of save(), under the same recipe.
   void restore(backend& ops, queue q, const scaling_snapshot& s) const { write(ops, q, s); }
-  /// Takes what another recipe's scaling knew of tensors whose FP8 format is the same here; the others stay as they
-  /// are. Where GEMMs were `switched` in one direction only, and they alone are to start anew: of tensors that these do
-  /// not read in FP8.
+  /// Takes the state of tensors whose FP8 format was the same under another recipe. Other tensors keep theirs. If only
+  /// the GEMMs of one direction were `switched`, tensors that these read in FP8 start anew.
   void keep(backend& ops, queue q, const scaling_snapshot& before, gemm_scope switched = gemm_scope::all) const {
     scaling_snapshot now = save(ops, q);
     const auto length = static_cast<std::size_t>(now.history_length),
@@ -118,15 +117,15 @@ class delayed_scaling_state {
     }
     write(ops, q, now);
   }
-  /// Starts anew with maxima, one a tensor, as if a first pass had recorded them; 0: nothing is known. Waits.
+  /// Resets, then sets the recorded amax of each tensor; 0: unknown. Waits for the queue.
   void record(backend& ops, queue q, const std::vector<float>& maxima) const {
     reset(ops, q);
     ops.upload(q, state_.amax, maxima.data(), maxima.size() * sizeof(float));
     ops.synchronize(q);
   }
 
-  /// After each backward pass: what was seen becomes the next scales.
-  void update(backend& ops, queue q) const { ops.update_scales(q, state_, rule_); }
+  /// After a backward pass: computes the next scales from recorded maxima.
+  void update(backend& ops, queue q) const { ops.update_scales(q, {rule_}, {state_}); }
 
   /// The memory.
   const scaling_state& state() const { return state_; }
@@ -136,7 +135,7 @@ class delayed_scaling_state {
   }
 
  private:
-  /// The format that tensor i has in FP8, in whichever of its forms.
+  /// FP8 format of tensor i, of either form.
   operand_format fp8_format(std::size_t i) const {
     const operand_format row = format_of(i, operand_form::row);
     return is_fp8(row) ? row : format_of(i, operand_form::column);
@@ -146,7 +145,7 @@ class delayed_scaling_state {
     const linear_recipe& r = head ? *recipe_->head : *recipe_;
     return recipe_for(r, static_cast<tensor_role>(i % tensors_per_layer), form).format;
   }
-  /// Do GEMMs of one direction read tensor i in FP8? fprop reads x and w along rows, all else is backward.
+  /// True if GEMMs of one direction read tensor i in FP8. fprop reads x and w along rows, others are backward.
   bool is_read(std::size_t i, gemm_scope direction) const {
     const bool is_dy = static_cast<tensor_role>(i % tensors_per_layer) == tensor_role::dy;
     const bool row = is_fp8(format_of(i, operand_form::row)), column = is_fp8(format_of(i, operand_form::column));

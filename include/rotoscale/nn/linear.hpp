@@ -1,28 +1,33 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The linear layer y = x·wᵀ under a recipe. Each tensor is quantized once, into the forms that its two GEMMs need: w
-// after an update, x in the forward pass, dy in the backward pass. A frozen layer has w's operands and nothing else.
+// Linear layer y = x·wᵀ with quantized operands.
+//
+// fprop  y  (tokens, out) = x  (tokens, in)  · wᵀ
+// dgrad  dx (tokens, in)  = dy (tokens, out) · w
+// wgrad  dw (out, in)    += dyᵀ · x
+//
+// Each tensor is quantized once, along both contraction axes: w after an optimizer update, x in the forward pass, dy in
+// the backward pass. A frozen layer keeps only the operands of w.
 #pragma once
 
 #include "rotoscale/nn/delayed_scaling.hpp"
 
 namespace rotoscale::nn {
 
-/// What one pass through a model needs to know beyond shapes. `training` leaves what a backward pass needs, and records
-/// maxima.
+/// State of one forward or backward pass.
 struct pass {
-  backend* ops = nullptr;                         ///< what computes
-  nn::queue queue;                                ///< where
-  step_state* state = nullptr;                    ///< of the step
+  backend* ops = nullptr;                         ///< operations
+  nn::queue queue;                                ///< queue of the pass
+  step_state* state = nullptr;                    ///< counters and random seeds of the step, in backend memory
   const delayed_scaling_state* scales = nullptr;  ///< of FP8 operands
-  bool training = false;                          ///< does a backward pass follow?
-  bool observe = false;                           ///< are statistics wanted? Only of a step's first micro-batch
-  index_t past = 0;                               ///< tokens in front whose keys and values earlier passes left
+  bool training = false;                          ///< a backward pass follows; maxima are recorded
+  bool observe = false;                           ///< record statistics (first microbatch of a step only)
+  index_t past = 0;                               ///< number of cached key/value tokens
 };
 
-/// A linear layer's shape and how it takes part.
+/// Shape of a linear layer, and what it computes.
 struct linear_shape {
-  index_t layer = 0;              ///< names it in random streams and scales
+  index_t layer = 0;              ///< number in random streams and scales
   index_t out = 0;                ///< output features
   index_t in = 0;                 ///< input features
   index_t tokens = 0;             ///< of a pass
@@ -33,18 +38,18 @@ struct linear_shape {
   bool has_scales = true;         ///< delayed scaling has entries for its tensors
 };
 
-/// A GEMM of a linear layer for which a backend has no contract.
+/// A GEMM of a linear layer that a backend does not support.
 struct refused_gemm {
-  linear_shape shape;       ///< the layer's
+  linear_shape shape;       ///< of the layer
   gemm_kind gemm{};         ///< which of its GEMMs
-  gemm_recipe recipe;       ///< under which recipe
+  gemm_recipe recipe;       ///< recipe of the GEMM
   index_t rows = 0;         ///< of the left operand
   index_t cols = 0;         ///< rows of the right one
-  index_t k = 0;            ///< what is summed over
+  index_t k = 0;            ///< contracted extent
   bool is_adapter = false;  ///< of an adapter's matrix
 };
 
-/// A linear layer: its operands and the contracts of its GEMMs, no memory.
+/// A linear layer: operands and contracts of its GEMMs. It owns no memory.
 class linear {
  public:
   linear() = default;
@@ -60,7 +65,7 @@ class linear {
   /// The operands of a tensor; null where none were laid out.
   operand_set* operands(tensor_role tensor) const { return get(tensor); }
 
-  /// What each tensor is asked for. A frozen weight's source is gone after quantization.
+  /// Describes the operands of `tensor`. The FP32 source of a frozen weight is freed after quantization.
   operand_request request(tensor_role tensor) const {
     operand_request r;
     r.tensor = tensor;
@@ -73,12 +78,12 @@ class linear {
     if (column) r.column = recipe_for(*recipe_, tensor, operand_form::column);
     return r;
   }
-  /// Must a tensor's source keep its values as long as its operands are used?
+  /// True if the source must keep its values while the operands are used.
   bool keeps_source(const backend& ops, tensor_role tensor) const {
     return ops.layout_operands(request(tensor)).reads_source;
   }
 
-  /// Lays out the operands of a tensor; `source` is what they are made of. Returns their memory, null while counting.
+  /// Lays out the operands of a tensor, made from `source`. Returns their memory, or null while counting.
   void* lay_out(backend& ops, memory_cursor& memory, memory_category category, tensor_role tensor,
                 const_tensor_view source) {
     const operand_request r = request(tensor);
@@ -89,13 +94,12 @@ class linear {
     if (tensor == tensor_role::w) resident_ = resident(memory.ledger(), category, bytes);
     return at;
   }
-  /// Gives the operands of w up.
+  /// Frees the operands of w.
   void release_weights() {
     set(tensor_role::w).reset();
     resident_ = {};
   }
-  /// Asks the backend for the contracts of the GEMMs. Returns the first that it refuses, behind which none are asked
-  /// for, or nothing.
+  /// Looks up the contract of each GEMM. Returns the first unsupported GEMM, or nullopt.
   std::optional<refused_gemm> take_contracts(const backend& ops) {
     for (const gemm_kind g : all_gemms) {
       const gemm_extents e = extents(g);
@@ -106,7 +110,7 @@ class linear {
     }
     return std::nullopt;
   }
-  /// The most that a GEMM of these uses of its queue's workspace.
+  /// Workspace of the GEMMs, in bytes.
   std::size_t workspace_bytes(const backend& ops) const {
     std::size_t most = 0;
     for (const gemm_kind g : all_gemms) {
@@ -116,35 +120,37 @@ class linear {
     }
     return most;
   }
-  /// What take_contracts() found.
+  /// The contract that take_contracts() found.
   const gemm_contract& contract(gemm_kind g) const { return contracts_[static_cast<int>(g)]; }
 
-  /// After every change of w: both forms, and its maximum for the scales to come.
+  /// Quantizes w along both axes and records its amax. Call after every change of w.
   void quantize_weights(const pass& p, const_tensor_view w) const {
-    p.ops->quantize(p.queue, w, target(p, tensor_role::w, true), p.state);
+    p.ops->quantize(p.queue, {w, p.state}, {target(p, tensor_role::w, true)});
   }
-  /// For whoever computes x: it is quantized where it is made.
+  /// Quantization target for the producer of x, which writes the operands directly.
   quantize_target input_target(const pass& p) const { return target(p, tensor_role::x, p.training); }
-  /// For whoever computes dy.
+  /// The same for the producer of dy.
   quantize_target gradient_target(const pass& p) const { return target(p, tensor_role::dy, true); }
 
-  /// A tensor's delayed scaling under this layer's recipe; its maximum is recorded if `record`.
+  /// Delayed scaling of a tensor under this layer's recipe. Its amax is recorded if `record`.
   scaling_ref scaling(const pass& p, tensor_role tensor, bool record) const {
     return p.scales != nullptr && shape_.has_scales ? p.scales->of(*recipe_, shape_.layer, tensor, record)
                                                     : scaling_ref{};
   }
 
-  /// y[tokens, out] = x·wᵀ; x is quantized.
+  /// y (tokens, out) = x·wᵀ; x is quantized.
   void forward(const pass& p, tensor_view y) const { multiply(p, y, recipe_->fprop.output, false); }
   /// y = x·wᵀ + y, rounded once to `output`.
   void forward_onto(const pass& p, tensor_view y, operand_format output) const { multiply(p, y, output, true); }
-  /// dx[tokens, in] = dy·w (overwritten), gradient += dyᵀ·x; dy is quantized.
+  /// dx (tokens, in) = dy·w (overwritten), gradient (out, in) += dyᵀ·x; dy is quantized.
   void backward(const pass& p, tensor_view dx, tensor_view gradient) const {
-    p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::row}, {get(tensor_role::w), operand_form::column},
-                contract(gemm_kind::dgrad), recipe_->dgrad.output, dx, false);
+    const operand dy = row(tensor_role::dy);
+    p.ops->gemm(p.queue, {dy, column(tensor_role::w), contract(gemm_kind::dgrad), recipe_->dgrad.output, false}, {dx});
     if (!shape_.trains) return;
-    p.ops->gemm(p.queue, {get(tensor_role::dy), operand_form::column}, {get(tensor_role::x), operand_form::column},
-                contract(gemm_kind::wgrad), recipe_->wgrad.output, gradient, true);
+    p.ops->gemm(
+        p.queue,
+        {column(tensor_role::dy), column(tensor_role::x), contract(gemm_kind::wgrad), recipe_->wgrad.output, true},
+        {gradient});
   }
 
  private:
@@ -158,12 +164,14 @@ class linear {
     return g == gemm_kind::dgrad ? gemm_extents{s.tokens, s.in, s.out} : gemm_extents{s.out, s.in, s.tokens};
   }
   void multiply(const pass& p, tensor_view y, operand_format output, bool accumulate) const {
-    p.ops->gemm(p.queue, {get(tensor_role::x), operand_form::row}, {get(tensor_role::w), operand_form::row},
-                contract(gemm_kind::fprop), output, y, accumulate);
+    p.ops->gemm(p.queue, {row(tensor_role::x), row(tensor_role::w), contract(gemm_kind::fprop), output, accumulate},
+                {y});
   }
+  operand row(tensor_role tensor) const { return {get(tensor), operand_form::row}; }
+  operand column(tensor_role tensor) const { return {get(tensor), operand_form::column}; }
   std::unique_ptr<operand_set>& set(tensor_role tensor) { return sets_[static_cast<int>(tensor)]; }
   operand_set* get(tensor_role tensor) const { return sets_[static_cast<int>(tensor)].get(); }
-  /// Evaluations record nothing of x, so that they leave no trace in a run.
+  /// Evaluations record no amax of x, so that they do not change a run.
   quantize_target target(const pass& p, tensor_role tensor, bool record) const {
     quantize_target t;
     t.set = get(tensor);
@@ -178,18 +186,17 @@ class linear {
   const linear_recipe* recipe_ = nullptr;
   gemm_contract contracts_[3];
   std::unique_ptr<operand_set> sets_[3];  ///< by tensor_role
-  resident resident_;                     ///< the bytes of w's
+  resident resident_;                     ///< bytes of w's operands
 };
 
-/// Drops what a frozen weight's entry of delayed scaling has seen under recipes before (handed over at a switch):
-/// updates would make a scale of it that its codes, cast once, do not have.
+/// Clears the amax history of a frozen weight. Its codes were cast once, so later updates must not change its scale.
 inline void forget_maxima(backend& ops, queue q, const scaling_state& entry) {
   ops.fill_zero(q, entry.amax, sizeof(float));
   ops.fill_zero(q, entry.history, static_cast<std::size_t>(entry.history_length) * sizeof(float));
 }
 
-/// FP8 operands of a frozen weight, made once: with scale 1, or one from the weight's own maximum, as the rule says.
-/// `scaling` is the weight's entry of delayed scaling and holds that scale afterwards. Waits for the queue.
+/// Casts a frozen weight to FP8 once: with scale 1, or with a scale from its amax, by the rule. `scaling` is the
+/// weight's entry of delayed scaling, which then holds the scale. Waits for the queue.
 inline void quantize_frozen(const pass& p, operand_set& to, const_tensor_view source, const scaling_state& scaling,
                             const delayed_scaling& rule) {
   const float one = 1.0f;
@@ -199,13 +206,13 @@ inline void quantize_frozen(const pass& p, operand_set& to, const_tensor_view so
   quantize_target target{&to, true, to.request().column.has_value(), {scaling.scale, scaling.scale_inverse, nullptr}};
   if (rule.frozen_weights == frozen_scale::amax) {
     target.scaling.amax = scaling.amax;
-    p.ops->quantize(p.queue, source, target, p.state);
+    p.ops->quantize(p.queue, {source, p.state}, {target});
     delayed_scaling latest = rule;
     latest.algorithm = amax_algorithm::most_recent;
-    p.ops->update_scales(p.queue, scaling, latest);
+    p.ops->update_scales(p.queue, {latest}, {scaling});
     target.scaling.amax = nullptr;
   }
-  p.ops->quantize(p.queue, source, target, p.state);
+  p.ops->quantize(p.queue, {source, p.state}, {target});
   p.ops->synchronize(p.queue);
 }
 

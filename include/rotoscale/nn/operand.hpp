@@ -112,6 +112,15 @@ struct operand {
   operand_form form = operand_form::row;  ///< which of them
 };
 
+/// Rows of an operand.
+inline index_t rows_of(const operand& o) {
+  return o.form == operand_form::row ? o.set->request().rows : o.set->request().cols;
+}
+/// Length of an operand's rows, over which a GEMM sums.
+inline index_t k_of(const operand& o) {
+  return o.form == operand_form::row ? o.set->request().cols : o.set->request().rows;
+}
+
 /// One tensor's delayed scaling in backend memory. No scale where a tensor has no FP8 form.
 struct scaling_ref {
   const float* scale = nullptr;          ///< what elements of FP8 forms are multiplied by; null: 1

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the operations of a backend are told. All memory in these is the backend's.
+// Argument types that operations and launchers share. All pointers and views are backend memory.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@
 
 namespace rotoscale::nn {
 
-/// Target of masked positions: they count nowhere.
+/// Target of masked positions, which have no loss and no gradient.
 inline constexpr std::int32_t ignored_target = -100;
 
-/// Token or target numbers of a step: those of the current micro-batch begin at data + micro_batch * stride.
+/// Token or target ids of a step. Those of the current microbatch begin at data + micro_batch * stride.
 struct token_source {
-  const std::int32_t* data = nullptr;  ///< those of micro-batch 0
-  index_t stride = 0;                  ///< numbers from a micro-batch to the next
+  const std::int32_t* data = nullptr;  ///< ids of microbatch 0
+  index_t stride = 0;                  ///< ids from a microbatch to the next
 
-  /// Those of the current micro-batch.
+  /// Ids of the current microbatch.
   ROTOSCALE_HD const std::int32_t* now(const step_state& state) const {
     return data + static_cast<index_t>(state.micro_batch) * stride;
   }
@@ -39,20 +39,20 @@ struct scaling_state {
   const float* largest = nullptr;  ///< largest number of each tensor's format
 };
 
-/// Attention's tensors: q and o [batch, queries, heads, head_dim], k and v [batch, seq, kv_heads, head_dim]; lse
-/// [batch, heads, queries] keeps log Σ exp of the scaled scores for the backward pass. The queries are those of the
-/// last tokens of a sequence, with a backward pass of all. A query sees the keys of its document up to its own place.
+/// Attention's tensors: q and o (batch, queries, heads, head_dim), k and v (batch, seq, kv_heads, head_dim), lse
+/// (batch, heads, queries) with log Σ exp of the scaled scores. The queries are the last tokens of a sequence, or all
+/// tokens if a backward pass follows. A query sees the keys of its document up to its own position.
 struct attention_tensors {
   const_tensor_view q;   ///< queries
   const_tensor_view k;   ///< keys
   const_tensor_view v;   ///< values
   tensor_view o;         ///< the result
   float* lse = nullptr;  ///< kept for the backward pass
-  /// [batch, seq] of a micro-batch: the place within its sequence where each token's document begins, at most the
-  /// token's own; no data: a sequence is one document.
+  /// (batch, seq) of a microbatch: position in the sequence where each token's document begins. Null data: a sequence
+  /// is one document.
   token_source starts;
 
-  /// Tokens of a sequence in front of the first query.
+  /// Tokens of a sequence before the first query.
   index_t past() const { return k.extent(1) - q.extent(1); }
 };
 /// Gradients of attention's tensors, in their shapes.
@@ -63,42 +63,40 @@ struct attention_gradients {
   tensor_view dv;         ///< of the values
 };
 
-/// The trainable parameters in arenas of `size` elements. A parameter begins at a multiple of parameter_alignment; what
-/// lies between is zero everywhere and stays so.
+/// The trainable parameters in arenas of `size` elements. A parameter begins at a multiple of parameter_alignment. Gaps
+/// between parameters are zero.
 struct parameter_arena {
   /// One parameter in the arenas.
   struct segment {
     index_t first = 0;   ///< element of the arena
     index_t count = 0;   ///< elements
-    bool decays = true;  ///< does weight decay apply?
+    bool decays = true;  ///< weight decay applies
   };
   float* weight = nullptr;                       ///< FP32 masters
   float* gradient = nullptr;                     ///< main gradients
   float* m = nullptr;                            ///< AdamW's first moments
   float* v = nullptr;                            ///< AdamW's second moments
   index_t size = 0;                              ///< elements of each arena
-  std::span<const segment> segments;             ///< the parameters, ascending; the host's memory
-  const segment* segments_in_backend = nullptr;  ///< the same in the backend's memory
+  std::span<const segment> segments;             ///< the parameters, ascending, in host memory
+  const segment* segments_in_backend = nullptr;  ///< the same in backend memory
 };
-/// Quantizes `source` into the forms of `set` that are wanted; no set: nothing.
+/// Forms of an operand set that quantizing writes.
 struct quantize_target {
-  operand_set* set = nullptr;  ///< null: nothing is quantized
-  bool row = false;            ///< is the row form wanted?
-  bool column = false;         ///< is the column form?
+  operand_set* set = nullptr;  ///< null: none
+  bool row = false;            ///< write the row form
+  bool column = false;         ///< write the column form
   scaling_ref scaling;         ///< of an FP8 form
-  /// Is the source read later, by the operands or by anybody else? If not, an operation that makes it and quantizes it
-  /// may leave it unwritten.
+  /// The source is read later. Otherwise a fused operation may leave it unwritten.
   bool keeps_source = true;
 };
 
-/// Dropout in front of the adapter of part `part` of linear layer `layer`: what is kept is multiplied by `factor`, the
-/// rest is 0. Words are those of the step, the micro-batch, the layer and the part, so that whoever asks again gets the
-/// same mask.
+/// Dropout before the adapter of part `part` of linear layer `layer`. Kept elements are multiplied by `factor`, others
+/// are 0. Random words depend on step, microbatch, layer and part only, so a second call has the same mask.
 struct dropout_args {
-  index_t layer = 0;            ///< names the random stream, below 2^14
-  int part = 0;                 ///< names it as well, 0 to 3
-  std::uint32_t threshold = 0;  ///< an element whose word is below it is dropped: probability · 2^32
-  float factor = 1.0f;          ///< of what is kept
+  index_t layer = 0;            ///< of the random stream, below 2^14
+  int part = 0;                 ///< of the random stream, 0 to 3
+  std::uint32_t threshold = 0;  ///< probability · 2^32; elements with smaller words are dropped
+  float factor = 1.0f;          ///< of kept elements
 
   /// Element (r, c) of n columns takes word r · n + c.
   ROTOSCALE_HD random_stream words(const step_state& state) const {
@@ -109,7 +107,7 @@ struct dropout_args {
   }
 };
 
-/// y = norm(sum), sum = x + branch (no branch: sum is x itself), then quantized.
+/// Arguments of the launchers of residual_norm: y = norm(sum), sum = x + branch, or x without a branch.
 struct residual_norm_args {
   const_tensor_view x;          ///< [tokens, features]
   const_tensor_view branch;     ///< the same, or empty
@@ -118,49 +116,22 @@ struct residual_norm_args {
   tensor_view sum;              ///< x + branch
   tensor_view y;                ///< its norm
   float* rstd = nullptr;        ///< [tokens], kept for the backward pass
-  quantize_target to;           ///< what y becomes
 };
 
-/// One chunk of tokens of the output head.
-struct head_chunk {
-  operand_set* x = nullptr;  ///< of these rows of the normed stream
-  index_t first = 0;         ///< token
-  index_t count = 0;         ///< tokens
-};
-
-/// Logits, loss and, with gradients, dx and dw of the output head, a chunk of tokens after the other.
-struct head_args {
-  const_tensor_view x;                                    ///< [tokens, hidden]
-  std::span<const head_chunk> chunks;                     ///< in order
-  operand_set* w = nullptr;                               ///< the head's weights
-  const gemm_contract* contracts[3] = {};                 ///< fprop, dgrad, wgrad
-  tensor_view logits;                                     ///< [most tokens of a chunk, vocabulary], FP32
-  std::span<const std::unique_ptr<operand_set>> dlogits;  ///< a chunk each
-  token_source targets;                                   ///< ignored_target where masked
-  float* loss = nullptr;                                  ///< of each token
-  bool gradients = false;                                 ///< are dx and dw wanted?
-  tensor_view dx;                                         ///< [tokens, hidden]
-  tensor_view dw;                                         ///< added to; empty where the head is frozen
-  operand_format dx_output = operand_format::bf16;        ///< what dx is rounded to
-  scaling_ref x_scaling;                                  ///< of x in FP8
-  scaling_ref dlogits_scaling;                            ///< of the logits' gradients in FP8
-  bool keeps_dlogits = false;                             ///< are the last chunk's read from `logits` afterwards?
-};
-
-/// The largest extents that a backend's operations will meet, for its workspace.
+/// Largest extents of operations, for the workspace of a queue.
 struct workspace_request {
   index_t tokens = 0;                 ///< of a pass
-  std::size_t gemm_bytes = 0;         ///< the most that gemm_workspace_bytes says of any GEMM
-  index_t widest = 0;                 ///< columns of the widest GEMM output stored as BF16; 0: none is
+  std::size_t gemm_bytes = 0;         ///< workspace of the largest GEMM
+  index_t widest = 0;                 ///< columns of the widest GEMM output in BF16; 0: none
   index_t hidden = 0;                 ///< of norms
   index_t heads = 0;                  ///< of attention's queries
   index_t vocabulary = 0;             ///< of embeddings
   index_t parameters = 0;             ///< of the arena
-  index_t observed_rows = 0;          ///< of the operands that statistics look at; 0: none are
-  index_t observed_elements = 0;      ///< of the tensors that they compare
-  index_t features = 0;               ///< columns of the widest tensor that is no GEMM's output
+  index_t observed_rows = 0;          ///< of operands with statistics; 0: none
+  index_t observed_elements = 0;      ///< of tensors that statistics compare
+  index_t features = 0;               ///< columns of the widest other tensor
   index_t sequence = 0;               ///< keys of attention
-  attention_contract attention = {};  ///< what attention runs under
+  attention_contract attention = {};  ///< contract of attention
   index_t head_dim = 0;               ///< of attention
 };
 

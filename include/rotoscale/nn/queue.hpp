@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How work reaches a backend: queues run their operations in order, events are points in a queue, a graph is a recorded
-// sequence of operations. Waiting happens in one place, backend::synchronize, and there faults become exceptions.
+// Queues, events, graphs and errors. A queue runs its operations in order, an event is a point in a queue, a graph is a
+// recorded sequence of operations. device::synchronize is the only wait, and throws the errors of operations.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,37 +15,44 @@
 
 namespace rotoscale::nn {
 
-/// Names a queue of its backend; queue{} always exists.
+/// A queue of a device. queue{} always exists.
 struct queue {
-  int id = 0;  ///< the backend's number for it
+  int id = 0;  ///< the device's number
   bool operator==(const queue&) const = default;
 };
 
-/// A point in a queue: everything that was put there before `record`.
+/// A point in a queue, after all operations that were put there before `record`.
 struct event {
   queue of;                  ///< which queue
-  std::uint64_t ticket = 0;  ///< the backend's number for the point
+  std::uint64_t ticket = 0;  ///< the device's number of the point
 };
 
-/// A recorded sequence of operations. They see backend memory as it is when the graph is launched, and the arguments of
-/// their recording.
-class graph {
+/// A device's recording of operations.
+class recorded_graph {
  public:
-  graph() = default;
-  graph(const graph&) = delete;
-  graph& operator=(const graph&) = delete;
-  virtual ~graph() = default;
+  recorded_graph() = default;
+  recorded_graph(const recorded_graph&) = delete;
+  recorded_graph& operator=(const recorded_graph&) = delete;
+  virtual ~recorded_graph() = default;
 };
 
-/// An operation failed after it was queued. The queue does nothing more.
+/// A sequence of operations with fixed arguments. They see backend memory as it is at the launch.
+struct graph {
+  explicit graph(std::function<void()> f) : operations(std::move(f)) {}
+
+  std::function<void()> operations;          ///< puts them on the queue one by one
+  std::unique_ptr<recorded_graph> recorded;  ///< null: not recorded
+};
+
+/// An operation failed after it was queued. The queue skips all later operations.
 class backend_error : public std::runtime_error {
  public:
-  /// "operation: what"; `of_device`: the device failed, not what it was asked.
+  /// Message "operation: what". `of_device`: the device failed, not the request.
   backend_error(std::string operation, const std::string& what, bool of_device = false)
       : std::runtime_error(operation + ": " + what), operation_(std::move(operation)), of_device_(of_device) {}
-  /// Its name, as in backend.
+  /// Name of the operation.
   const std::string& operation() const { return operation_; }
-  /// Is the device lost, or out of memory? Another run may do better.
+  /// True if the device is lost or out of memory, so that another run may succeed.
   bool of_device() const { return of_device_; }
 
  private:

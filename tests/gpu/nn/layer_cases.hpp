@@ -55,7 +55,7 @@ class layer_case {
     };
     const nn::tensor_view to = writes_ ? view(made_, cols()) : nn::tensor_view{};
     nn::residual_norm_args norm{view(x_, n_),   view(other_, n_), gain_.data(), 1e-5f,
-                                view(sum_, n_), view(alone_, n_), rstd_.data(), {}};
+                                view(sum_, n_), view(alone_, n_), rstd_.data()};
     switch (which_) {
       case layer::norm:
         gpu_test::expect(gpu::residual_norm(norm, {}));

@@ -60,10 +60,10 @@ TEST_CASE("operands are read back with the CPU's bytes") {
     nn::operand_set* const set = c.operands(r, x);
     float* const scale = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
     const nn::scaling_ref scaling{nn::is_fp8(f) ? scale : nullptr, nn::is_fp8(f) ? scale + 1 : nullptr, nullptr};
-    ops.quantize(c.queue, x, {set, true, true, scaling}, c.state());
+    ops.quantize(c.queue, {x, c.state()}, {{set, true, true, scaling}});
     for (const auto form : {nn::operand_form::row, nn::operand_form::column}) {
       const auto to = c.tensor(stored, r.rows, r.cols, 2);
-      ops.dequantize(c.queue, {set, form}, to);
+      ops.dequantize(c.queue, {{set, form}}, {to});
       c.result(to);
     }
     return c.bytes();
@@ -153,10 +153,12 @@ TEST_CASE("a BF16 unit aligns the product of two subnormal codes by their number
       return nn::dense_tensor(a.data(), nn::dtype::fp32, {rows, k});
     };
     const made_operands left(ops, request, source(x)), right(ops, request, source(w));
-    ops.quantize({}, source(x), {left.set.get(), true, false, {}}, state.data());
-    ops.quantize({}, source(w), {right.set.get(), true, false, {}}, state.data());
-    ops.gemm({}, left.row(), right.row(), *nn::find_gemm_contract(contract, rows, rows, k), nn::operand_format::fp32,
-             nn::dense_tensor(c.data(), nn::dtype::fp32, {rows, rows}), false);
+    ops.quantize({}, {source(x), state.data()}, {{left.set.get(), true, false, {}}});
+    ops.quantize({}, {source(w), state.data()}, {{right.set.get(), true, false, {}}});
+    ops.gemm(
+        {},
+        {left.row(), right.row(), *nn::find_gemm_contract(contract, rows, rows, k), nn::operand_format::fp32, false},
+        {nn::dense_tensor(c.data(), nn::dtype::fp32, {rows, rows})});
     return fp32_bits(c.get()[0]);
   };
   const auto cpu = nn::make_cpu_backend(2);
@@ -204,7 +206,7 @@ TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become er
     op_scene scene(*device);
     const auto x = scene.tensor(nn::dtype::fp32, 3, 8, 1), table = scene.tensor(nn::dtype::fp32, 5, 8, 2);
     const nn::token_source tokens{scene.keep(std::vector<std::int32_t>{0, 7, 1}), 3};
-    device->embedding_forward({}, tokens, table, x, scene.state());
+    device->embedding_forward({}, {tokens, table, scene.state()}, {x});
     CHECK(name_of_error() == "embedding_forward");
     CHECK(name_of_error() == "embedding_forward");  // the queue skips later operations
   }
@@ -212,7 +214,7 @@ TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become er
   op_scene scene(*other);
   auto x = scene.tensor(nn::dtype::fp32, 3, 8, 1);
   x.strides[1] = 2;
-  other->swiglu_forward({}, x, x);
+  other->swiglu_forward({}, {x}, {x});
   CHECK_THROWS_AS(other->synchronize(nn::queue{}), nn::backend_error);
 }
 
@@ -228,7 +230,7 @@ TEST_CASE("a device of an architecture without kernels is refused, with those th
 TEST_CASE("a device's queue that was given back is made again, without its fault") {
   const auto device = make_device();
   const nn::queue failed = device->make_queue("one"), other = device->make_queue("two");
-  device->sum_losses(failed, nullptr, 8, nullptr);
+  device->sum_losses(failed, {nullptr, 8}, {nullptr});
   CHECK_THROWS_AS(device->synchronize(failed), nn::backend_error);
   device->release_queue(failed);
   device->synchronize(other);

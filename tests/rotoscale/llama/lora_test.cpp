@@ -98,8 +98,8 @@ TEST_CASE("dropout: the words of docs/reference/layers.md, probability, factor, 
                             std::uint64_t{6} << 56 | std::uint64_t{2} << 54 | std::uint64_t{3} << 40 | (5 * 4096 + 9)};
   const auto view = [](std::vector<float>& v) { return nn::dense_tensor(v.data(), nn::dtype::fp32, {rows, cols}); };
   std::vector<float> plain(x.size()), onto = y;
-  ops.dropout({}, view(x), args, view(plain), false, &state);
-  ops.dropout({}, view(x), args, view(onto), true, &state);
+  ops.dropout({}, {view(x), args, false, &state}, {view(plain)});
+  ops.dropout({}, {view(x), args, true, &state}, {view(onto)});
   int dropped = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const bool kept = words.word(i) >= 0x4CCCCCCD;

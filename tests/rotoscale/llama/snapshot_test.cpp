@@ -30,10 +30,10 @@ struct late_backend final : nn::cpu_backend {
     run(until.of);
     cpu_backend::synchronize(until);
   }
-  void download(nn::queue q, void* host, const void* from, std::size_t bytes) override {
-    if (q.id < 2) return cpu_backend::download(q, host, from, bytes);
+  void transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) override {
+    if (q.id < 2 || kind != nn::copy_kind::download) return cpu_backend::transfer(q, kind, to, from, bytes);
     CHECK(ordered);  // ordered after the steps so far
-    waiting.push_back([=, this] { cpu_backend::download(q, host, from, bytes); });
+    waiting.push_back([=, this] { cpu_backend::transfer(q, kind, to, from, bytes); });
   }
   void run(nn::queue q) {
     if (q.id < 2) return;

@@ -159,10 +159,10 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
     l.adapters[i].a().quantize_weights(p, am[i].second);
     l.adapters[i].b().quantize_weights(p, bm[i].second);
   }
-  ops.quantize(q, x.second, l.input_target(p), &state);
+  ops.quantize(q, {x.second, &state}, {l.input_target(p)});
   l.forward(p, x.second, y.second);
   if (training) {
-    ops.quantize(q, dy.second, l.gradient_target(p), &state);
+    ops.quantize(q, {dy.second, &state}, {l.gradient_target(p)});
     std::vector<nn::adapter_gradients> g;
     for (std::size_t i = 0; i < l.adapters.size(); ++i) g.push_back({da[i].second, db[i].second});
     l.backward(p, dx.second, {});

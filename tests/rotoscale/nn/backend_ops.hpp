@@ -147,6 +147,25 @@ struct op_case {
   bool runs_on(const nn::backend& ops) const { return !agreed || agreed(ops); }
 };
 
+template <class Op>
+void run_fused(op_scene& c, const typename Op::in& i, const typename Op::out& o);
+#define ROTOSCALE_RUN_FUSED(name)                                                                            \
+  template <>                                                                                                \
+  inline void run_fused<nn::op::name>(op_scene & c, const nn::op::name::in& i, const nn::op::name::out& o) { \
+    c.ops().name(c.queue, i, o);                                                                             \
+  }
+ROTOSCALE_RUN_FUSED(residual_norm)
+ROTOSCALE_RUN_FUSED(swiglu_quantize)
+ROTOSCALE_RUN_FUSED(swiglu_backward_quantize)
+ROTOSCALE_RUN_FUSED(rope_both)
+ROTOSCALE_RUN_FUSED(cross_entropy_quantize)
+#undef ROTOSCALE_RUN_FUSED
+/// Runs a fused operation as the backend does, or its composition.
+template <class Op>
+void run_as(op_scene& c, bool composed, const typename Op::in& i, const typename Op::out& o) {
+  composed ? Op::compose(c.ops(), c.queue, i, o) : run_fused<Op>(c, i, o);
+}
+
 /// Returns a case's result bytes on a backend.
 inline std::vector<std::byte> bytes_of(const op_case& c, nn::backend& ops, bool composed = false) {
   op_scene scene(ops);

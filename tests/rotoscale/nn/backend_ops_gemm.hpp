@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend_ops_rows.hpp"
+#include "rotoscale/nn/head_loss.hpp"
 
 namespace rotoscale::testing {
 
@@ -42,14 +43,18 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
   const bool exact = accumulate && stored == nn::dtype::fp32;  // as gradients of weights
   const nn::operand_format output = exact ? nn::operand_format::fp32 : nn::operand_format::bf16;
   return {[=, &c] {
-            c.ops().quantize(c.queue, x, {sets[0], true, true, scale}, state);
-            c.ops().quantize(c.queue, w, {sets[1], true, false, scale}, state);
-            c.ops().quantize(c.queue, v, {sets[2], true, false, scale}, state);
+            c.ops().quantize(c.queue, {x, state}, {{sets[0], true, true, scale}});
+            c.ops().quantize(c.queue, {w, state}, {{sets[1], true, false, scale}});
+            c.ops().quantize(c.queue, {v, state}, {{sets[2], true, false, scale}});
             c.ops().copy(c.queue, copied, made, bytes);
-            c.ops().gemm(c.queue, {sets[3], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output,
-                         by_rows, accumulate);
-            c.ops().gemm(c.queue, {sets[3], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract,
-                         output, by_columns, accumulate);
+            c.ops().gemm(
+                c.queue,
+                {{sets[3], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output, accumulate},
+                {by_rows});
+            c.ops().gemm(
+                c.queue,
+                {{sets[3], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract, output, accumulate},
+                {by_columns});
           },
           [=, &c] {
             c.result(by_rows);
@@ -69,11 +74,11 @@ inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how
   float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
   nn::step_state* state = c.state();
   return {[=, &c] {
-            c.ops().quantize(c.queue, x, {set, true, true, {scaling, scaling + 1, nullptr}}, state);
-            c.ops().dequantize(c.queue, {set, nn::operand_form::row}, by_rows);
-            c.ops().dequantize(c.queue, {set, nn::operand_form::column}, by_columns);
-            c.ops().observe(c.queue, x, {set, nn::operand_form::row}, state, lost);
-            c.ops().observe(c.queue, x, {set, nn::operand_form::column}, state, lost + 1);
+            c.ops().quantize(c.queue, {x, state}, {{set, true, true, {scaling, scaling + 1, nullptr}}});
+            c.ops().dequantize(c.queue, {{set, nn::operand_form::row}}, {by_rows});
+            c.ops().dequantize(c.queue, {{set, nn::operand_form::column}}, {by_columns});
+            c.ops().observe(c.queue, {x, {set, nn::operand_form::row}, state}, {lost});
+            c.ops().observe(c.queue, {x, {set, nn::operand_form::column}, state}, {lost + 1});
           },
           [=, &c] {
             c.result(by_rows);
@@ -93,12 +98,17 @@ inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe&
   nn::step_state* state = c.state();
   const nn::scaling_ref scale{scaling, scaling + 1, nullptr};
   return {[=, &c] {
-            c.ops().quantize(c.queue, x, {set, true, !apart, scale}, state);
-            if (apart) c.ops().quantize(c.queue, x, {set, false, true, scale}, state);
-            c.ops().quantize(c.queue, w, {other, true, false, {}}, state);
-            c.ops().dequantize(c.queue, {set, nn::operand_form::column}, values);
-            c.ops().gemm(c.queue, {set, nn::operand_form::column}, {other, nn::operand_form::row}, nn::gemm_contract{},
-                         nn::operand_format::fp32, products, false);
+            c.ops().quantize(c.queue, {x, state}, {{set, true, !apart, scale}});
+            if (apart) c.ops().quantize(c.queue, {x, state}, {{set, false, true, scale}});
+            c.ops().quantize(c.queue, {w, state}, {{other, true, false, {}}});
+            c.ops().dequantize(c.queue, {{set, nn::operand_form::column}}, {values});
+            c.ops().gemm(c.queue,
+                         {{set, nn::operand_form::column},
+                          {other, nn::operand_form::row},
+                          nn::gemm_contract{},
+                          nn::operand_format::fp32,
+                          false},
+                         {products});
           },
           [=, &c] {
             c.result(values);
@@ -139,7 +149,7 @@ inline void add_dequantized_cases(std::vector<op_case>& all) {
 inline op_case::prepared compare_case(op_scene& c, index_t n, int width) {
   const float *x = c.floats(n, 1, width), *y = c.floats(n, 2, width);
   auto* to = c.keep(std::vector<nn::comparison_statistics>(1));
-  return {[=, &c] { c.ops().compare(c.queue, y, x, n, to); }, [=, &c] { c.result(to, 1); }};
+  return {[=, &c] { c.ops().compare(c.queue, {y, x, n}, {to}); }, [=, &c] { c.result(to, 1); }};
 }
 
 inline std::vector<op_case> statistics_cases() {
@@ -298,13 +308,7 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
   const auto x = c.tensor(type, m.rows, by == made_by::norm ? cols : 2 * m.cols, 1, m.width),
              other = c.tensor(type, m.rows, m.cols, 2, m.width), out = c.tensor(type, m.rows, cols, 3),
              sum = c.tensor(type, m.rows, m.cols, 4);
-  nn::residual_norm_args norm;
-  norm.x = x;
-  norm.branch = other;
-  norm.sum = sum;
-  norm.y = out;
-  norm.gain = c.floats(m.cols, 5);
-  norm.rstd = c.floats(m.rows, 6);
+  float *gain = c.floats(m.cols, 5), *rstd = c.floats(m.rows, 6);
   nn::operand_request r{backward ? nn::tensor_role::dy : nn::tensor_role::x, 3, type, m.rows, cols, m.row, {}};
   if (m.columns) r.column = m.column;
   nn::operand_set* const set = c.operands(r, out);
@@ -317,33 +321,29 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
   float* const scaling = nn::is_fp8(m.row.format) ? c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f}) : nullptr;
   const nn::scaling_ref scale =
       scaling == nullptr ? nn::scaling_ref{} : nn::scaling_ref{scaling, scaling + 1, scaling + 2};
-  norm.to = {set, true, m.columns, scale, m.keeps_source || c.ops().layout_operands(r).reads_source};
+  const nn::quantize_target to{set, true, m.columns, scale, m.keeps_source || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
             nn::backend& ops = c.ops();
             switch (by) {
               case made_by::norm:
-                composed ? ops.backend::residual_norm(c.queue, norm, state) : ops.residual_norm(c.queue, norm, state);
+                run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state}, {sum, out, rstd, to});
                 break;
-              case made_by::swiglu:
-                composed ? ops.backend::swiglu_quantize(c.queue, x, out, norm.to, state)
-                         : ops.swiglu_quantize(c.queue, x, out, norm.to, state);
-                break;
+              case made_by::swiglu: run_as<nn::op::swiglu_quantize>(c, composed, {x, state}, {out, to}); break;
               case made_by::swiglu_gradient:
-                composed ? ops.backend::swiglu_backward_quantize(c.queue, other, x, out, norm.to, state)
-                         : ops.swiglu_backward_quantize(c.queue, other, x, out, norm.to, state);
+                run_as<nn::op::swiglu_backward_quantize>(c, composed, {other, x, state}, {out, to});
                 break;
             }
-            ops.dequantize(c.queue, {set, nn::operand_form::row}, by_rows);
-            if (m.columns) ops.dequantize(c.queue, {set, nn::operand_form::column}, by_columns);
+            ops.dequantize(c.queue, {{set, nn::operand_form::row}}, {by_rows});
+            if (m.columns) ops.dequantize(c.queue, {{set, nn::operand_form::column}}, {by_columns});
           },
           [=, &c] {
             c.result(by_rows);
             c.result(by_columns);
             if (by == made_by::norm) {
               c.result(sum);
-              c.result(norm.rstd, m.rows);
+              c.result(rstd, m.rows);
             }
-            if (norm.to.keeps_source) c.result(out);
+            if (to.keeps_source) c.result(out);
             if (scaling != nullptr) c.result(scaling + 2, 1);  // the maximum
             if (raw) c.result(first, size);
           }};
@@ -368,7 +368,7 @@ inline std::vector<op_case> layer_operands_cases(bool raw) {
 }
 
 /// The output head over chunks of 32 tokens, the last one ragged.
-inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, bool composed) {
+inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients) {
   constexpr index_t tokens = 70, hidden = 40, vocabulary = 50, most = 32;
   struct memory {
     nn::head_args args;
@@ -398,12 +398,12 @@ inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients, 
   nn::step_state* state = c.state();
   const nn::token_source targets{c.tokens(tokens, vocabulary, 7, true), tokens};
   return {[=, &c] {
-            c.ops().quantize(c.queue, w, {weights, true, true, {}}, state);
+            c.ops().quantize(c.queue, {w, state}, {{weights, true, true, {}}});
             nn::head_args a{x,       own->chunks, weights,   {}, logits, own->dlogits,
                             targets, loss,        gradients, dx, dw,     nn::operand_format::bf16,
                             {},      {}};
             for (auto& contract : a.contracts) contract = &own->chain;
-            composed ? c.ops().backend::head_loss(c.queue, a, state) : c.ops().head_loss(c.queue, a, state);
+            nn::head_loss(c.ops(), c.queue, a, state);
           },
           [=, &c] {
             c.result(loss, tokens);
@@ -430,9 +430,8 @@ inline op_case::prepared loss_operands_case(op_scene& c, index_t vocabulary, nn:
   const nn::quantize_target to{set, true, column, {}, keeps || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
             nn::backend& ops = c.ops();
-            composed ? ops.backend::cross_entropy_quantize(c.queue, logits, targets, 0, loss, to, state)
-                     : ops.cross_entropy_quantize(c.queue, logits, targets, 0, loss, to, state);
-            ops.dequantize(c.queue, {set, nn::operand_form::row}, values);
+            run_as<nn::op::cross_entropy_quantize>(c, composed, {targets, 0, state}, {logits, loss, to});
+            ops.dequantize(c.queue, {{set, nn::operand_form::row}}, {values});
           },
           [=, &c] {
             c.result(loss, tokens);
@@ -459,8 +458,8 @@ inline std::vector<op_case> coarse_cases() {
   for (const nn::dtype type : storages) {
     const std::string stored = " " + std::string(to_string(type));
     for (const bool gradients : {false, true}) {
-      all.push_back({std::string("head_loss") + (gradients ? " with gradients" : "") + stored, true,
-                     [=](op_scene& c, bool composed) { return head_case(c, type, gradients, composed); }});
+      all.push_back({std::string("head_loss") + (gradients ? " with gradients" : "") + stored, false,
+                     [=](op_scene& c, bool) { return head_case(c, type, gradients); }});
     }
   }
   return all;

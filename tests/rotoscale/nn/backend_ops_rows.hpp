@@ -44,8 +44,8 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
              dx = c.tensor(type, s.rows, s.cols, 4);
   float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *dgain = c.floats(s.cols, 7);
   return {[=, &c] {
-            c.ops().rmsnorm_forward(c.queue, x, gain, 1e-5f, y, rstd);
-            c.ops().rmsnorm_backward(c.queue, dy, x, gain, rstd, dx, dgain);
+            c.ops().rmsnorm_forward(c.queue, {x, gain, 1e-5f}, {y, rstd});
+            c.ops().rmsnorm_backward(c.queue, {dy, x, gain, rstd}, {dx, dgain});
           },
           [=, &c] {
             for (const auto& t : {y, dx}) c.result(t);
@@ -59,8 +59,8 @@ inline op_case::prepared swiglu_case(op_scene& c, const row_shape& s, nn::dtype 
              h = c.tensor(type, s.rows, s.cols, 2), dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
              d = c.tensor(type, s.rows, 2 * s.cols, 4);
   return {[=, &c] {
-            c.ops().swiglu_forward(c.queue, gate_up, h);
-            c.ops().swiglu_backward(c.queue, dh, gate_up, d);
+            c.ops().swiglu_forward(c.queue, {gate_up}, {h});
+            c.ops().swiglu_backward(c.queue, {dh, gate_up}, {d});
           },
           [=, &c] {
             c.result(h);
@@ -71,7 +71,7 @@ inline op_case::prepared swiglu_case(op_scene& c, const row_shape& s, nn::dtype 
 inline op_case::prepared add_case(op_scene& c, const row_shape& s, nn::dtype type) {
   const auto x = c.tensor(type, s.rows, s.cols, 1, s.width), y = c.tensor(type, s.rows, s.cols, 2, s.width),
              sum = c.tensor(type, s.rows, s.cols, 3);
-  return {[=, &c] { c.ops().add(c.queue, x, y, sum); }, [=, &c] { c.result(sum); }};
+  return {[=, &c] { c.ops().add(c.queue, {x, y}, {sum}); }, [=, &c] { c.result(sum); }};
 }
 
 /// Every pair of storages: an adapter's input is BF16 in an FP32 model.
@@ -80,7 +80,7 @@ inline op_case::prepared dropout_case(op_scene& c, const row_shape& s, nn::dtype
   const auto x = c.tensor(from, s.rows, s.cols, 1, s.width), y = c.tensor(to, s.rows, s.cols, 2, s.width);
   nn::step_state* state = c.state();
   const nn::dropout_args args{7, 3, static_cast<std::uint32_t>(probability * 0x1p32), 1.7f};
-  return {[=, &c] { c.ops().dropout(c.queue, x, args, y, accumulate, state); }, [=, &c] { c.result(y); }};
+  return {[=, &c] { c.ops().dropout(c.queue, {x, args, accumulate, state}, {y}); }, [=, &c] { c.result(y); }};
 }
 
 inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dtype type, index_t vocabulary) {
@@ -90,8 +90,8 @@ inline op_case::prepared embedding_case(op_scene& c, const row_shape& s, nn::dty
   const nn::token_source tokens{c.tokens(s.rows, vocabulary, 5, false), s.rows};
   nn::step_state* state = c.state();
   return {[=, &c] {
-            c.ops().embedding_forward(c.queue, tokens, table, y, state);
-            c.ops().embedding_backward(c.queue, tokens, dy, d, state);
+            c.ops().embedding_forward(c.queue, {tokens, table, state}, {y});
+            c.ops().embedding_backward(c.queue, {tokens, dy, state}, {d});
           },
           [=, &c] {
             c.result(y);
@@ -106,8 +106,8 @@ inline op_case::prepared loss_case(op_scene& c, const row_shape& s, bool gradien
   float* loss = c.floats(s.rows, 3);
   nn::step_state* state = c.state();
   return {[=, &c] {
-            c.ops().cross_entropy(c.queue, logits, targets, 0, loss, gradients, state);
-            c.ops().sum_losses(c.queue, loss, s.rows, state);
+            c.ops().cross_entropy(c.queue, {targets, 0, gradients, state}, {logits, loss});
+            c.ops().sum_losses(c.queue, {loss, s.rows}, {state});
           },
           [=, &c] {
             if (gradients) c.result(logits);  // otherwise overwritten
@@ -181,25 +181,22 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
     return nn::as_heads(x.part(1, first, heads * s.dim), s.batch, heads, s.dim);
   };
   const auto last = [=](const nn::tensor_view& x) { return x.part(1, s.past, queries); };
-  nn::attention_tensors t{last(part(qkv, 0, s.heads)),
-                          part(qkv, q, s.kv_heads),
-                          part(qkv, q + kv, s.kv_heads),
-                          last(part(o, 0, s.heads)),
-                          lse,
-                          {}};
+  const nn::tensor_view queries_of = last(part(qkv, 0, s.heads)), keys = part(qkv, q, s.kv_heads),
+                        values = part(qkv, q + kv, s.kv_heads), result = last(part(o, 0, s.heads));
   // Of the second of two microbatches.
-  if (s.document != 0) t.starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
+  nn::token_source starts;
+  if (s.document != 0) starts = {c.keep(document_starts(2 * s.batch, s.seq, s.document, 8)), n};
   const auto contract = c.ops().contract(contract_of(s), s.dim);
   nn::step_state* state = c.state();
-  c.ops().next_micro_batch(c.queue, state);
-  const nn::attention_gradients d{part(d_o, 0, s.heads), part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads),
-                                  part(d_qkv, q + kv, s.kv_heads)};
+  c.ops().next_micro_batch(c.queue, {}, {state});
   return {[=, &c] {
-            c.ops().rope(c.queue, part(qkv, 0, s.heads), cosine, sine, false);
-            c.ops().attention_forward(c.queue, t, *contract, state);
+            c.ops().rope(c.queue, {cosine, sine, false}, {part(qkv, 0, s.heads)});
+            c.ops().attention_forward(c.queue, {queries_of, keys, values, starts, *contract, state}, {result, lse});
             if (s.past != 0) return;
-            c.ops().attention_backward(c.queue, t, d, *contract, state);
-            c.ops().rope(c.queue, part(d_qkv, q, s.kv_heads), cosine, sine, true);
+            c.ops().attention_backward(
+                c.queue, {queries_of, keys, values, result, lse, part(d_o, 0, s.heads), starts, *contract, state},
+                {part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads), part(d_qkv, q + kv, s.kv_heads)});
+            c.ops().rope(c.queue, {cosine, sine, true}, {part(d_qkv, q, s.kv_heads)});
           },
           [=, &c] {
             for (const auto& x : {qkv, o, d_qkv}) c.result(x);
@@ -232,20 +229,17 @@ struct arena_memory {
   }
 };
 
-inline op_case::prepared optimizer_case(op_scene& c, int width, bool composed) {
+inline op_case::prepared optimizer_case(op_scene& c, int width) {
   const auto memory = std::make_shared<arena_memory>(c, width);
   nn::step_state* state = c.state();
   auto* squares = c.keep(std::vector<double>(3));
-  const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
   return {[=, &c] {
+            const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
             nn::parameter_arena arena = memory->arena;
             arena.segments = memory->segments;
-            c.ops().sum_squares(c.queue, arena.weight, arena, squares);
-            if (composed) {
-              c.ops().backend::clip_and_update(c.queue, arena, config, state);
-            } else {
-              c.ops().clip_and_update(c.queue, arena, config, state);
-            }
+            c.ops().sum_squares(c.queue, {arena.weight, arena}, {squares});
+            c.ops().gradient_norm(c.queue, {arena, config}, {state});
+            c.ops().adamw(c.queue, {config, state}, {arena});
           },
           [=, &c] {
             for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v})
@@ -306,8 +300,8 @@ inline std::vector<op_case> row_cases() {
     }
   }
   for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, the last one may: no update
-    all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), true,
-                   [=](op_scene& c, bool composed) { return optimizer_case(c, width, composed); }});
+    all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), false,
+                   [=](op_scene& c, bool) { return optimizer_case(c, width); }});
   }
   return all;
 }
@@ -329,18 +323,14 @@ inline std::vector<op_case> attention_cases() {
 }
 
 inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool composed) {
-  nn::residual_norm_args a;
-  a.x = c.tensor(type, s.rows, s.cols, 1, s.width);
-  if (branch) a.branch = c.tensor(type, s.rows, s.cols, 2, s.width);
+  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width);
+  const nn::const_tensor_view other =
+      branch ? nn::const_tensor_view(c.tensor(type, s.rows, s.cols, 2, s.width)) : nn::const_tensor_view{};
   const auto sum = c.tensor(type, s.rows, s.cols, 3), y = c.tensor(type, s.rows, s.cols, 4);
-  a.sum = sum;
-  a.y = y;
-  a.gain = c.floats(s.cols, 5);
-  a.rstd = c.floats(s.rows, 6);
+  float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6);
   nn::step_state* state = c.state();
-  float* rstd = a.rstd;
   return {[=, &c] {
-            composed ? c.ops().backend::residual_norm(c.queue, a, state) : c.ops().residual_norm(c.queue, a, state);
+            run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state}, {sum, y, rstd, {}});
           },
           [=, &c] {
             c.result(sum);
@@ -356,8 +346,7 @@ inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype t
   const auto queries = nn::as_heads(qkv.part(1, 0, q), s.batch, s.heads, s.dim),
              keys = nn::as_heads(qkv.part(1, q, kv), s.batch, s.kv_heads, s.dim);
   return {[=, &c] {
-            composed ? c.ops().backend::rope_both(c.queue, queries, keys, cosine, sine, inverse)
-                     : c.ops().rope_both(c.queue, queries, keys, cosine, sine, inverse);
+            run_as<nn::op::rope_both>(c, composed, {cosine, sine, inverse}, {queries, keys});
           },
           [=, &c] { c.result(qkv); }};
 }

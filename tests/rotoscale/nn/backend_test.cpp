@@ -36,7 +36,7 @@ TEST_CASE("a fault shows at the next wait, with the operation's name, and the qu
   table.set(std::vector<float>(8, 1.0f));
   const auto t = nn::dense_tensor(table.data(), nn::dtype::fp32, {4, 2});
   const auto out = nn::dense_tensor(y.data(), nn::dtype::fp32, {3, 2});
-  ops->embedding_forward(q, {tokens.data(), 3}, t, out, state.data());  // does not throw yet
+  ops->embedding_forward(q, {{tokens.data(), 3}, t, state.data()}, {out});  // does not throw yet
   ops->copy(q, y.data(), table.data(), 8);
   CHECK(y.get() == std::vector<float>(6, 0.0f));
   for (int i = 0; i < 2; ++i) {
@@ -61,7 +61,7 @@ TEST_CASE("a queue that was given back is made again, without its fault") {
     const nn::owned_queue q(*ops, "one"), other(*ops, "two");
     first = q;
     second = other;
-    ops->sum_losses(q, nullptr, 8, nullptr);  // without workspace
+    ops->sum_losses(q, {nullptr, 8}, {nullptr});  // without workspace
     CHECK_THROWS_AS(ops->synchronize(first), nn::backend_error);
   }
   nn::owned_queue again(*ops, "one");
@@ -78,7 +78,7 @@ TEST_CASE("workspace that is too small is a fault") {
   const auto ops = nn::make_cpu_backend(1);
   const device_array<float> loss(*ops, 8);
   const device_array<nn::step_state> state(*ops, 1);
-  ops->sum_losses({}, loss.data(), 8, state.data());
+  ops->sum_losses({}, {loss.data(), 8}, {state.data()});
   CHECK_THROWS_WITH_AS(ops->synchronize(nn::queue{}), "sum_losses: needs 64 bytes of workspace, has 0",
                        nn::backend_error);
 }
@@ -106,11 +106,11 @@ TEST_CASE("step state: valid targets are counted, sums start anew, micro-batches
   initial.inputs.micro_batch_stride = 4;
   initial.loss_sum = 99.0;
   const device_array<nn::step_state> state(*ops, std::vector<nn::step_state>{initial});
-  ops->begin_step({}, targets.data(), 4, state.data());
-  ops->set_gradient_scale({}, state.data());
-  ops->sum_losses({}, loss.data(), 4, state.data());
-  ops->next_micro_batch({}, state.data());
-  ops->next_micro_batch({}, state.data());
+  ops->begin_step({}, {targets.data(), 4}, {state.data()});
+  ops->set_gradient_scale({}, {}, {state.data()});
+  ops->sum_losses({}, {loss.data(), 4}, {state.data()});
+  ops->next_micro_batch({}, {}, {state.data()});
+  ops->next_micro_batch({}, {}, {state.data()});
   const nn::step_state s = state.get()[0];
   CHECK(s.inputs.step == 7);
   CHECK(s.valid_tokens == 3);
@@ -121,8 +121,8 @@ TEST_CASE("step state: valid targets are counted, sums start anew, micro-batches
   CHECK(s.global_micro_batch() == 9);
   // Only masked targets: no gradient, and no division by zero.
   const device_array<std::int32_t> masked(*ops, std::vector<std::int32_t>(4, nn::ignored_target));
-  ops->begin_step({}, masked.data(), 4, state.data());
-  ops->set_gradient_scale({}, state.data());
+  ops->begin_step({}, {masked.data(), 4}, {state.data()});
+  ops->set_gradient_scale({}, {}, {state.data()});
   CHECK(state.get()[0].gradient_scale == 0.0f);
   CHECK(state.get()[0].mean_loss() == 0.0);
 }

@@ -191,9 +191,9 @@ struct linear_case {
   }
   void quantize_weights() { layer.quantize_weights(pass, whole(weight, out, in)); }
   void run_passes() {
-    ops->quantize({}, whole(x, tokens, in), layer.input_target(pass), state.data());
+    ops->quantize({}, {whole(x, tokens, in), state.data()}, {layer.input_target(pass)});
     layer.forward(pass, whole(y, tokens, out));
-    ops->quantize({}, whole(dy, tokens, out), layer.gradient_target(pass), state.data());
+    ops->quantize({}, {whole(dy, tokens, out), state.data()}, {layer.gradient_target(pass)});
     layer.backward(pass, whole(dx, tokens, in), whole(gradient, out, in));
     ops->synchronize(nn::queue{});
   }
@@ -407,7 +407,7 @@ TEST_CASE("delayed scaling: the maxima of one step scale the next one") {
 TEST_CASE("evaluations leave no trace of x in the scales") {
   linear_case l(preset("fp8_delayed"));
   l.pass.training = false;
-  l.ops->quantize({}, linear_case::whole(l.x, tokens, in), l.layer.input_target(l.pass), l.state.data());
+  l.ops->quantize({}, {linear_case::whole(l.x, tokens, in), l.state.data()}, {l.layer.input_target(l.pass)});
   l.scales.update(*l.ops, {});
   for (const float h : l.history()) CHECK(h == 0.0f);
   l.pass.training = true;

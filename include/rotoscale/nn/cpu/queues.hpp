@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory, queues, events and graphs of the CPU. A queue runs an operation when it is put there; what goes wrong is kept
-// for synchronize, as on a device.
+// Memory, queues and events of the CPU. A queue runs an operation when it is put there. Errors are kept for
+// synchronize, as on a device.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,11 @@
 
 namespace rotoscale::nn::cpu {
 
-/// The part of a backend that does not compute.
+/// The device part of the CPU's backend.
 class host_queues : public backend {
  public:
-  bool runs_at_once() const override { return true; }
+  using backend::backend;
+
   void* allocate(std::size_t bytes, memory_kind) override {
     const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
     void* memory = ::operator new (size, std::align_val_t{alignment});
@@ -25,7 +26,6 @@ class host_queues : public backend {
     return memory;
   }
   void release(void* memory, memory_kind) noexcept override { ::operator delete (memory, std::align_val_t{alignment}); }
-  std::size_t allocations() const override { return allocations_; }
 
   void set_workspace(queue q, void* memory, std::size_t bytes) override {
     state_of(q).workspace = {static_cast<std::byte*>(memory), bytes};
@@ -47,25 +47,18 @@ class host_queues : public backend {
     if (const auto& failed = state_of(until.of).failed) throw backend_error(*failed);
   }
   using backend::synchronize;
-  void upload(queue q, void* to, const void* host, std::size_t bytes) override {
-    move_bytes(q, "upload", to, host, bytes);
+  void transfer(queue q, copy_kind kind, void* to, const void* from, std::size_t bytes) override {
+    run(q, name_of(kind), [&] {
+      if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
+    });
   }
-  void download(queue q, void* host, const void* from, std::size_t bytes) override {
-    move_bytes(q, "download", host, from, bytes);
-  }
-  void copy(queue q, void* to, const void* from, std::size_t bytes) override { move_bytes(q, "copy", to, from, bytes); }
   void fill_zero(queue q, void* memory, std::size_t bytes) override {
     run(q, "fill_zero", [&] {
       if (bytes != 0) std::memset(memory, 0, bytes);
     });
   }
-  std::unique_ptr<graph> capture(queue, std::function<void()> operations) override {
-    return std::make_unique<function_graph>(std::move(operations));
-  }
-  void launch(queue, graph& what) override { static_cast<function_graph&>(what).operations(); }
 
- protected:
-  /// What a queue does with an operation.
+  /// Runs an operation on a queue and keeps its error.
   template <class Operation>
   void run(queue q, const char* name, const Operation& operation) {
     if (state_of(q).failed) return;
@@ -78,13 +71,6 @@ class host_queues : public backend {
       state_of(q).failed.emplace(name, e.what());
     }
   }
-  /// n values of the queue's workspace, for an operation that runs.
-  template <class T>
-  scratch_array<T> work(index_t n) {
-    const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T), rest = scratch_stack::of_thread().rest().size();
-    if (needed <= rest) return scratch_array<T>(n);
-    throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(rest));
-  }
 
  private:
   static constexpr std::size_t alignment = 64;
@@ -94,22 +80,11 @@ class host_queues : public backend {
     std::span<std::byte> workspace;
     bool is_released = false;
   };
-  struct function_graph final : graph {
-    explicit function_graph(std::function<void()> f) : operations(std::move(f)) {}
-    std::function<void()> operations;
-  };
 
   queue_state& state_of(queue q) { return queues_[static_cast<std::size_t>(q.id)]; }
 
-  void move_bytes(queue q, const char* name, void* to, const void* from, std::size_t bytes) {
-    run(q, name, [&] {
-      if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
-    });
-  }
-
   std::vector<queue_state> queues_ = std::vector<queue_state>(1);
   std::uint64_t tickets_ = 0;
-  std::size_t allocations_ = 0;
 };
 
 }  // namespace rotoscale::nn::cpu

@@ -50,20 +50,22 @@ std::vector<float> run_all(int threads) {
   const nn::token_source source{tokens.data(), n};
   const auto fp32 = [](float* data, index_t rows) { return nn::dense_tensor(data, nn::dtype::fp32, {rows, d}); };
   const nn::queue q;
-  ops.embedding_forward(q, source, fp32(table.data(), d), whole(x), state.data());
-  ops.rmsnorm_forward(q, whole(x), gain.data(), 1e-5f, whole(y), rstd.data());
-  ops.rmsnorm_backward(q, whole(dy), whole(x), gain.data(), rstd.data(), whole(dx), dgain.data());
+  ops.embedding_forward(q, {source, fp32(table.data(), d), state.data()}, {whole(x)});
+  ops.rmsnorm_forward(q, {whole(x), gain.data(), 1e-5f}, {whole(y), rstd.data()});
+  ops.rmsnorm_backward(q, {whole(dy), whole(x), gain.data(), rstd.data()}, {whole(dx), dgain.data()});
   const auto half = [&](const device_array<T>& a) { return whole(a).part(1, 0, d / 2); };
-  ops.swiglu_forward(q, whole(gate_up), half(h));
-  ops.swiglu_backward(q, half(dh), whole(gate_up), whole(d_gate_up));
-  ops.add(q, whole(x), whole(dy), whole(sum));
-  ops.cross_entropy(q, fp32(logits.data(), n), source, 0, loss.data(), true, state.data());
-  ops.sum_losses(q, loss.data(), n, state.data());
-  ops.embedding_backward(q, source, whole(dx), fp32(dtable.data(), d), state.data());
+  ops.swiglu_forward(q, {whole(gate_up)}, {half(h)});
+  ops.swiglu_backward(q, {half(dh), whole(gate_up)}, {whole(d_gate_up)});
+  ops.add(q, {whole(x), whole(dy)}, {whole(sum)});
+  ops.cross_entropy(q, {source, 0, true, state.data()}, {fp32(logits.data(), n), loss.data()});
+  ops.sum_losses(q, {loss.data(), n}, {state.data()});
+  ops.embedding_backward(q, {source, whole(dx), state.data()}, {fp32(dtable.data(), d)});
   const device_array<float> w(ops, to_float(random_tensor(n * d, 12))), m(ops, n * d), v(ops, n * d);
   const nn::parameter_arena::segment all{0, n * d, true};
   const nn::parameter_arena arena{w.data(), logits.data(), m.data(), v.data(), n * d, {&all, 1}};
-  ops.clip_and_update(q, arena, {0.9f, 0.95f, 1e-8f, 0.1f, 1.0}, state.data());
+  const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
+  ops.gradient_norm(q, {arena, config}, {state.data()});
+  ops.adamw(q, {config, state.data()}, {arena});
   ops.synchronize(q);
   std::vector<float> out;
   for (const auto* a : {&x, &y, &dx, &d_gate_up, &sum, &h}) {
@@ -103,10 +105,10 @@ TEST_CASE("a GEMM stored as BF16 is the one rounded to BF16") {
   const device_array<float> wide(ops, m * n);
   const device_array<bf16> narrow(ops, m * n);
   const nn::gemm_contract chain = *nn::find_gemm_contract(nn::fp32_fma_chain_contract);
-  ops.gemm({}, left.row(), right.row(), chain, nn::operand_format::bf16,
-           nn::dense_tensor(wide.data(), nn::dtype::fp32, {m, n}), false);
-  ops.gemm({}, left.row(), right.row(), chain, nn::operand_format::fp32,
-           nn::dense_tensor(narrow.data(), nn::dtype::bf16, {m, n}), false);
+  ops.gemm({}, {left.row(), right.row(), chain, nn::operand_format::bf16, false},
+           {nn::dense_tensor(wide.data(), nn::dtype::fp32, {m, n})});
+  ops.gemm({}, {left.row(), right.row(), chain, nn::operand_format::fp32, false},
+           {nn::dense_tensor(narrow.data(), nn::dtype::bf16, {m, n})});
   ops.synchronize(nn::queue{});
   std::vector<float> widened;
   for (const bf16 x : narrow.get()) widened.push_back(static_cast<float>(x));

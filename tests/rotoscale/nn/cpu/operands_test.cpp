@@ -68,7 +68,7 @@ struct operand_case {
     return nn::dense_tensor(narrow.data(), r.source, {r.rows, r.cols});
   }
   void quantize(bool row = true, bool column = true) {
-    ops.quantize({}, source, {made.set.get(), row, column, {&scale, &inverse, &amax}}, &state);
+    ops.quantize({}, {source, &state}, {{made.set.get(), row, column, {&scale, &inverse, &amax}}});
     ops.synchronize(nn::queue{});
   }
   const gemm_operand& form(operand_form f) const { return static_cast<cpu::operands&>(*made.set).form(f); }

@@ -49,8 +49,8 @@ struct observed {
     state.inputs.seed = 9;
     state.inputs.step = 3;
     const bool row = form == nn::operand_form::row;
-    ops.quantize({}, source, {made.set.get(), row, !row, {scaling, scaling + 1, nullptr}}, &state);
-    ops.observe({}, source, {made.set.get(), form}, &state, &got);
+    ops.quantize({}, {source, &state}, {{made.set.get(), row, !row, {scaling, scaling + 1, nullptr}}});
+    ops.observe({}, {source, {made.set.get(), form}, &state}, {&got});
     ops.synchronize(nn::queue{});
   }
   static nn::operand_request make_request(const nn::operand_recipe& how, index_t rows, index_t cols,
@@ -264,7 +264,7 @@ TEST_CASE("dequantize gives the operand's values in the source's orientation") {
     for (const nn::operand_form form : {nn::operand_form::row, nn::operand_form::column}) {
       observed o(recipe_of(f), wide_values(64 * 96, 8), 64, 96, form);
       std::vector<float> out(64 * 96);
-      o.ops.dequantize({}, {o.made.set.get(), form}, nn::dense_tensor(out.data(), nn::dtype::fp32, {64, 96}));
+      o.ops.dequantize({}, {{o.made.set.get(), form}}, {nn::dense_tensor(out.data(), nn::dtype::fp32, {64, 96})});
       o.ops.synchronize(nn::queue{});
       bool equal = true;
       for (index_t i = 0; i < 64; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The first digest that differs names the faulty quantizer, not the operations that read its result.
-#include "rotoscale/nn/digest_backend.hpp"
+#include "rotoscale/nn/digest.hpp"
 
 #include <cstring>
 #include <functional>
@@ -9,7 +9,7 @@
 #include "../llama/session_case.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
-namespace digest_backend_test {
+namespace digest_test {
 
 using namespace rotoscale;
 using namespace rotoscale::testing;
@@ -23,10 +23,20 @@ enum class part { none, codes, scales, factor };
 
 /// Flips a bit of the last form of a quantized tensor.
 struct faulty_backend final : nn::cpu_backend {
-  faulty_backend(nn::tensor_role role, part p) : cpu_backend(2), wrong_role(role), wrong_part(p) {}
-  void quantize(nn::queue q, nn::const_tensor_view source, const nn::quantize_target& to,
-                const nn::step_state* state) override {
-    cpu_backend::quantize(q, source, to, state);
+  faulty_backend(nn::tensor_role role, part p) : cpu_backend(2, rows()), wrong_role(role), wrong_part(p) {}
+  static const nn::operation_table& rows() {
+    static const nn::operation_table all = [] {
+      nn::operation_table table = nn::cpu_operations;
+      table.quantize = [](nn::backend& ops, nn::queue q, const nn::op::quantize::in& i,
+                          const nn::op::quantize::out& o) {
+        nn::cpu_operations.quantize(ops, q, i, o);
+        static_cast<faulty_backend&>(ops).spoil(o.to);
+      };
+      return table;
+    }();
+    return all;
+  }
+  void spoil(const nn::quantize_target& to) const {
     if (to.set == nullptr || to.set->request().tensor != wrong_role || !to.set->request().row) return;
     if (nn::is_source(*to.set->request().row, to.set->request().source)) return;
     const gemm_operand& o = described({to.set, nn::operand_form::row});
@@ -42,8 +52,8 @@ struct faulty_backend final : nn::cpu_backend {
 };
 
 /// Digests of a step, the first of its session.
-std::vector<nn::operation_digest> digests_of(nn::backend& inner, const nn::recipe& r, bool observed = true) {
-  nn::digest_backend ops(inner);
+std::vector<nn::operation_digest> digests_of(nn::backend& ops, const nn::recipe& r, bool observed = true) {
+  nn::digest_observer observer(ops);
   llama::session_options o = session_case::options(2, 32, nullptr);
   o.model.statistics = true;
   llama::session s(ops, small_config(false), o, {r});
@@ -51,10 +61,10 @@ std::vector<nn::operation_digest> digests_of(nn::backend& inner, const nn::recip
   s.initialize(3);
   const batch data(2, 32, 64, true);
   std::vector<nn::operation_digest> seen;
-  ops.take_digests([&](const nn::operation_digest& d) { seen.push_back(d); });
+  observer.take_digests([&](const nn::operation_digest& d) { seen.push_back(d); });
   s.train_step({}, data.tokens, data.targets, {}, observed);
   s.finish_step();
-  ops.take_digests(nullptr);
+  observer.take_digests(nullptr);
   return seen;
 }
 /// The first operation that differs.
@@ -107,37 +117,46 @@ TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of ea
 TEST_CASE("a coarse operation runs as the backend has it, and what it writes wrong is named") {
   enum class coarse { none, residual_norm, swiglu, swiglu_backward, rope, cross_entropy };
   struct fused_backend final : nn::cpu_backend {
-    explicit fused_backend(coarse c) : cpu_backend(1), wrong(c) {}
+    explicit fused_backend(coarse c) : cpu_backend(1, rows()), wrong(c) {}
     static void flip(const void* number) { *static_cast<std::uint8_t*>(const_cast<void*>(number)) ^= 1; }
     static void flip(const nn::quantize_target& to) {
       flip(static_cast<nn::cpu::operands&>(*to.set).form(nn::operand_form::row).codes);
     }
-    void residual_norm(nn::queue q, const nn::residual_norm_args& a, const nn::step_state* state) override {
-      cpu_backend::residual_norm(q, a, state);
-      if (wrong == coarse::residual_norm) flip(a.rstd);
+    static bool is_wrong(const nn::backend& ops, coarse c) { return static_cast<const fused_backend&>(ops).wrong == c; }
+    static const nn::operation_table& rows() {
+      static const nn::operation_table all = faulty_rows();
+      return all;
     }
-    void swiglu_quantize(nn::queue q, nn::const_tensor_view gate_up, nn::tensor_view h, const nn::quantize_target& to,
-                         const nn::step_state* state) override {
-      cpu_backend::swiglu_quantize(q, gate_up, h, to, state);
-      if (!to.keeps_source) fill(h);  // as after a fused kernel: no digest may read it
-      if (wrong == coarse::swiglu) flip(to);
-    }
-    void swiglu_backward_quantize(nn::queue q, nn::const_tensor_view dh, nn::const_tensor_view gate_up,
-                                  nn::tensor_view d_gate_up, const nn::quantize_target& to,
-                                  const nn::step_state* state) override {
-      cpu_backend::swiglu_backward_quantize(q, dh, gate_up, d_gate_up, to, state);
-      if (!to.keeps_source) fill(d_gate_up);
-      if (wrong == coarse::swiglu_backward) flip(to);
-    }
-    void rope_both(nn::queue q, nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine,
-                   bool inverse) override {
-      cpu_backend::rope_both(q, queries, keys, cosine, sine, inverse);
-      if (wrong == coarse::rope) flip(keys.data);
-    }
-    void cross_entropy_quantize(nn::queue q, nn::tensor_view logits, const nn::token_source& targets, index_t first,
-                                float* loss, const nn::quantize_target& to, const nn::step_state* state) override {
-      cpu_backend::cross_entropy_quantize(q, logits, targets, first, loss, to, state);
-      if (wrong == coarse::cross_entropy) flip(loss);
+    static nn::operation_table faulty_rows() {
+      namespace op = nn::op;
+      nn::operation_table t = nn::cpu_operations;
+      t.residual_norm = [](nn::backend& ops, nn::queue q, const op::residual_norm::in& i,
+                           const op::residual_norm::out& o) {
+        nn::cpu_operations.residual_norm(ops, q, i, o);
+        if (is_wrong(ops, coarse::residual_norm)) flip(o.rstd);
+      };
+      t.swiglu_quantize = [](nn::backend& ops, nn::queue q, const op::swiglu_quantize::in& i,
+                             const op::swiglu_quantize::out& o) {
+        nn::cpu_operations.swiglu_quantize(ops, q, i, o);
+        if (!o.to.keeps_source) fill(o.h);  // as after a fused kernel: no digest may read it
+        if (is_wrong(ops, coarse::swiglu)) flip(o.to);
+      };
+      t.swiglu_backward_quantize = [](nn::backend& ops, nn::queue q, const op::swiglu_backward_quantize::in& i,
+                                      const op::swiglu_backward_quantize::out& o) {
+        nn::cpu_operations.swiglu_backward_quantize(ops, q, i, o);
+        if (!o.to.keeps_source) fill(o.d_gate_up);
+        if (is_wrong(ops, coarse::swiglu_backward)) flip(o.to);
+      };
+      t.rope_both = [](nn::backend& ops, nn::queue q, const op::rope_both::in& i, const op::rope_both::out& o) {
+        nn::cpu_operations.rope_both(ops, q, i, o);
+        if (is_wrong(ops, coarse::rope)) flip(o.keys.data);
+      };
+      t.cross_entropy_quantize = [](nn::backend& ops, nn::queue q, const op::cross_entropy_quantize::in& i,
+                                    const op::cross_entropy_quantize::out& o) {
+        nn::cpu_operations.cross_entropy_quantize(ops, q, i, o);
+        if (is_wrong(ops, coarse::cross_entropy)) flip(o.loss);
+      };
+      return t;
     }
     static void fill(nn::tensor_view x) {
       std::memset(x.data, 0x5A, static_cast<std::size_t>(x.size() * nn::size_of(x.type)));
@@ -166,4 +185,4 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
   }
 }
 
-}  // namespace digest_backend_test
+}  // namespace digest_test

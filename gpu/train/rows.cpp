@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The device's table of operations. An operation without a launch here or in rows.hpp is composed of others.
+#include "gpu/train/rows.hpp"
+
+#include "gpu/api/dequantize.hpp"
+#include "gpu/train/backend.hpp"
+
+namespace rotoscale::gpu {
+
+namespace {
+
+const operands& set_of(const nn::operand_set* set) { return static_cast<const operands&>(*set); }
+device_backend& device_of(nn::backend& ops) { return static_cast<device_backend&>(ops); }
+
+status launch(const device_call& c, const op::quantize::in& i, const op::quantize::out& o) {
+  return set_of(o.to.set).quantize(i.source, o.to, i.state, c.s);
+}
+status launch(const device_call& c, const op::dequantize::in& i, const op::dequantize::out& o) {
+  const bool transposed = i.what.form == nn::operand_form::column;
+  return decode_operand(set_of(i.what.set).form(i.what.form), transposed, o.to.data,
+                        o.to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32, o.to.stride(0), c.s);
+}
+status launch(const device_call& c, const op::observe::in& i, const op::observe::out& o) {
+  const operands& set = set_of(i.what.set);
+  const observed_form how{i.what.form == nn::operand_form::column, set.request().recipe(i.what.form)->rotation.points,
+                          nn::draws_of(set.request(), i.what.form), i.state};
+  return gpu::observe(i.source, set.form(i.what.form), how, o.to, c.workspace, c.bytes, c.s);
+}
+
+template <class Op>
+void row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename Op::out& o) {
+  device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch(c, i, o); });
+}
+
+template <>
+void row<op::gemm>(nn::backend& ops, nn::queue q, const op::gemm::in& i, const op::gemm::out& o) {
+  device_backend& on = device_of(ops);
+  on.run_operation<op::gemm>(q, i, o, [&](const device_call& c) { return on.multiply(c, i, o); });
+}
+
+/// launch(arguments of the target...) after its random words are drawn.
+template <class Launch>
+status launch_into(const device_call& c, const nn::quantize_target& to, const operands::fused_target& target,
+                   const nn::step_state* state, const Launch& launch) {
+  if (const status drawn = set_of(to.set).draw(to, state, c.s); !drawn.ok()) return drawn;
+  return std::visit([&](const auto& t) { return t.apply(launch); }, target);
+}
+/// The tensor if it is kept, else an empty view, which launchers do not write.
+nn::tensor_view kept(const nn::quantize_target& to, const nn::tensor_view& x) {
+  return to.keeps_source ? x : nn::tensor_view{};
+}
+
+template <>
+void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_norm::in& i,
+                            const op::residual_norm::out& o) {
+  device_backend& on = device_of(ops);
+  if (const auto target = operands::one_launch(o.to)) {
+    nn::residual_norm_args own = arguments_of(i, o);
+    own.y = kept(o.to, o.y);
+    return on.run_operation<op::residual_norm>(q, i, o, [&](const device_call& c) {
+      return launch_into(c, o.to, *target, i.state,
+                         [&](const auto&... to) { return residual_norm_quantize(own, to..., c.s); });
+    });
+  }
+  const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}};
+  on.run_operation<op::residual_norm>(q, i, norm, [&](const device_call& c) { return launch(c, i, norm); });
+  if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
+}
+
+template <>
+void row<op::swiglu_quantize>(nn::backend& ops, nn::queue q, const op::swiglu_quantize::in& i,
+                              const op::swiglu_quantize::out& o) {
+  const auto target = operands::one_launch(o.to);
+  if (!target) return op::swiglu_quantize::compose(ops, q, i, o);
+  device_of(ops).run_operation<op::swiglu_quantize>(q, i, o, [&](const device_call& c) {
+    return launch_into(c, o.to, *target, i.state,
+                       [&](const auto&... into) { return swiglu_quantize(i.gate_up, kept(o.to, o.h), into..., c.s); });
+  });
+}
+
+template <>
+void row<op::swiglu_backward_quantize>(nn::backend& ops, nn::queue q, const op::swiglu_backward_quantize::in& i,
+                                       const op::swiglu_backward_quantize::out& o) {
+  const auto target = operands::one_launch(o.to);
+  const auto* const blocks = target ? std::get_if<operands::block_target>(&*target) : nullptr;
+  // A block of a row lies in one half, and the rows of a half begin aligned.
+  if (!target || (blocks != nullptr && (i.dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1))) {
+    return op::swiglu_backward_quantize::compose(ops, q, i, o);
+  }
+  device_of(ops).run_operation<op::swiglu_backward_quantize>(q, i, o, [&](const device_call& c) {
+    return launch_into(c, o.to, *target, i.state, [&](const auto&... into) {
+      return swiglu_backward_quantize(i.dh, i.gate_up, kept(o.to, o.d_gate_up), into..., c.s);
+    });
+  });
+}
+
+template <>
+void row<op::cross_entropy_quantize>(nn::backend& ops, nn::queue q, const op::cross_entropy_quantize::in& i,
+                                     const op::cross_entropy_quantize::out& o) {
+  bf16* const narrow = o.to.keeps_source ? nullptr : operands::only_bf16(o.to);
+  if (narrow == nullptr) return op::cross_entropy_quantize::compose(ops, q, i, o);
+  device_of(ops).run_operation<op::cross_entropy_quantize>(q, i, o, [&](const device_call& c) {
+    return launch(c, op::cross_entropy::in{i.targets, i.first, true, i.state}, op::cross_entropy::out{o.logits, o.loss},
+                  narrow);
+  });
+}
+
+}  // namespace
+
+#define ROTOSCALE_DEVICE_ROW(name) &row<op::name>,
+constexpr nn::operation_table device_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_DEVICE_ROW)};
+#undef ROTOSCALE_DEVICE_ROW
+
+}  // namespace rotoscale::gpu

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Operations of a training step: step state, loss and optimizer.
+#pragma once
+
+#include "rotoscale/nn/operations/use.hpp"
+
+// One line for `in`, one for `out`.
+// clang-format off
+namespace rotoscale::nn::op {
+
+/// Counts the valid ones of `count` targets and zeroes the step's sums. The inputs are uploaded before.
+struct begin_step {
+  static constexpr op_info info{"begin_step", op_class::other};
+  struct in { const std::int32_t* targets; index_t count; };
+  struct out { step_state* state; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, dense_tensor(const_cast<std::int32_t*>(i.targets), dtype::i32, {i.count})});
+    use({access::update, "begin_step", record_bytes(o.state)});
+  }
+};
+
+/// gradient_scale from valid_tokens, which count the targets of all ranks.
+struct set_gradient_scale {
+  static constexpr op_info info{"set_gradient_scale", op_class::other};
+  struct in {};
+  struct out { step_state* state; };
+  static void uses(const auto& use, const in&, const out& o) {
+    use({access::update, "set_gradient_scale", record_bytes(o.state)});
+  }
+};
+
+/// Increments the microbatch counter.
+struct next_micro_batch {
+  static constexpr op_info info{"next_micro_batch", op_class::other};
+  struct in {};
+  struct out { step_state* state; };
+  static void uses(const auto& use, const in&, const out& o) { use({access::update, nullptr, record_bytes(o.state)}); }
+};
+
+/// loss[t] = -log softmax(logits[t])[target] in nats, 0 for masked targets. Targets are those of tokens
+/// [first, first + rows). With `gradients`, the logits become their gradients times the state's gradient_scale.
+/// Otherwise they are lost.
+struct cross_entropy {
+  static constexpr op_info info{"cross_entropy", op_class::loss};
+  struct in { token_source targets; index_t first; bool gradients; const step_state* state; };
+  struct out { tensor_view logits; float* loss; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::write, "cross_entropy", numbers(o.loss, o.logits.extent(0))});
+    if (i.gradients) use({access::update, "cross_entropy's gradient", o.logits});
+    if (!i.gradients) use({access::read, nullptr, o.logits});
+  }
+};
+
+/// cross_entropy with gradients, quantize.
+struct cross_entropy_quantize {
+  static constexpr op_info info{"cross_entropy", op_class::loss};
+  struct in { token_source targets; index_t first; const step_state* state; };
+  struct out { tensor_view logits; float* loss; quantize_target to; };
+  static void uses(const auto& use, const in&, const out& o) {
+    use({access::write, "cross_entropy", numbers(o.loss, o.logits.extent(0))});
+    use({access::read, nullptr, o.logits});
+    if (is_written(o.to)) use({access::write, "cross_entropy's gradient", o.logits});
+    use_forms(use, o.to);
+  }
+  static void compose(auto& ops, queue q, const in& i, const out& o) {
+    ops.cross_entropy(q, {i.targets, i.first, true, i.state}, {o.logits, o.loss});
+    ops.quantize(q, {o.logits, i.state}, {o.to});
+  }
+};
+
+/// Adds n losses to the state's sum.
+struct sum_losses {
+  static constexpr op_info info{"sum_losses", op_class::loss};
+  struct in { const float* loss; index_t n; };
+  struct out { step_state* state; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, numbers(i.loss, i.n)});
+    use({access::update, "sum_losses", record_bytes(o.state)});
+  }
+};
+
+/// squares[i] = Σ x² over segment i of the arena: chunks of 4096 in FP32, a tree in FP64 over them.
+struct sum_squares {
+  static constexpr op_info info{"sum_squares", op_class::optimizer};
+  struct in { const float* x; const parameter_arena& arena; };
+  struct out { double* squares; };
+  static void uses(const auto& use, const in& i, const out&) {
+    use({access::read, nullptr, numbers(i.x, i.arena.size)});
+  }
+};
+
+/// Squares, norm, count of non-finite gradients and clip factor, over the whole arena.
+struct gradient_norm {
+  static constexpr op_info info{"gradient_norm", op_class::optimizer};
+  struct in { const parameter_arena& arena; const optimizer_config& config; };
+  struct out { step_state* state; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, numbers(i.arena.gradient, i.arena.size)});
+    use({access::update, "gradient_norm", record_bytes(o.state)});
+  }
+};
+
+/// Updates every parameter once. No update if loss or norm is not finite.
+struct adamw {
+  static constexpr op_info info{"adamw", op_class::optimizer};
+  struct in { const optimizer_config& config; const step_state* state; };
+  struct out { const parameter_arena& arena; };
+  static void uses(const auto& use, const in&, const out& o) {
+    const parameter_arena& a = o.arena;
+    use({access::read, nullptr, numbers(a.gradient, a.size)});
+    use({access::update, "adamw's weights", numbers(a.weight, a.size)});
+    use({access::update, "adamw's first moments", numbers(a.m, a.size)});
+    use({access::update, "adamw's second moments", numbers(a.v, a.size)});
+  }
+};
+
+}  // namespace rotoscale::nn::op
+// clang-format on
