@@ -460,8 +460,23 @@ TEST_CASE("the page names threads once, leaves empty settings out and explains t
   const result r = report(scratch, paths);
   CHECK(contains(r.html, "<dd>cpu (2 threads, avx512)</dd>"));
   CHECK(!contains(r.html, "mlperf ,"));
-  CHECK(contains(r.html, "The last evaluation reads 512 windows of the held-out text, the others 128:"));
+  CHECK(contains(r.html, "over 512 windows of the held-out text; earlier points are over 128."));
   CHECK(r.html.find("<h2>Plots</h2>") < r.html.find("<h2>What this run says</h2>"));
+}
+
+TEST_CASE("table and curves end with the final loss, in one order") {
+  const auto log = [](const std::string& name, double last, double final) {
+    return log_text(name).eval(0, 5).eval(100, 3).eval(200, last).end("ok", 200, final);
+  };
+  const scratch_directory scratch;
+  const path_variable path("/nonexistent");
+  const auto paths = put_logs(scratch, {log("a", 2.5, 2), log("b", 2.25, 2.25), log_text("c").end("ok", 200, 2.5)});
+  const result r = report(scratch, paths);
+  CHECK(names(r) == std::vector<std::string>{"a", "b", "c"});
+  for (const char* line : {"a,200,20000,2,", "b,200,20000,2.25,", "c,200,20000,2.5,"}) CHECK(contains(r.curves, line));
+  const std::string script = get(scratch / "out/plots.gnuplot");
+  CHECK(contains(script, "\n200 0.25\n"));  // b's gap to a, whose last evaluation alone would give -0.25
+  CHECK(!contains(script, "\n200 -0.25\n"));
 }
 
 TEST_CASE("the plot of losses begins where curves can be told apart") {

@@ -215,12 +215,24 @@ void add_switch_evaluations(arm& a) {
   }
 }
 
+/// The curve ends with the final loss, which the table ranks by: an evaluation at the last step may read fewer windows.
+void end_with_final_loss(arm& a) {
+  if (!a.final_loss) return;
+  if (a.evals.empty() || a.evals.back().step != a.step) {
+    const auto phase = std::find_if(a.schedule.rbegin(), a.schedule.rend(),
+                                    [&](const schedule_entry& e) { return e.from_step <= a.step; });
+    a.evals.push_back({a.step, a.tokens, {}, phase == a.schedule.rend() ? "" : phase->name});
+  }
+  a.evals.back().loss = a.final_loss;
+}
+
 void finish(arm& a) {
   const auto by_step = [](const auto& x, const auto& y) { return x.step < y.step; };
   std::stable_sort(a.train.begin(), a.train.end(), by_step);
   std::stable_sort(a.evals.begin(), a.evals.end(), by_step);
   std::stable_sort(a.switches.begin(), a.switches.end(), by_step);
   add_switch_evaluations(a);
+  end_with_final_loss(a);
   if (a.status == arm_status::incomplete) {
     a.step = a.tokens = 0;
     if (!a.evals.empty()) {

@@ -242,7 +242,7 @@ int gap_decimals(const arm& a);
 std::string estimate_text(const estimate& e);
 /// Number of seeds with their status: "1", "3", "2 of 3".
 std::string seeds_text(const arm& a);
-/// A sentence if the last evaluation has more windows than the curves; "" otherwise.
+/// A sentence, for table and curves, if the last evaluation has more windows than earlier ones; "" otherwise.
 std::string windows_note(const comparison& c);
 /// Explains ranks and brackets, for tables.
 std::string table_note(const comparison& c);

@@ -167,6 +167,8 @@ std::string outside_text(const std::vector<series>& all, range x, range y) {
                     : " " + std::to_string(count) + " points lie outside the frame.";
 }
 
+std::string after_space(const std::string& sentence) { return sentence.empty() ? "" : " " + sentence; }
+
 bool finished(const arm& a) { return a.status == arm_status::ok || a.status == arm_status::stopped; }
 
 /// Number of tokens from which the curves differ visibly: later losses span at most ten times the largest difference of
@@ -219,7 +221,7 @@ void add_loss_plot(const comparison& c, std::vector<plot>& plots) {
   plots.push_back({"val_loss", "Validation loss",
                    "Validation loss against training tokens, all arms" +
                        std::string(from > 0 ? ", from where they can be told apart (curves.csv has all)." : ".") +
-                       outside_text(all, x, y),
+                       outside_text(all, x, y) + after_space(windows_note(c)),
                    frame("Validation loss", "training tokens" + unit_text, "validation loss (nats per token)", x, y) +
                        plot_blocks("loss", all),
                    "", data_blocks("loss", all)});
@@ -251,7 +253,8 @@ void add_gap_plot(const comparison& c, std::vector<plot>& plots) {
   const std::string title = "Gap to " + c.base().name;
   plots.push_back({"gap", title,
                    "Validation loss minus that of " + c.base().name + " at the same step; below zero is better than " +
-                       c.base().name + ". The frame fits the last 90 % of the run." + outside_text(all, x, y),
+                       c.base().name + ". The frame fits the last 90 % of the run." + outside_text(all, x, y) +
+                       after_space(windows_note(c)),
                    frame(title, "training step", "validation loss difference (nats per token)", x, y) +
                        switch_marks(switch_steps(c)) + plot_blocks("gap", all, zero_line(c.base().name)),
                    "", data_blocks("gap", all)});

@@ -63,9 +63,8 @@ std::string windows_note(const comparison& c) {
   if (!train.is_object()) return "";
   const json last = train.value("final_eval_windows", json()), others = train.value("eval_windows", json());
   if (!last.is_number_integer() || !others.is_number_integer() || last == others) return "";
-  return "The last evaluation reads " + grouped(last.get<std::int64_t>()) +
-         " windows of the held-out text, the others " + grouped(others.get<std::int64_t>()) +
-         ": a curve's last point and the final loss differ by these windows.";
+  return "Final losses, with which the curves end, are over " + grouped(last.get<std::int64_t>()) +
+         " windows of the held-out text; earlier points are over " + grouped(others.get<std::int64_t>()) + ".";
 }
 
 std::string table_note(const comparison& c) {
