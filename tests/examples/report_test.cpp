@@ -380,8 +380,9 @@ TEST_CASE("the baseline is bf16, or the first log, or the named arm") {
   CHECK(contains(report_without_plots(logs).table, "+0.50 "));
   CHECK(contains(report_without_plots(logs, "a").table, "-0.50 "));
   CHECK(contains(report_without_plots({whole("a", 5, 2.5), whole("b", 5, 2)}).table, "-0.50 "));
-  CHECK(message_of([&] { report_without_plots(logs, "bf61"); }) ==
-        "baseline \"bf61\": no such arm; did you mean \"bf16\"? The arms are a and bf16");
+  CHECK(message_of([&] { report_without_plots(logs, "bf61"); }) == "--baseline: no arm 'bf61'; did you mean 'bf16'?");
+  CHECK(message_of([&] { report_without_plots(logs, "other"); }) ==
+        "--baseline: no arm 'other'; it is none of a, bf16");
 }
 
 TEST_CASE("the gap of a healed arm: before the switch, after it, at the end") {

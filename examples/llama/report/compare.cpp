@@ -23,8 +23,7 @@ std::size_t find_baseline(const std::vector<arm>& arms, const std::string& wante
     names.push_back(arms[i].name);
   }
   if (wanted.empty()) return 0;
-  throw io::error("baseline \"" + wanted + "\": no such arm; did you mean \"" + io::nearest_name(wanted, names) +
-                  "\"? The arms are " + join(names));
+  throw io::error("--baseline", "no arm '" + wanted + "'" + io::did_you_mean(wanted, names));
 }
 
 /// A run that was stopped early has a loss, but not one to rank against runs that saw more tokens.

@@ -120,13 +120,13 @@ inline fault find_unit_fault(const gemm_recipe& g, const std::string& where, con
   return std::nullopt;
 }
 
-/// The name of a contract that is most like `wanted`, settings behind a colon left out.
-inline std::string nearest_contract(const std::string& wanted) {
+/// did_you_mean for a contract's name, settings behind a colon left out.
+inline std::string contract_suggestion(const std::string& wanted) {
   std::vector<std::string> valid = {fp32_fma_chain_contract, fp32_blockwise_contract};
   for (const gemm_contract_entry& c : gemm_contracts) valid.emplace_back(c.name);
   for (const mma_unit& u : models::all) valid.emplace_back(u.name);
   std::erase_if(valid, [](const std::string& name) { return !find_gemm_contract(name); });
-  return nearest_name(std::string_view(wanted).substr(0, wanted.find(':')), valid);
+  return did_you_mean(std::string_view(wanted).substr(0, wanted.find(':')), valid);
 }
 
 inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& where, const char* left,
@@ -134,9 +134,9 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
   if (auto f = find_unit_fault(g, where, left, right)) return f;
   const auto contract = find_gemm_contract(g.accumulate);
   if (!contract) {
-    return where + ".accumulate: '" + g.accumulate + "' is no contract; did you mean '" +
-           nearest_contract(g.accumulate) +
-           "'? docs/reference/matrix-units.md has all units, docs/reference/contracts.md what runs where";
+    const std::string suggestion = contract_suggestion(g.accumulate);
+    return where + ".accumulate: '" + g.accumulate + "' is no contract" + (suggestion.empty() ? ";" : suggestion) +
+           " docs/reference/matrix-units.md has all units, docs/reference/contracts.md what runs where";
   }
   if (g.accumulate == fp32_blockwise_contract) {
     for (const operand_recipe* o : {&g.left, &g.right}) {
