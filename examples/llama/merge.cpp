@@ -40,6 +40,10 @@ std::optional<std::string> find_difference(const llama::lora_config& wanted, con
     return "rank: " + std::to_string(wanted.rank) + " is not the " + std::to_string(own.rank) + whose;
   }
   if (wanted.alpha != own.alpha) return "alpha: " + number(wanted.alpha) + " is not the " + number(own.alpha) + whose;
+  const auto patterns = [](const llama::lora_config& c) {
+    return c.patterns ? io::to_json(*c.patterns) : nlohmann::ordered_json();
+  };
+  if (patterns(wanted) != patterns(own)) return "patterns: differ from those" + whose;
   if (llama::unfused_targets(wanted) != llama::unfused_targets(own)) {
     return "targets: " + list(wanted.targets) + " are not the " + list(own.targets) + whose;
   }

@@ -55,6 +55,9 @@ inline std::string attention_refusal(const nn::backend& ops, const std::string& 
 /// What an extent of a linear layer is made of, in the names of options; `is_head`: of the output head.
 inline std::string extent_name(index_t extent, bool is_head, const model_config& c, const model_options& o) {
   const index_t q = c.query_size();
+  const auto is_pattern = [&](const lora_pattern& p) { return p.value == static_cast<double>(extent); };
+  if (o.lora && o.lora->patterns && std::ranges::any_of(o.lora->patterns->rank, is_pattern))
+    return "lora.patterns.rank";
   const std::pair<index_t, const char*> known[] = {
       {o.lora ? o.lora->rank : 0, "lora.rank"},
       {is_head ? c.vocab_size : 0, "vocab_size"},

@@ -19,9 +19,8 @@ class merged_weights {
                  const std::vector<std::string>& passed_keys = {})
       : config_(read_model_config(io::read_json(base.config()), base.config().string(), passed_keys)),
         base_(io::safetensors_shards::open(base.directory, base.stem)),
-        lora_(read_adapter_config(adapters)),
         adapters_(io::safetensors_shards::open(adapters, "adapter_model")),
-        parameters_(config_, nullptr, lora_) {
+        parameters_(config_, nullptr, read_adapter_config(adapters)) {
     const std::span all(parameters_.all());
     detail::check_tensors(base_, all.first(parameters_.base_count()), config_);  // before anything is written
     detail::check_tensors(adapters_, all.subspan(parameters_.base_count()), config_);
@@ -51,8 +50,8 @@ class merged_weights {
     const index_t end_row = first_row + static_cast<index_t>(w.size()) / cols;
     const index_t first = std::max(first_row, p.base_row), end = std::min(end_row, p.base_row + p.rows);
     if (first >= end) return;
-    const auto rank = static_cast<std::size_t>(lora_.rank), in = static_cast<std::size_t>(cols);
-    const double scale = lora_.alpha / lora_.rank;
+    const auto rank = static_cast<std::size_t>(p.cols), in = static_cast<std::size_t>(cols);
+    const double scale = own.scale;
     const std::vector<float> a = detail::rows_of(adapters_, parameters_[own.a], 0, parameters_[own.a].rows),
                              b = detail::rows_of(adapters_, p, first - p.base_row, end - first);
     std::vector<double> sum(in);
@@ -72,7 +71,6 @@ class merged_weights {
 
   model_config config_;
   io::safetensors_shards base_;
-  lora_config lora_;
   io::safetensors_shards adapters_;
   parameter_list parameters_;
 };

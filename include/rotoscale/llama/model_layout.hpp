@@ -42,8 +42,8 @@ inline void model::make_adapters(nn::adapted_linear& beside, std::size_t of_laye
     nn::adapter_shape s;
     s.base = beside.shape();
     s.base.trains = parameters_[numbers.a].trains;
-    s.rank = options_.lora->rank;
-    s.scale = options_.lora->alpha / options_.lora->rank;
+    s.rank = parameters_[numbers.a].rows;
+    s.scale = numbers.scale;
     s.dropout = options_.lora->dropout;
     s.part = numbers.target.slice;
     s.first_row = parameters_[numbers.b].base_row;
@@ -364,7 +364,7 @@ inline nn::workspace_request model::largest_operations() {
     room.widest = std::max({2 * f, d, qkv});
   }
   for_each_adapted([&](const nn::adapted_linear& l, layer_linear, const layer&) {
-    if (!l.adapters.empty()) room.widest = std::max<index_t>(room.widest, options_.lora->rank);  // stored as BF16
+    for (const nn::adapter& own : l.adapters) room.widest = std::max(room.widest, own.shape().rank);  // stored as BF16
   });
   return room;
 }

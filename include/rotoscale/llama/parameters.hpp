@@ -55,6 +55,7 @@ struct adapter_parameters {
   lora_target target;  ///< what it stands beside
   std::size_t a = 0;   ///< number of A
   std::size_t b = 0;   ///< number of B
+  double scale = 1;    ///< of what it adds: alpha / rank
 };
 
 /// Where a decoder layer's parameters are in the list.
@@ -169,6 +170,7 @@ class parameter_list {
     for (const layer_linear linear : linears) {
       const parameter base = all_[layers_[layer].of(linear)];
       for (const lora_target& t : c.targets_in(linear)) {
+        if (c.rank_of(module_of(slices_of(base, t).front())) == 0) continue;
         layers_[layer].adapters[static_cast<std::size_t>(linear)].push_back(add_adapter(base, layer, t, c));
       }
     }
@@ -176,12 +178,14 @@ class parameter_list {
   adapter_parameters add_adapter(const parameter& base, std::size_t layer, const lora_target& t, const lora_config& c) {
     const std::vector<parameter::slice> parts = slices_of(base, t);
     const index_t first = parts.front().first_row, end = parts.back().first_row + parts.back().rows;
+    const std::string module = module_of(parts.front());
+    const int rank = c.rank_of(module);
     std::vector<parameter::slice> a, b;
     for (const parameter::slice& s : parts) {
-      a.push_back({adapter_name(s.name, 'A'), 0, c.rank});
-      b.push_back({adapter_name(s.name, 'B'), s.first_row - first, s.rows});
+      a.push_back({adapter_name(s, 'A'), 0, rank});
+      b.push_back({adapter_name(s, 'B'), s.first_row - first, s.rows});
     }
-    const adapter_parameters own{t, add(c.rank, base.cols, a), add(end - first, c.rank, b)};
+    const adapter_parameters own{t, add(rank, base.cols, a), add(end - first, rank, b), c.scale_of(module)};
     all_[own.a].kind = parameter_kind::adapter_a;
     all_[own.a].init = c.init;
     all_[own.a].stream = (4 * layer + static_cast<std::size_t>(t.linear)) << 8 | static_cast<std::size_t>(t.slice);
@@ -193,10 +197,14 @@ class parameter_list {
     if (t.fused) return base.slices;
     return {base.slices[static_cast<std::size_t>(t.slice)]};
   }
-  /// PEFT's name for a matrix of the adapter beside a weight.
-  static std::string adapter_name(const std::string& weight, char matrix) {
+  /// Path of the module whose weight this is.
+  static std::string module_of(const parameter::slice& weight) {
     constexpr std::string_view suffix = ".weight";
-    return "base_model.model." + weight.substr(0, weight.size() - suffix.size()) + ".lora_" + matrix + ".weight";
+    return weight.name.substr(0, weight.name.size() - suffix.size());
+  }
+  /// PEFT's name for a matrix of the adapter beside a weight.
+  static std::string adapter_name(const parameter::slice& weight, char matrix) {
+    return "base_model.model." + module_of(weight) + ".lora_" + matrix + ".weight";
   }
   std::size_t add_vector(index_t cols, std::string name) {
     const std::size_t i = add(1, cols, {{std::move(name)}});

@@ -253,13 +253,10 @@ TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
   CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "nowhere"); }), "no such checkpoint"));
 }
 
-TEST_CASE("merged weights: any rows are those of the whole, and that is w + alpha / rank B A") {
-  const scratch_directory scratch;
-  model_case(1).write(scratch / "base");
-  llama::lora_config lora;
-  lora.rank = 2;
-  lora.alpha = 3.0;
-  lora.targets = {"q_proj", "v_proj", "down_proj"};
+namespace {
+
+/// Writes an adapter of eighths.
+void write_adapter(const fs::path& directory, const llama::lora_config& lora) {
   const llama::parameter_list list(small_config(), nullptr, lora);
   io::safetensors_writer tensors;
   float next = 0.0f;
@@ -270,10 +267,18 @@ TEST_CASE("merged weights: any rows are those of the whole, and that is w + alph
       tensors.add(s.name, "F32", {s.rows, list[i].cols}, std::as_bytes(std::span<const float>(values)));
     }
   }
-  fs::create_directory(scratch / "adapter");
-  tensors.write(scratch / "adapter" / "adapter_model.safetensors");
-  io::write_json(scratch / "adapter" / "adapter_config.json", llama::adapter_config_json(lora, ""));
+  fs::create_directory(directory);
+  tensors.write(directory / "adapter_model.safetensors");
+  io::write_json(directory / "adapter_config.json", llama::adapter_config_json(lora, ""));
+}
 
+/// The adapter merged with a base: every row is w + scale(module) B A. Returns how many weights changed.
+template <class Scale>
+std::size_t check_merged(const llama::lora_config& lora, const Scale& scale) {
+  const scratch_directory scratch;
+  model_case(1).write(scratch / "base");
+  write_adapter(scratch / "adapter", lora);
+  const llama::parameter_list list(small_config(), nullptr, lora);
   const llama::merged_weights merged(llama::find_weights(scratch / "base"), scratch / "adapter");
   const auto base = io::safetensors_shards::open(scratch / "base");
   const auto adapters = io::safetensors_shards::open(scratch / "adapter", "adapter_model");
@@ -290,13 +295,14 @@ TEST_CASE("merged weights: any rows are those of the whole, and that is w + alph
         if (l.of(static_cast<llama::layer_linear>(k)) != i) continue;
         for (const llama::adapter_parameters& own : l.adapters[k]) {
           const std::vector<float> a = whole_of(adapters, list[own.a]), b = whole_of(adapters, list[own.b]);
+          const index_t rank = list[own.a].rows;
           for (index_t r = 0; r < list[own.b].rows; ++r) {
             for (index_t c = 0; c < p.cols; ++c) {
               double sum = 0;  // exact: eighths
-              for (index_t n = 0; n < 2; ++n)
-                sum += double(b[std::size_t(2 * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
+              for (index_t n = 0; n < rank; ++n)
+                sum += double(b[std::size_t(rank * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
               float& w = expected[static_cast<std::size_t>((list[own.b].base_row + r) * p.cols + c)];
-              w = static_cast<float>(std::fma(1.5, sum, double(w)));
+              w = static_cast<float>(std::fma(scale(list[own.a].name()), sum, double(w)));
             }
           }
         }
@@ -313,7 +319,70 @@ TEST_CASE("merged weights: any rows are those of the whole, and that is w + alph
       CHECK(parts == expected);
     }
   }
-  CHECK(changed == 4);  // two layers of query, key and value, and of down
+  return changed;
+}
+
+llama::lora_config adapter_of_eighths() {
+  llama::lora_config lora;
+  lora.rank = 2;
+  lora.alpha = 3.0;
+  lora.targets = {"q_proj", "v_proj", "down_proj"};
+  return lora;
+}
+
+}  // namespace
+
+TEST_CASE("merged weights: any rows are those of the whole, and that is w + alpha / rank B A") {
+  // Two layers of query, key and value, and of down.
+  CHECK(check_merged(adapter_of_eighths(), [](const std::string&) { return 1.5; }) == 4);
+}
+
+TEST_CASE("modules with ranks and alphas of their own are saved, read and merged") {
+  llama::lora_config lora = adapter_of_eighths();
+  lora.patterns = {{{"layers.0.self_attn.q_proj", 4}, {"v_proj", 1}}, {{"[qv]_proj", 8}}, R"(.*\.1\.mlp\..*)", true};
+  const auto scale = [](const std::string& module) {
+    if (module.find("v_proj") != module.npos) return 8.0;
+    if (module.find("q_proj") != module.npos)
+      return 8.0 / (module.find("layers.0.") != module.npos ? 2 : std::sqrt(2.0));
+    return 3.0 / std::sqrt(2.0);
+  };
+  CHECK(check_merged(lora, scale) == 3);
+
+  const scratch_directory scratch;
+  write_adapter(scratch / "adapter", lora);
+  CHECK(llama::adapter_config_json(llama::read_adapter_config(scratch / "adapter"), "") ==
+        llama::adapter_config_json(lora, ""));
+  // As PEFT writes them. A list of excluded modules names them or the ends of their paths.
+  const auto tensors = io::safetensors_shards::open(scratch / "adapter", "adapter_model");
+  auto json = nlohmann::ordered_json::parse(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3, "use_rslora": false,
+    "target_modules": ["q_proj", "v_proj", "down_proj", "o_proj"], "alpha_pattern": {"v_proj": 16},
+    "rank_pattern": {"^model.layers.0.self_attn.q_proj": 4, "q_proj": 5}, "exclude_modules": ["lm_head", "o_proj"]})");
+  const llama::lora_config read = llama::read_adapter_config(json, tensors, "adapter_config.json");
+  const auto rank_of = [&](const char* module) { return read.rank_of(std::string("model.layers.") + module); };
+  CHECK(rank_of("0.self_attn.q_proj") == 4);
+  CHECK(rank_of("1.self_attn.q_proj") == 5);
+  CHECK(rank_of("10.self_attn.q_proj") == 5);
+  CHECK(rank_of("1.self_attn.o_proj") == 0);
+  CHECK(read.scale_of("model.layers.1.self_attn.v_proj") == 8);
+  CHECK(read.scale_of("model.layers.1.mlp.down_proj") == 1.5);
+
+  const auto refused = [&](const char* key, const char* value) {
+    nlohmann::ordered_json changed = json;
+    changed[key] = nlohmann::ordered_json::parse(value);
+    return message_of([&] { llama::read_adapter_config(changed, tensors, "f"); });
+  };
+  CHECK(refused("rank_pattern", R"({"q_proj": 0})") ==
+        "f: rank_pattern: 'q_proj': its value is no whole number between 1 and 65536");
+  CHECK(refused("alpha_pattern", R"({"(": 1})") == "f: alpha_pattern: '(' is no regular expression");
+  CHECK(refused("exclude_modules", "\"[\"") == "f: exclude_modules: '[' is no regular expression");
+  CHECK(refused("exclude_modules", "null") == "f: target_modules: adapter_model.safetensors has no tensor of 'o_proj'");
+  json["target_modules"] = "all-linear";
+  const float one = 1;
+  io::safetensors_writer head;
+  head.add("base_model.model.lm_head.lora_A.weight", "F32", {1, 1}, std::as_bytes(std::span(&one, 1)));
+  head.write(scratch / "head.safetensors");
+  CHECK(holds(message_of([&] { llama::read_adapter_config(json, io::safetensors_shards::open(scratch.path(), "head"), "f"); }),
+              "adapters of 'lm_head' are not supported"));
 }
 
 TEST_CASE("a merged model that its dtype cannot hold is not written") {

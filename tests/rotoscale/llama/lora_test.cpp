@@ -404,12 +404,15 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
   CHECK(nearest < 3e-5);  // equal if no operand moved
 }
 
-TEST_CASE("a merged model has the logits of its base and adapters") {
+namespace {
+
+/// `alpha_of(module)` over sqrt(rank) if `rslora`, else over rank, restated beside lora_config::scale_of.
+template <class Alpha>
+void check_merged_logits(const llama::lora_config& lora, const Alpha& alpha_of, bool rslora) {
   // Both are FP32. w' = w + s·B·A is rounded once; adapters round x·s, u and the sum. Each rounding moves a logit by
   // about 2^-24 of its terms. A logit has a depth of about 200 operations (model_test.cpp): 2^-24 · sqrt(200) · 10 of
   // the largest logit, on either side.
   const auto config = small_config(false);
-  const auto lora = adapters(8, 0.1, split_targets);
   auto fresh = [&](bool adapted) {
     return std::make_unique<session_case>(config, preset("fp32"), 1, 32, 1, 7, [&, adapted](llama::session_options& o) {
       if (adapted) o.model.lora = lora;
@@ -419,7 +422,6 @@ TEST_CASE("a merged model has the logits of its base and adapters") {
   fill_b(*with_adapters);
   const llama::model& m = with_adapters->session.model();
   const auto values = with_adapters->by_name(false);
-  const std::size_t r = 8;
   for (std::size_t i = 0; i < m.parameters().base_count(); ++i) {
     const llama::parameter& p = m.parameters()[i];
     std::vector<float> w = m.values(with_adapters->session.queue(), i);
@@ -428,12 +430,14 @@ TEST_CASE("a merged model has the logits of its base and adapters") {
       const std::string module = "base_model.model." + s.name.substr(0, s.name.size() - 7) + ".lora_";
       if (!values.contains(module + "A.weight")) continue;
       const auto &a = values.at(module + "A.weight"), &b = values.at(module + "B.weight");
+      const std::size_t r = a.size() / in;
+      const double scale = alpha_of(module) / (rslora ? std::sqrt(double(r)) : double(r));
       for (std::size_t o = 0; o < b.size() / r; ++o)
         for (std::size_t j = 0; j < in; ++j) {
           double sum = 0;
           for (std::size_t k = 0; k < r; ++k) sum += b[o * r + k] * a[k * in + j];
           float& to = w[(static_cast<std::size_t>(s.first_row) + o) * in + j];
-          to = static_cast<float>(static_cast<double>(to) + 12.0 / 8 * sum);
+          to = static_cast<float>(static_cast<double>(to) + scale * sum);
         }
     }
     merged->session.load(i, w);
@@ -451,6 +455,18 @@ TEST_CASE("a merged model has the logits of its base and adapters") {
     }
   }
   CHECK(moved > 0.1);
+}
+
+}  // namespace
+
+TEST_CASE("a merged model has the logits of its base and adapters") {
+  llama::lora_config lora = adapters(8, 0.1, split_targets);
+  check_merged_logits(
+      lora, [](const std::string&) { return 12.0; }, false);
+  lora.patterns = {{{"layers.0.self_attn.q_proj", 4}, {"up_proj", 12}}, {{"[kv]_proj", 6}}, R"(.*\.1\.mlp\..*)", true};
+  const auto is_kv = [](const std::string& m) { return m.find("k_proj") != m.npos || m.find("v_proj") != m.npos; };
+  check_merged_logits(
+      lora, [&](const std::string& module) { return is_kv(module) ? 6.0 : 12.0; }, true);
 }
 
 }  // namespace lora_test
