@@ -241,6 +241,14 @@ TEST_CASE("JSON that is not JSON lines of records is no text") {
   CHECK(failure(plain) == "(no error)");
 }
 
+TEST_CASE("llm.c's evaluation file is called one") {
+  const scratch_directory dir;
+  const std::uint32_t magic = 20240522;  // dev/data/data_common.py, write_evalfile
+  put(dir / "hellaswag_val.bin", std::string(reinterpret_cast<const char*>(&magic), 4) + std::string(1020, '\0'));
+  CHECK(failure(make_options({(dir / "hellaswag_val.bin").string()}, 2))
+            .find("hellaswag_val.bin: is an evaluation file of llm.c") != std::string::npos);
+}
+
 TEST_CASE("messages: the assistant's turns are learnt") {
   const scratch_directory dir;
   const std::string chat = R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "A"},)"

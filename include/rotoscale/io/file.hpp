@@ -182,16 +182,19 @@ inline const char* foreign_content(std::string_view bytes) {
   constexpr struct {
     std::string_view magic;
     const char* kind;
-  } kinds[] = {{"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"},
-               {"<!DOCTYPE", "a web page: the download did not get the file itself"},
-               {"<!doctype", "a web page: the download did not get the file itself"},
-               {"<html", "a web page: the download did not get the file itself"},
-               {"GGUF", "a GGUF file: convert it to safetensors"},
-               {"PK\x03\x04", "a zip archive (.bin, .pt or .npz): convert it to safetensors or .npy"},
-               {"\x80\x02", "a pickle of PyTorch: convert it to safetensors"},
-               {"\x1f\x8b", "gzip: decompress it"},
-               {"\x89HDF", "HDF5: convert it to safetensors"},
-               {"\x93NUMPY", "an .npy file"}};
+  } kinds[] = {
+      {"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"},
+      {"<!DOCTYPE", "a web page: the download did not get the file itself"},
+      {"<!doctype", "a web page: the download did not get the file itself"},
+      {"<html", "a web page: the download did not get the file itself"},
+      {"GGUF", "a GGUF file: transformers reads it (gguf_file) and writes safetensors (save_pretrained)"},
+      {"PK\x03\x04", "a zip archive (.bin, .pt or .npz): convert it to safetensors or .npy"},
+      {"\x80\x02", "a pickle of PyTorch: convert it to safetensors"},
+      {"\x1f\x8b", "gzip: decompress it"},
+      {"\x89HDF", "HDF5: convert it to safetensors"},
+      {"\x93NUMPY", "an .npy file"},
+      {"\x8A\xD8\x34\x01",
+       "an evaluation file of llm.c (questions with endings), not a token file: a .bin of its training data is"}};
   for (const auto& k : kinds) {
     if (bytes.starts_with(k.magic)) return k.kind;
   }

@@ -174,6 +174,10 @@ inline void require_run_directory(const std::filesystem::path& path) {
   std::error_code failed;
   if (!std::filesystem::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
   if (std::filesystem::is_directory(path, failed)) return;
+  if (std::filesystem::is_regular_file(path, failed)) {
+    if (const char* kind = io::foreign_content(io::read_beginning(path, 32)))
+      throw io::error(path.string(), std::string("is ") + kind);
+  }
   throw io::error(path.string(), "not a directory, as checkpoints and runs are");
 }
 
@@ -201,6 +205,10 @@ inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) 
     if (!newest.empty() || !fs::exists(path / name, failed)) continue;
     throw io::error((path / name).string(),
                     "is PyTorch's, only safetensors are read (transformers' save_pretrained writes them)");
+  }
+  for (const auto& entry : fs::directory_iterator(path, failed)) {
+    if (!newest.empty() || entry.path().extension() != ".gguf") continue;
+    throw io::error(entry.path().string(), std::string("is ") + io::foreign_content("GGUF"));
   }
   if (newest.empty()) {
     throw io::error(path.string(),

@@ -95,7 +95,8 @@ TEST_CASE("what is no token file says why") {
   const std::string neither = "t.bin: not a token file: it begins with neither 20240520 (GPT-2) nor 20240801 (Llama 3)";
   CHECK(failure("") == neither);
   CHECK(failure("abc") == neither);
-  CHECK(failure(file_of(20240522, 1, 0, "")) == neither);  // llm.c's evaluation files
+  CHECK(failure(file_of(20240521, 1, 0, "")) == neither);
+  CHECK(failure(file_of(20240522, 1, 0, "")).starts_with("t.bin: is an evaluation file of llm.c"));
   CHECK(failure(words({20240520, 1, 0}, 4)) == "t.bin: 12 bytes are too few for the header's 1024");
   CHECK(failure(file_of(20240520, 2, 0, "")) == "t.bin: version 2 of a GPT-2 token file, only 1 is known");
   // Version 3 is of llm.c's model files; its token files have 1 and 7.

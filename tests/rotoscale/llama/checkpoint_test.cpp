@@ -251,6 +251,16 @@ TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
   put(scratch / "hollow" / "x", "");
   CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "hollow"); }), "neither"));
   CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / "nowhere"); }), "no such checkpoint"));
+  for (const auto& [name, bytes, said] : {std::tuple{"m.gguf", "GGUF\3", "m.gguf: is a GGUF file"},
+                                          {"m.bin", "PK\3\4", "m.bin: is a zip archive"},
+                                          {"m.pt", "\x80\2", "m.pt: is a pickle of PyTorch"},
+                                          {"m", "version https://git-lfs", "m: is a Git LFS pointer"},
+                                          {"m.html", "<!DOCTYPE html>", "m.html: is a web page"},
+                                          {"m.txt", "text", "m.txt: not a directory"}}) {
+    put(scratch / "files" / name, bytes);
+    CHECK(holds(message_of([&] { llama::find_weights(scratch / "files" / name); }), said));
+  }
+  CHECK(holds(message_of([&] { llama::find_weights(scratch / "files"); }), "m.gguf: is a GGUF file"));
 }
 
 namespace {
