@@ -184,6 +184,30 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   CHECK(encoded(o.out) == tokens_of(t, text));
 }
 
+TEST_CASE("JSON is no text to train or to encode, unless it is asked for") {
+  const scratch_directory dir;
+  tokenizer_options o = options_in(dir);
+  encode_options e;
+  e.data = o.data;
+  e.out = (dir / "t.bin").string();
+  const std::string hint = "; --text-format plain takes the file as text", record = R"({"text": "a"})";
+  for (const auto& [text, what] :
+       {std::pair<std::string, const char*>{"[" + record + ", " + record + "]", "an array of JSON, not JSON lines"},
+        {"{\n  \"text\": \"a\"\n}\n", "JSON objects over several lines, not JSON lines"},
+        {"[1, 2]\n[3]\n", "lines of JSON arrays, no records"},
+        {"\"one\"\n\"two\"\n", "lines of JSON strings, no records"},
+        {record + "\n", "JSON lines of records, which train and eval tokenize themselves"}}) {
+    put(dir / "text", text);
+    const std::string expected = o.data[0] + ": " + what + hint;
+    CHECK(message_of([&] { encode_to_file(e); }) == expected);
+    const std::string trained_on = message_of([&] { train_tokenizer(o); });
+    if (trained_on.find("built without SentencePiece") == trained_on.npos) CHECK(trained_on == expected);
+  }
+  CHECK(!std::filesystem::exists(e.out));
+  e.text_format = "plain";
+  CHECK(encode_to_file(e) == record.size() + 1);
+}
+
 TEST_CASE("a model's directory says what text is read with, or that nothing does") {
   const scratch_directory dir;
   const auto found = [&](int vocabulary) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/records.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/text.hpp"
 
@@ -24,12 +25,20 @@ inline io::text_format text_format_named(const std::string& name) {
   throw io::error("--text-format", "unknown value '" + name + "'" + io::did_you_mean(name, names));
 }
 
-/// One after the other, as they are.
+/// One after the other, as they are. Throws io::error for JSON, unless a format other than auto is given.
 inline std::string read_texts(const std::vector<std::string>& paths, const std::string& format) {
   const io::text_format kind = text_format_named(format);
   if (paths.empty()) throw io::error("--data", "no text given");
   std::string text;
-  for (const std::string& path : paths) text += io::read_text(path, kind);
+  for (const std::string& path : paths) {
+    const std::string part = io::read_text(path, kind);
+    if (format == "auto" && begins_as_records(part, path)) {
+      throw io::error(path,
+                      "JSON lines of records, which train and eval tokenize themselves; --text-format plain takes "
+                      "the file as text");
+    }
+    text += part;
+  }
   return text;
 }
 
