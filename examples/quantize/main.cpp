@@ -236,8 +236,7 @@ int run(int argc, char** argv) {
     throw io::error(explain_parse_error(app, error));
   }
   refuse_empty(app);
-  const io::input_file inputs[] = {{"the array", o.input}};
-  io::refuse_output_over_input("--out", o.out, inputs);
+  io::require_no_input({o.out}, {o.input});
   thread_pool pool = naming_threads([&] { return thread_pool(o.threads); });
   o.dequantize ? dequantize_file(o, pool) : quantize_file(o, pool);
   finish_standard_output();

@@ -131,15 +131,11 @@ void check_options(const options& o) {
   const auto place_of = [&](const std::string& path) {  // resolves a file that need not exist
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
   };
-  std::vector<io::input_file> inputs{{"--input", o.input == "-" ? "/dev/stdin" : o.input}};
-  for (const std::string& tensor : o.tensors)
-    inputs.push_back({"--tensor " + tensor, tensor.substr(tensor.find('=') + 1)});
+  std::vector<std::filesystem::path> inputs{o.input == "-" ? "/dev/stdin" : o.input};
+  for (const std::string& tensor : o.tensors) inputs.emplace_back(tensor.substr(tensor.find('=') + 1));
   if (!o.report.empty() && !o.tell_apart.empty() && place_of(o.report) == place_of(o.tell_apart))
     throw io::error("--tell-apart", "'" + o.tell_apart + "' is the report");
-  for (const auto& [flag, path] : {std::pair{"--report", &o.report}, std::pair{"--tell-apart", &o.tell_apart},
-                                   std::pair{"--make-case", &o.make}}) {
-    io::refuse_output_over_input(flag, *path, inputs);
-  }
+  io::require_no_input({o.report, o.tell_apart, o.make}, inputs);
   require_place("--report", o.report);
   require_place("--tell-apart", o.tell_apart);
   require_place("--make-case", o.make);

@@ -78,7 +78,7 @@ class Quantize(unittest.TestCase):
             self.assertLess(sum((a - b) ** 2 for a, b in zip(self.x, y)), 0.02 * sum(a * a for a in y))
 
     def test_refusals(self):
-        self.refused("--out: 'x.npy' is the input of the array", "x.npy", "--out", "x.npy")
+        self.refused("x.npy: would be written, and is an input", "x.npy", "--out", "x.npy")
         self.refused("--preset: no preset 'te_rock' .*did you mean 'te_rocm'", "x.npy", "--preset", "te_rock",
                      "--out", "q")
         self.refused("stochastic needs --random-seed", "x.npy", "--rounding", "stochastic", "--out", "q")

@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -49,22 +48,6 @@ inline void add_identities(const std::filesystem::path& input, std::map<file_ide
 inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   detail::file_identity x, y;
   return detail::identify(a, x) && detail::identify(b, y) && x == y;
-}
-
-/// A file that a program reads, and its name in messages: a flag, or a flag and its argument.
-struct input_file {
-  std::string name;            ///< for messages
-  std::filesystem::path path;  ///< as given
-};
-
-/// Throws io::error if the output of `flag` is one of the inputs. Called before anything is opened for writing. An
-/// empty path is no output.
-inline void refuse_output_over_input(const std::string& flag, const std::filesystem::path& output,
-                                     std::span<const input_file> inputs) {
-  for (const input_file& input : inputs) {
-    if (!output.empty() && is_same_file(output, input.path))
-      throw error(flag, "'" + output.string() + "' is the input of " + input.name);
-  }
 }
 
 /// Throws io::error if an existing file of `outputs` equals a file of `inputs` or is inside a directory of `inputs`.
