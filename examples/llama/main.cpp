@@ -94,13 +94,10 @@ void move_files(const run_options& moved, trainer_state& state) {
   if (!moved.adapter.empty()) state.resolved_adapter.clear();
 }
 
-/// Gives a resumed run more steps (--steps), if nothing so far depended on their number.
-void lengthen(const arguments& a, trainer_state& state) {
+/// Gives a resumed run more steps, if nothing so far depended on their number.
+void lengthen(const field_names& names, std::int64_t steps, trainer_state& state) {
   train_options& own = state.run.train;
-  if (a.flags.contains("--max-epochs")) own.max_epochs = a.run.train.max_epochs;
-  if (!a.flags.contains("--steps")) return;
-  const std::int64_t steps = a.run.train.steps;
-  const std::string given = "--steps " + std::to_string(steps);
+  const std::string given = names.name("train.steps") + " " + std::to_string(steps);
   if (steps < own.steps) {
     throw io::error(given,
                     "the run has " + std::to_string(own.steps) + ", and can only be made longer (--stop-at ends it)");
@@ -117,7 +114,24 @@ void lengthen(const arguments& a, trainer_state& state) {
     if (phase.trigger && phase.from_step == own.steps) phase.from_step = steps;  // no latest step
   }
   own.steps = steps;
-  if (const auto fault = find_fault(state.run)) throw a.names.error(*fault);
+  if (const auto fault = find_fault(state.run)) throw names.error(*fault);
+}
+
+/// What a resumed run may be given anew: places of its files, and more steps. With --auto-resume the command line
+/// states all options (`wanted`), and only the last may differ.
+void take_changes(const arguments& a, const trainer_state* wanted, trainer_state& state) {
+  train_options& own = state.run.train;
+  if (wanted == nullptr) {
+    move_files(a.run, state);
+    if (a.flags.contains("--max-epochs")) own.max_epochs = a.run.train.max_epochs;
+    if (a.flags.contains("--steps")) lengthen(a.names, a.run.train.steps, state);
+    return;
+  }
+  if (wanted->run.train.steps > own.steps) {
+    own.max_epochs = std::max(own.max_epochs, wanted->run.train.max_epochs);
+    lengthen(a.names, wanted->run.train.steps, state);
+  }
+  require_same_run(*wanted, a.names, state, a.session.out);
 }
 
 /// Calls f. Options without a kernel are named by their flags or file.
@@ -154,11 +168,10 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
     std::unique_ptr<trainer> t;
     try {
       trainer_state state = read_state(points[i]);
-      if (wanted != nullptr) require_same_run(*wanted, a.names, state, a.session.out);
+      const std::int64_t steps = state.run.train.steps;
+      take_changes(a, wanted, state);
       say_preset_change(state);
-      if (wanted == nullptr) move_files(a.run, state);
-      if (wanted == nullptr) lengthen(a, state);
-      a.session.lengthens = a.flags.contains("--steps");
+      a.session.lengthens = state.run.train.steps > steps;
       const bool given = wanted == nullptr && !a.run.tokenizer.empty();
       a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);
       // A run that was killed before its first records has no file that tells.

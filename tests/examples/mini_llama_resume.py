@@ -300,9 +300,14 @@ class Resume(Runs):
 
     def test_auto_resume_asks_for_the_same_options(self):
         self.succeed(*self.command("run", "--stop-at", 3))
-        for option, value in (("steps", 8), ("learning_rate", 1e-4), ("schedule", "bf16"), ("seed", 2)):
+        for option, value in (("steps", 4), ("learning_rate", 1e-4), ("schedule", "bf16"), ("seed", 2)):
             flag = "--" + option.replace("_", "-")
             self.refuse(self.command(**{option: value}), flag, "the run in run", "--overwrite")
+        self.refuse(self.command(steps=8), "--steps 8", "only a run that begins with --decay-steps")
+        for steps in (6, 8):  # makes a finished run longer
+            self.succeed(*self.command("longer", schedule="bf16", decay_steps=16, steps=steps))
+        self.succeed(*self.command("unbroken", schedule="bf16", decay_steps=16, steps=8))
+        self.assert_same_checkpoint("longer", "unbroken")
         self.refuse(self.command("run", "--overwrite"), "--auto-resume", "excludes --overwrite")
         self.write("text2.txt", (self.folder / "text.txt").read_text())
         self.refuse(self.command(data="text2.txt"), "--data")
