@@ -408,6 +408,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   std::vector<gemm_shape> shapes;
   try {
+    explain_checks(app);
     refuse_overflow(app);
     app.parse(argc, argv);
     refuse_empty(app);

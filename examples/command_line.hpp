@@ -52,6 +52,61 @@ inline void refuse_empty(const CLI::App& app, std::initializer_list<std::string_
   for (const CLI::App* sub : app.get_subcommands()) refuse_empty(*sub, text);
 }
 
+/// Why a text is no number of a type ("INT", "UINT" or "FLOAT", and what follows); empty: it is one.
+inline std::string find_number_fault(const std::string& type, const std::string& text) {
+  const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
+  char* rest = nullptr;
+  is_whole ? static_cast<void>(std::strtoll(text.c_str(), &rest, 0))
+           : static_cast<void>(std::strtod(text.c_str(), &rest));
+  if (!text.empty() && *rest == '\0') return "";
+  return is_whole ? " is not a whole number" : " is not a number";
+}
+
+/// Why a value is refused, by the description of CLI11's check: "INT in [0 - 9]", "{a,b}", "NONNEGATIVE".
+inline std::string explain_check(const std::string& check, const std::string& value) {
+  const std::string quoted = "'" + io::printable(value) + "'";
+  const std::size_t range = check.find(" in [");
+  if (range != check.npos) {
+    const std::size_t low = range + 5, middle = check.find(" - ", low), high = middle + 3;
+    if (const std::string fault = find_number_fault(check, value); !fault.empty()) return quoted + fault;
+    return quoted + " is not between " + check.substr(low, middle - low) + " and " +
+           check.substr(high, check.find(']', high) - high);
+  }
+  if (check.starts_with('{') && check.ends_with('}')) {
+    std::vector<std::string> valid;
+    for (std::size_t at = 1; at < check.size();) {
+      const std::size_t end = std::min(check.find(',', at), check.size() - 1);
+      valid.push_back(check.substr(at, end - at));
+      at = end + 1;
+    }
+    return "unknown value " + quoted + io::did_you_mean(value, valid);
+  }
+  return quoted + (check == "NONNEGATIVE" ? " is not a number from 0"
+                   : check == "DIR"       ? " is not a directory"
+                                          : " is no " + check);
+}
+
+/// Gives CLI11's own checks messages in this project's words.
+inline void explain_checks(CLI::App& app) {
+  for (CLI::Option* o : app.get_options()) {
+    for (int i = 0;; ++i) {
+      CLI::Validator* check = nullptr;
+      try {
+        check = o->get_validator(i);
+      } catch (const CLI::OptionNotFound&) {
+        break;  // the last one
+      }
+      const std::string description = check->get_description();
+      if (description.empty()) continue;  // this project's
+      check->operation([own = *check, description](std::string& text) {
+        const std::string given = text;
+        return own(text).empty() ? std::string() : explain_check(description, given);
+      });
+    }
+  }
+  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) explain_checks(*sub);
+}
+
 /// Explains a failed conversion, of which CLI11 says only "Could not convert: --steps = ten".
 inline std::string explain_conversion(const CLI::App& command, const std::string& what) {
   const std::string head = "Could not convert: ";
@@ -60,16 +115,40 @@ inline std::string explain_conversion(const CLI::App& command, const std::string
   const std::string name = what.substr(head.size(), end - head.size()), value = what.substr(end + 3);
   const CLI::Option* const option = command.get_option_no_throw(name);
   const std::string type = option != nullptr ? option->get_type_name() : "";
-  const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
-  if (!is_whole && !type.starts_with("FLOAT")) return what;
-  char* rest = nullptr;
-  is_whole ? static_cast<void>(std::strtoll(value.c_str(), &rest, 0))
-           : static_cast<void>(std::strtod(value.c_str(), &rest));
-  const bool is_number = !value.empty() && *rest == '\0';
-  return name + ": '" + io::printable(value) +
-         (is_number  ? "' is out of range"
-          : is_whole ? "' is not a whole number"
-                     : "' is not a number");
+  if (!type.starts_with("INT") && !type.starts_with("UINT") && !type.starts_with("FLOAT")) return what;
+  const std::string fault = find_number_fault(type, value);
+  return name + ": '" + io::printable(value) + "'" + (fault.empty() ? " is out of range" : fault);
+}
+
+/// The option of a command that a message of CLI11 names, by the longest name that occurs in it; empty: none.
+inline std::string option_in(const CLI::App& command, const std::string& what) {
+  std::string found;
+  for (const CLI::Option* o : command.get_options()) {
+    const std::string name = o->get_name();
+    const std::size_t at = what.find(name);
+    if (at == what.npos || name.size() <= found.size()) continue;
+    found = name;
+  }
+  return found;
+}
+
+/// What CLI11 says of a command line, as "ARGUMENT: what is wrong with it".
+inline std::string explain_library(const CLI::App& command, const CLI::ParseError& e) {
+  const std::string what = e.what(), kind = e.get_name(), option = option_in(command, what);
+  if (option.empty() || kind == "ValidationError") return what;
+  if (kind == "RequiredError") return option + ": is required";
+  if (kind == "ArgumentMismatch") {
+    const std::size_t given = command.get_option(option)->count();
+    if (what.find("override") != what.npos) return option + ": takes no value";
+    return given > 1 ? option + ": takes one value, and is given " + std::to_string(given) : option + ": needs a value";
+  }
+  for (const auto& [verb, ours] : {std::pair{" excludes ", ": excludes "}, {" requires ", ": needs "}}) {
+    const std::size_t at = what.find(verb);
+    if (at != what.npos) return what.substr(0, at) + ours + what.substr(at + std::string_view(verb).size());
+  }
+  if (kind != "ConversionError") return what;
+  const std::string text = explain_conversion(command, what);
+  return text == what ? option + ": takes no such value" : text;
 }
 
 /// Describes the error of a command line in one line. For an unknown argument it suggests the nearest option.
@@ -80,9 +159,9 @@ inline std::string explain_parse_error(const CLI::App& app, const CLI::ParseErro
   const std::vector<std::string> unknown = app.remaining(true);
   const auto commands = command->get_subcommands([](const CLI::App*) { return true; });
   if (unknown.empty()) {
-    std::string text = explain_conversion(*command, e.what());
-    if (text != "A subcommand is required") return text;
-    for (const CLI::App* s : commands) text += (s == commands.front() ? ": " : ", ") + s->get_name();
+    if (e.get_name() != "RequiredError" || commands.empty()) return explain_library(*command, e);
+    std::string text = "needs a command: ";
+    for (const CLI::App* s : commands) text += (s == commands.front() ? "" : ", ") + s->get_name();
     return text;
   }
   std::vector<std::string> valid;

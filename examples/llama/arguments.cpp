@@ -219,7 +219,13 @@ void define_memory_limit(CLI::App& sub, arguments& a) {
   sub.add_option("--memory-limit", a.session.memory_limit, "most bytes of all memory, e.g. 4GiB; 0: no limit")
       ->transform(CLI::Validator(  // one, as CLI11's versions differ in which of two comes first
           [](std::string& size) {
-            return size.starts_with('-') ? std::string("must not be negative") : CLI::AsSizeValue(false)(size);
+            if (size.starts_with('-')) return std::string("must not be negative");
+            const std::string given = size;
+            try {
+              if (CLI::AsSizeValue(false)(size).empty()) return std::string();
+            } catch (const CLI::ParseError&) {  // as below
+            }
+            return "'" + io::printable(given) + "' is no number of bytes, such as 4GiB";
           },
           ""))
       ->group("run");
@@ -429,6 +435,7 @@ llama::lora_config read_given_adapter(const std::string& adapter) {
 void parse_flags(int argc, char** argv, arguments& target) {
   CLI::App app{"Trains and compares small Llamas under low-precision recipes."};
   define(app, target);
+  explain_checks(app);
   refuse_overflow(app);
   try {
     app.parse(argc, argv);
@@ -437,7 +444,7 @@ void parse_flags(int argc, char** argv, arguments& target) {
       app.exit(e);
       std::exit(exit_ok);
     }
-    throw io::error("arguments", explain_parse_error(app, e));
+    throw io::error(explain_parse_error(app, e));
   }
   refuse_empty(app, {"--prompt", "--title"});
   for (const CLI::App* sub : app.get_subcommands()) {

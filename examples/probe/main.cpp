@@ -298,6 +298,7 @@ int main(int argc, char** argv) {
   app.add_flag("--list", o.list, "only names the instructions");
   for (const char* other : {"--instruction", "--save", "--gemm", "--list"}) exp2->excludes(other);
   try {
+    rotoscale::explain_checks(app);
     rotoscale::refuse_overflow(app);
     app.parse(argc, argv);
     rotoscale::refuse_empty(app);

@@ -228,6 +228,7 @@ int run(int argc, char** argv) {
   app.add_flag("--dequantize", o.dequantize, "decode, rotate back and drop the padding");
   app.add_option("--threads", o.threads, "0: all")->check(CLI::Range(0, 4096));
   add_quantizer_flags(app, o.quantizer);
+  explain_checks(app);
   refuse_overflow(app);
   try {
     app.parse(argc, argv);

@@ -266,6 +266,7 @@ void add_options(CLI::App& app, options& o) {
 
 /// Parses the command line and runs the task; prints help and version.
 int run_program(CLI::App& app, options& o, int argc, char** argv) {
+  explain_checks(app);
   refuse_overflow(app);
   try {
     app.parse(argc, argv);

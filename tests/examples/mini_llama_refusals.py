@@ -22,7 +22,7 @@ class BadArguments(Scratch):
         self.refuse([*command, "--learning-rte", 1], "--learning-rte", "did you mean '--learning-rate'?")
         self.refuse(["trian"], "trian", "did you mean 'train'?")
         self.refuse(["eval", "--checkpont", "x"], "checkpoint")
-        self.refuse([], "subcommand")
+        self.refuse([], "needs a command: train")
         for recipe in ("--recipe", "--schedule"):
             self.refuse([*command, recipe, "mxfp4_h61"], "mxfp4_h61", "did you mean 'mxfp4_h16'?")
             self.refuse([*command, recipe, "mxfp4_h16_hael"], "mxfp4_h16_hael", "did you mean 'mxfp4_h16_heal'?")

@@ -611,7 +611,7 @@ class BadInput(Program):
         known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
         self.refused("case.safetensors: would be written, and is an input", *known, "--report", path)
         self.assertEqual(path.read_bytes(), before)
-        self.refused("--promotion: Value -1", *known, "--promotion", -1)
+        self.refused("--promotion: '-1' is not between 0 and 1048576", *known, "--promotion", -1)
         self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run",
                      32)
         self.refused("--split-order: ", *known, "--split-order", "odd")
