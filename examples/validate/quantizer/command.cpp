@@ -3,11 +3,13 @@
 #include "command.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
 #include "../format_names.hpp"
 #include "../ranking.hpp"
+#include "fp32_scales.hpp"
 #include "presets.hpp"
 #include "report.hpp"
 #include "rotoscale/names.hpp"
@@ -94,6 +96,65 @@ void print_unexplained(const identified_dump& found) {
     std::cout << "nothing that was tried explains half of this dump (docs/reference/validate.md)\n";
 }
 
+/// Throws io::error for an option that says nothing of blocks with FP32 scales.
+void refuse_idle_fp32_options(const quantizer_options& o) {
+  constexpr std::string_view used[] = {"--input",    "--tensor", "--quantizer", "--detail",
+                                       "--identify", "--sample", "--report",    "--threads"};
+  for (const std::string& name : o.given) {
+    if (std::find(std::begin(used), std::end(used), name) == std::end(used))
+      throw io::error(name, "is not for FP8 with FP32 scales");
+  }
+  if (!o.preset.empty() && o.preset != fp32_scaled_name)
+    throw io::error(o.preset_flag, "'" + o.preset + "' has no FP32 scales; " + fp32_scaled_name + " has");
+}
+
+/// "fp8_blocks" with its details, as options.
+std::string fp32_options(const fp32_scaling& how) {
+  std::string all = std::string("--quantizer ") + fp32_scaled_name;
+  for (const std::string& detail : how.details()) all += " --detail " + detail;
+  return all;
+}
+
+int check_fp32_scaled(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
+                      thread_pool& pool) {
+  refuse_idle_fp32_options(o);
+  const fp32_scaled_dump dump(file);
+  const dump_report result = dump.check(find_fp32_scaling(o.details), pool);
+  for (const side_report& side : result.sides) print(side);
+  if (!report.empty()) write_report(report, report_of(file.name(), fp32_scaled_name, result));
+  return result.accepted() ? 0 : 1;
+}
+
+int identify_fp32_scaled(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
+                         const std::string& report, thread_pool& pool) {
+  refuse_idle_fp32_options(o);
+  if (!o.details.empty()) throw io::error("--detail", "is for comparisons; --identify tries all");
+  const fp32_scaled_dump dump(file);
+  const std::vector<fp32_scaled_dump::explanation> all = dump.identify(sample, pool);
+  const index_t looked_at = std::min(sample, dump.blocks());
+  std::cout << "quantizers by blocks explained, of " << looked_at;
+  if (looked_at < dump.blocks()) std::cout << ", a sample of " << dump.blocks();
+  std::cout << ":\n";
+  nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < std::min(max_listed, all.size()) && all[i].explained != 0; ++i) {
+    std::cout << "  " << all[i].explained << "  " << fp32_options(all[i].how) << "\n";
+    candidates.push_back({{"explained", all[i].explained}, {"options", fp32_options(all[i].how)}});
+  }
+  if (all.front().explained == 0) std::cout << "nothing explains any of it\n";
+  const dump_report result = dump.check(all.front().how, pool);
+  if (2 * all.front().explained >= looked_at) std::cout << "options: " << fp32_options(all.front().how) << "\n";
+  if (all.front().explained == looked_at && !result.accepted()) {
+    std::cout << "but not all of the dump:\n";
+    for (const side_report& side : result.sides) print(side);
+  }
+  if (!report.empty()) {
+    nlohmann::ordered_json j = report_of(file.name(), fp32_scaled_name, result);
+    j["candidates"] = candidates;
+    write_report(report, j);
+  }
+  return result.accepted() ? 0 : 1;
+}
+
 /// Options of byte orders, details and random words.
 void add_byte_options(CLI::App& app, quantizer_options& o, const char* group) {
   const auto is_one_of = [](std::vector<std::string> all) { return CLI::IsMember(std::move(all)); };
@@ -167,6 +228,7 @@ void add_quantizer_options(CLI::App& app, quantizer_options& o) {
 
 int run_check(const quantizer_options& o, const io::safetensors_file& file, const std::string& report,
               thread_pool& pool) {
+  if (fp32_scaled_dump::is_one(file)) return check_fp32_scaled(o, file, report, pool);
   const checked_dump found = check_quantizer(o, file, pool);
   print_notes(found.notes);
   for (const std::string& fault : found.result.tensor_faults) std::cout << fault << "\n";
@@ -177,6 +239,7 @@ int run_check(const quantizer_options& o, const io::safetensors_file& file, cons
 
 int run_identify(const quantizer_options& o, const io::safetensors_file& file, index_t sample,
                  const std::string& report, thread_pool& pool) {
+  if (fp32_scaled_dump::is_one(file)) return identify_fp32_scaled(o, file, sample, report, pool);
   const identified_dump found = identify_quantizer(o, file, sample, pool);
   const std::vector<dump_explanation>& all = found.all();
   print_notes(found.notes);
@@ -188,6 +251,6 @@ int run_identify(const quantizer_options& o, const io::safetensors_file& file, i
   return found.accepted ? 0 : 1;
 }
 
-void list_quantizers() { std::cout << list_presets(); }
+void list_quantizers() { std::cout << list_presets() << list_fp32_details(); }
 
 }  // namespace rotoscale::validate

@@ -279,4 +279,13 @@ nlohmann::ordered_json report_of(const std::string& input, const std::string& pr
   return j;
 }
 
+nlohmann::ordered_json report_of(const std::string& input, const std::string& preset, const dump_report& result) {
+  nlohmann::ordered_json j;
+  j["input"] = input;
+  j["quantizer"] = preset;
+  j["identical"] = result.accepted();
+  add_to(j, result);
+  return j;
+}
+
 }  // namespace rotoscale::validate

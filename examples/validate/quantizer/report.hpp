@@ -50,5 +50,6 @@ std::string options_to_paste(const dump_explanation& e);
 /// The fields of --report. `input` names the file.
 nlohmann::ordered_json report_of(const std::string& input, const checked_dump& c);
 nlohmann::ordered_json report_of(const std::string& input, const std::string& preset, const identified_dump& found);
+nlohmann::ordered_json report_of(const std::string& input, const std::string& preset, const dump_report& result);
 
 }  // namespace rotoscale::validate
