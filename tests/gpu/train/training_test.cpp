@@ -208,14 +208,15 @@ TEST_CASE("what the backward pass computes again or keeps in 8 bits, and documen
   for (const char* recipe : {"bf16_tc", "mxfp4_h16", "fp8_amd", "mxfp4_mfma"}) {
     const nn::recipe r = preset(recipe);
     if (!runs_here(*device, r)) continue;
-    const auto plain = train(*device, r, 2);
+    const int steps = r.name == "fp8_amd" ? 2 : 1;  // the first step's amax is the second's scale
+    const auto plain = train(*device, r, steps);
     int number = recipe_number++;
     for (const auto& c : cases) {
       if (!oracle::in_share(number++)) continue;
       CAPTURE(recipe);
       CAPTURE(c.name);
-      const auto got = train(*device, {r}, 2, false, {}, 2, 4, c.change);
-      CHECK(same_bytes(train(*cpu, {r}, 2, false, {}, 2, 4, c.change), got));
+      const auto got = train(*device, {r}, steps, false, {}, 2, 4, c.change);
+      CHECK(same_bytes(train(*cpu, {r}, steps, false, {}, 2, 4, c.change), got));
       CHECK(same_bytes(plain, got) == c.same);
     }
   }
@@ -278,7 +279,7 @@ TEST_CASE("BF16 under a matrix unit's contract as well: GEMMs, head, attention, 
       }
       r.dgrad.left = nn::operand_recipe{nn::operand_format::bf16};
       if (!runs_here(*device, r)) continue;
-      CHECK(same_bytes(train(*cpu, r, 2), train(*device, r, 2)));
+      CHECK(same_bytes(train(*cpu, r, 1), train(*device, r, 1)));
     }
   }
   CHECK(contracts_here > 0);
