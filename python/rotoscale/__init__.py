@@ -9,9 +9,11 @@ from ._core import (__version__, block_formats, contracts, formats, instruction_
                     presets, recipes, roundings, scale_rules, set_threads)
 from ._explain import explain
 from ._gemm import gemm
-from ._layout import pack, rotate, swizzle, unpack, unswizzle
+from ._layout import decode, encode, pack, rotate, swizzle, unpack, unswizzle
 from ._quantized import Quantized, dequantize, quantize
+from ._validate import Findings, identify, validate
 
-__all__ = ["Quantized", "__version__", "block_formats", "contracts", "dequantize", "explain", "formats", "gemm",
-           "instruction_set", "models", "pack", "placements", "policies", "presets", "quantize", "recipes", "rotate",
-           "roundings", "scale_rules", "set_threads", "swizzle", "unpack", "unswizzle"]
+__all__ = ["Findings", "Quantized", "__version__", "block_formats", "contracts", "decode", "dequantize",
+           "encode", "explain", "formats", "gemm", "identify", "instruction_set", "models", "pack", "placements",
+           "policies", "presets", "quantize", "recipes", "rotate", "roundings", "scale_rules", "set_threads",
+           "swizzle", "unpack", "unswizzle", "validate"]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""python -m rotoscale quantize|dequantize: NumPy files to codes and scales, and back."""
+"""python -m rotoscale: NumPy files to codes and scales and back; dumps of kernels against models."""
 import argparse
 import sys
 
@@ -27,6 +27,23 @@ def dequantize_file(options):
     print(f"{options.output}: float32 {y.shape}")
 
 
+def dump_task(options):
+    """Runs validate or identify with the options of rotoscale-validate; prints the report."""
+    given, words = {}, iter(options.others)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name.startswith("--"):
+            raise ValueError(f"{word}: is no option")
+        flag = name in ("--epilogue-c", "--add-after-rounding", "--transposed-d")
+        value = True if flag else value if equals else next(words, None)
+        if value is None:
+            raise ValueError(f"{name}: needs a value")
+        given[name[2:].replace("-", "_")] = value
+    found = options.task(options.input, **given)
+    print(found)
+    return 0 if found.get("identical", found.get("accepted")) else 1
+
+
 def parser():
     top = argparse.ArgumentParser(prog="python -m rotoscale", description=__doc__)
     top.add_argument("--version", action="version", version=rotoscale.__version__)
@@ -46,17 +63,23 @@ def parser():
     dequantize.add_argument("input")
     dequantize.add_argument("output")
     dequantize.set_defaults(run=dequantize_file)
+    for name, task, text in (("validate", rotoscale.validate, "compare a dump (safetensors) with a model or preset"),
+                             ("identify", rotoscale.identify, "rank what may have made a dump")):
+        command = commands.add_parser(name, help=text, description=text + ". Prints JSON; exit code 0: identical")
+        command.add_argument("input")
+        command.add_argument("others", nargs=argparse.REMAINDER, metavar="OPTION VALUE",
+                             help="options of rotoscale-validate")
+        command.set_defaults(run=dump_task, task=task)
     return top
 
 
 def main():
     options = parser().parse_args()
     try:
-        options.run(options)
+        return options.run(options) or 0
     except (OSError, KeyError, TypeError, ValueError) as error:
         print(f"rotoscale: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

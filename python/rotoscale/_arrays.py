@@ -39,6 +39,14 @@ def readable(x):
     return x, None
 
 
-def as_bytes(x):
-    """An array of uint8: a view of the codes where the dtype is narrow."""
-    return readable(x)[0]
+def as_numpy(x):
+    """(array, dtype name): a NumPy array with x's bytes. Narrow dtypes become unsigned integers."""
+    name = str(getattr(x, "dtype", type(x).__name__))
+    if name.startswith("torch."):
+        torch, x = sys.modules["torch"], x.detach().cpu().contiguous()
+        name = name[6:]
+        if name in FORMAT_OF_DTYPE:
+            x = x.view(torch.int16 if name == "bfloat16" else torch.uint8)
+        return x.numpy(), name
+    array = readable(x)[0]
+    return (array if isinstance(array, np.ndarray) else np.from_dlpack(array)), name

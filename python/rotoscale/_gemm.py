@@ -19,7 +19,7 @@ def _operand(name, x, format):
     array, element = readable(x)
     if format is None and element in ("e2m1", "e2m3", "e3m2") and str(x.dtype) != "torch.float4_e2m1fn_x2":
         array = _core.pack(array, element)  # ml_dtypes has one code per byte
-    return _core.plain_operand(name, array, format or element)
+    return _core.plain_operand(name, array, format or element, None)
 
 
 def gemm(a: Quantized | Any, b: Quantized | Any, *, contract: str = "fp32_fma_chain", c: np.ndarray | None = None,

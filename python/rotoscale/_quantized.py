@@ -3,13 +3,11 @@
 """Block-scaled tensors: quantize, dequantize and the object that quantize returns."""
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from . import _core
-from ._arrays import as_bytes, readable
 
 _BLOCKS = {record["name"]: record for record in _core.block_formats}
 _ROTATION_OF_PRESET = {record["name"]: record["rotation"] for record in _core.presets}
@@ -30,8 +28,12 @@ def split_rotation(rotation):
     return points, signs
 
 
-@lru_cache(maxsize=256)
-def _options(preset, source, scale_rule, rounding, rotation, policy, random, random_count):
+def _request(preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count,
+             encode_factor, square):
+    """(the arguments of quantize as the compiled module takes them, rotation)."""
+    if isinstance(encode_factor, str) and encode_factor != "amax":
+        raise ValueError(f"encode_factor: {encode_factor!r} is neither a number nor 'amax'")
+    two_levels = encode_factor == "amax"
     points, signs = (None, 0) if rotation is None else split_rotation(rotation)
     seed, stream = random if isinstance(random, tuple) else (random or 0, 0)
     if rounding == "stochastic" and random is None:
@@ -39,8 +41,13 @@ def _options(preset, source, scale_rule, rounding, rotation, policy, random, ran
     for name, value in (("seed", seed), ("stream", stream)):
         if not isinstance(value, int) or not 0 <= value < 1 << 64:
             raise ValueError(f"random: {name} {value!r} must be an integer of at most 64 bits")
-    return _core.options(preset, source, scale_rule, rounding, points, sign_bytes(signs), policy, seed, stream,
-                         random_count)
+    made = _core.request(preset, format, source, scale_rule, rounding, points, sign_bytes(signs), policy, seed, stream,
+                         random_count, None if two_levels else encode_factor, two_levels, square, axis)
+    return made, split_rotation(rotation if rotation is not None else _ROTATION_OF_PRESET[preset])
+
+
+_requests = {}
+_ROW_MAJOR = ("row_major", "row_major")
 
 
 class Quantized:
@@ -62,7 +69,7 @@ class Quantized:
     def __init__(self, codes: np.ndarray, scales: np.ndarray, format: str = "mxfp4", *,
                  shape: tuple[int, ...] | None = None, axis: int = -1, global_factor: float = 1.0,
                  square: bool = False, rotation: int | tuple[int, int] | None = None,
-                 layout: tuple[str, str] = ("row_major", "row_major")):
+                 layout: tuple[str, str] = _ROW_MAJOR):
         self.codes = codes
         self.scales = scales
         self.global_factor = global_factor
@@ -72,7 +79,7 @@ class Quantized:
         self.rotation = split_rotation(rotation)
         self.layout = layout
         if shape is None:
-            if layout != ("row_major", "row_major"):
+            if layout != _ROW_MAJOR:
                 raise ValueError("shape: needed for bytes in another placement than row_major")
             stored = (*codes.shape[:-1], scales.shape[-1] * _block(format)["length"])
             shape = stored[::-1] if axis == 0 else stored
@@ -122,11 +129,10 @@ class Quantized:
 
     def sqnr(self, x: Any) -> float:
         """Signal-to-quantization-noise ratio against the source `x`, in dB: inf where nothing was lost."""
-        array, element = readable(x)
-        return _core.sqnr(array, element, self.dequantize())
+        return _core.sqnr(x, self.dequantize())
 
     def _row_major(self):
-        if self.layout == ("row_major", "row_major"):
+        if self.layout == _ROW_MAJOR:
             return self
         codes, scales = self.codes, self.scales
         columns = self.k // _block(self.format)["length"]
@@ -139,7 +145,7 @@ class Quantized:
             scales = _core.gather(scales, self.layout[1], self.rows, columns, repeat)
             if self.axis != 0 and not self.square:
                 scales = scales.reshape(*self.shape[:-1], columns)
-        return self._with(codes, scales, ("row_major", "row_major"))
+        return self._with(codes, scales, _ROW_MAJOR)
 
     def _with(self, codes, scales, layout):
         return Quantized(codes, scales, self.format, shape=self.shape, axis=self.axis, square=self.square,
@@ -151,14 +157,6 @@ def _block(format):
         return _BLOCKS[format]
     except KeyError:
         raise ValueError(f"format: no {format!r}; known are {', '.join(_BLOCKS)}") from None
-
-
-def _is_column(axis, axes):
-    if axis in (-1, axes - 1):
-        return False
-    if axes == 2 and axis in (0, -2):
-        return True
-    raise ValueError(f"axis: {axis!r} is neither the last axis nor axis 0 of a matrix (x has {axes} axes)")
 
 
 def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str | None = None,
@@ -184,18 +182,22 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
 
     Raises TypeError for a wrong dtype, ValueError for a wrong name, shape, stride, device or number.
     """
-    array, element = readable(x)
-    if isinstance(encode_factor, str) and encode_factor != "amax":
-        raise ValueError(f"encode_factor: {encode_factor!r} is neither a number nor 'amax'")
-    two_levels = encode_factor == "amax"
-    shape = tuple(getattr(array, "shape", ()))
-    column = False if axis == -1 else _is_column(axis, len(shape))
-    options = _options(preset, source, scale_rule, rounding, rotation, policy, random, random_count)
-    codes, scales, factor = _core.quantize(array, element, format, square, options, column,
-                                           None if two_levels else encode_factor, two_levels)
-    turned = rotation if rotation is not None else _ROTATION_OF_PRESET[preset]
-    return Quantized(codes, scales, format, shape=shape, axis=0 if column else -1, global_factor=factor, square=square,
-                     rotation=turned)
+    key = (preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count, encode_factor,
+           square)
+    try:
+        request = _requests[key]
+    except KeyError:
+        request = _request(*key)
+        if len(_requests) == 256:
+            _requests.clear()
+        _requests[key] = request
+    q = Quantized.__new__(Quantized)
+    options, q.rotation = request
+    q.codes, q.scales, q.global_factor, q.shape, q.axis = _core.quantize(x, options)
+    q.format = format
+    q.square = square
+    q.layout = _ROW_MAJOR
+    return q
 
 
 def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1, square: bool = False,
@@ -205,7 +207,7 @@ def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1
     axis=0 returns the transpose, which is the source of a tensor that was quantized along axis 0.
     """
     points, signs = split_rotation(rotation)
-    values = _core.dequantize(as_bytes(codes), as_bytes(scales), format, square, global_factor, points,
+    values = _core.dequantize(codes, scales, format, square, global_factor, points,
                               sign_bytes(signs))
     if axis not in (-1, 0, values.ndim - 1):
         raise ValueError(f"axis: {axis!r} is neither -1 nor 0")

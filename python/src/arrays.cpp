@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.hpp"
 
-#include <new>
 #include <stdexcept>
 
 #include "rotoscale/dlpack.hpp"
@@ -10,8 +9,6 @@
 
 namespace rotoscale::python {
 namespace {
-
-constexpr std::size_t alignment = 64;
 
 std::string dtype_text(nb::dlpack::dtype d) {
   static constexpr const char* kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
@@ -49,6 +46,14 @@ nb::ndarray<nb::ro> import_array(const std::string& name, nb::handle x) {
   return found;
 }
 
+/// Checks that `v`, whose elements have `bytes`, is aligned and has an axis.
+void check_view(const std::string& name, const array_view& v, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(v.data) % bytes != 0) {
+    fail(name + ": data are not aligned to their " + std::to_string(bytes) + " bytes");
+  }
+  if (v.shape.empty()) fail(name + ": is a scalar, expected at least one axis");
+}
+
 array_view view_of(const std::string& name, nb::ndarray<nb::ro> array, format element) {
   if (array.device_type() != nb::device::cpu::value) {
     fail(name + ": is on a device (DLPack type " + std::to_string(array.device_type()) + "), expected a CPU array");
@@ -60,12 +65,56 @@ array_view view_of(const std::string& name, nb::ndarray<nb::ro> array, format el
     v.shape.push_back(array.shape(i));
     v.strides.push_back(static_cast<index_t>(array.stride(i)));
   }
-  if (reinterpret_cast<std::uintptr_t>(v.data) % array.itemsize() != 0) {
-    fail(name + ": data are not aligned to their " + std::to_string(array.itemsize()) + " bytes");
-  }
-  if (v.shape.empty()) fail(name + ": is a scalar, expected at least one axis");
+  check_view(name, v, array.itemsize());
   v.owner = std::move(array);
   return v;
+}
+
+/// The dtype of a buffer's elements, for the types that this module reads.
+std::optional<nb::dlpack::dtype> dtype_of(const Py_buffer& b) {
+  const char* f = b.format == nullptr ? "B" : b.format;
+  if (f[0] == '\0' || f[1] != '\0') return std::nullopt;
+  switch (f[0]) {
+    case 'f': return nb::dtype<float>();
+    case 'd': return nb::dtype<double>();
+    case 'e': return nb::dlpack::dtype{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+    case 'B': return nb::dtype<std::uint8_t>();
+    case 'H': return nb::dtype<std::uint16_t>();
+    default: return std::nullopt;
+  }
+}
+
+/// Reads what the buffer protocol lends; nullopt: DLPack may say more. `bytes_only`: codes, of any format.
+std::optional<array_view> read_buffer(const char* name, nb::handle x, const text& element, bool bytes_only) {
+  array_view v;
+  const Py_buffer* b = v.buffer.borrow(x, PyBUF_STRIDED_RO | PyBUF_FORMAT);
+  const auto d = b == nullptr ? std::nullopt : dtype_of(*b);
+  const bool is_integer = d && d->code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt);
+  if (!d || (bytes_only ? d->bits != 8 : is_integer && !element)) return std::nullopt;
+  v.shape.reserve(static_cast<std::size_t>(b->ndim));
+  v.strides.reserve(static_cast<std::size_t>(b->ndim));
+  for (int i = 0; i < b->ndim; ++i) {
+    if (b->strides[i] % b->itemsize != 0) return std::nullopt;
+    v.shape.push_back(static_cast<std::size_t>(b->shape[i]));
+    v.strides.push_back(b->strides[i] / b->itemsize);
+  }
+  v.element = bytes_only ? formats::int8 : element_of(name, *d, element);
+  v.data = b->buf;
+  check_view(name, v, static_cast<std::size_t>(b->itemsize));
+  return v;
+}
+
+/// An attribute of a Python module. It is looked up once and never freed.
+#define ROTOSCALE_PYTHON_ATTRIBUTE(module, name)                                               \
+  [] {                                                                                         \
+    static const nb::object& found = *new nb::object(nb::module_::import_(module).attr(name)); \
+    return nb::handle(found);                                                                  \
+  }()
+
+/// rotoscale._arrays.readable: an array that DLPack lends, and the format of its integers.
+std::pair<nb::object, text> readable(nb::handle x) {
+  const nb::object found = ROTOSCALE_PYTHON_ATTRIBUTE("rotoscale._arrays", "readable")(x);
+  return {found[0], nb::cast<text>(found[1])};
 }
 
 }  // namespace
@@ -73,13 +122,16 @@ array_view view_of(const std::string& name, nb::ndarray<nb::ro> array, format el
 void fail(const std::string& message) { throw std::invalid_argument(message); }
 
 array_view read_array(const char* name, nb::handle x, const text& element) {
-  nb::ndarray<nb::ro> array = import_array(name, x);
-  const format f = element_of(name, array.dtype(), element);
+  if (auto v = read_buffer(name, x, element, false)) return std::move(*v);
+  const auto [object, meaning] = readable(x);
+  nb::ndarray<nb::ro> array = import_array(name, object);
+  const format f = element_of(name, array.dtype(), element ? element : meaning);
   return view_of(name, std::move(array), f);
 }
 
 array_view read_bytes(const char* name, nb::handle x) {
-  nb::ndarray<nb::ro> array = import_array(name, x);
+  if (auto v = read_buffer(name, x, {}, true)) return std::move(*v);
+  nb::ndarray<nb::ro> array = import_array(name, readable(x).first);
   const nb::dlpack::dtype d = array.dtype();
   if (d != nb::dtype<std::uint8_t>()) {
     throw nb::type_error((std::string(name) + ": dtype " + dtype_text(d) + ", expected uint8").c_str());
@@ -120,16 +172,27 @@ matrix<const std::uint8_t> as_byte_rows(const char* name, const array_view& x) {
   return m;
 }
 
+nb::object shape_tuple(const extents& shape) {
+  nb::object t = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    PyTuple_SetItem(t.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromSize_t(shape[i]));
+  }
+  return t;
+}
+
 template <class T>
 new_array<T> make_array(const extents& shape) {
-  std::size_t count = 1;
-  for (const std::size_t extent : shape) count *= extent;
-  const std::size_t bytes = count == 0 ? 1 : count * sizeof(T);
-  auto* data = static_cast<T*>(::operator new (bytes, std::align_val_t{alignment}));
-  nb::capsule owner(data, [](void* p) noexcept { ::operator delete (p, std::align_val_t{alignment}); });
-  return {nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner)), data};
+  static const nb::object& dtype =
+      *new nb::object(nb::module_::import_("numpy").attr("dtype")(sizeof(T) == 1   ? "uint8"
+                                                                  : sizeof(T) == 2 ? "uint16"
+                                                                                   : "float32"));  // never freed
+  new_array<T> made{ROTOSCALE_PYTHON_ATTRIBUTE("numpy", "empty")(shape_tuple(shape), dtype)};
+  lent_buffer memory;
+  made.data = static_cast<T*>(memory.borrow(made.object, PyBUF_WRITABLE)->buf);
+  return made;
 }
 template new_array<std::uint8_t> make_array(const extents&);
+template new_array<std::uint16_t> make_array(const extents&);
 template new_array<float> make_array(const extents&);
 
 extents with_last(extents shape, index_t last) {
@@ -159,5 +222,7 @@ template block_policy named<block_policy>(const char*, const std::string&);
 template scale_rule named<scale_rule>(const char*, const std::string&);
 template rounding named<rounding>(const char*, const std::string&);
 template placement named<placement>(const char*, const std::string&);
+template overflow named<overflow>(const char*, const std::string&);
+template split_order named<split_order>(const char*, const std::string&);
 
 }  // namespace rotoscale::python

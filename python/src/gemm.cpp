@@ -25,8 +25,9 @@ struct operand {
 
 std::string bytes_text(const char* name, const std::string& what) { return std::string(name) + ": " + what; }
 
-/// An operand of numbers, or of packed codes in uint8.
-std::unique_ptr<operand> plain_operand(const char* name, nb::handle array, const text& element) {
+/// An operand of numbers, or of packed codes in uint8, times a factor of the tensor.
+std::unique_ptr<operand> plain_operand(const char* name, nb::handle array, const text& element,
+                                       std::optional<float> factor) {
   auto o = std::make_unique<operand>();
   o->codes = read_array(name, array, element);
   const array_view& v = o->codes;
@@ -43,6 +44,10 @@ std::unique_ptr<operand> plain_operand(const char* name, nb::handle array, const
           .codes = static_cast<const std::uint8_t*>(v.data),
           .code_stride = stride * bytes,
           .transposed = !by_rows};
+  if (factor) {
+    o->factor = *factor;
+    o->x.factor = &o->factor;
+  }
   return o;
 }
 
@@ -157,7 +162,7 @@ nb::object multiply(const operand& a, const operand& b, const std::string& contr
 void add_gemm(nb::module_& m) {
   using nb::arg;
   nb::class_<operand>(m, "Operand", "An operand of gemm; keeps its arrays alive.");
-  m.def("plain_operand", &plain_operand, arg("name"), arg("array").none(), arg("element").none());
+  m.def("plain_operand", &plain_operand, arg("name"), arg("array").none(), arg("element").none(), arg("factor").none());
   m.def("block_operand", &block_operand, arg("name"), arg("codes").none(), arg("scales").none(), arg("format"),
         arg("square"), arg("rows"), arg("k"), arg("code_order"), arg("scale_order"), arg("factor"));
   m.def("gemm", &multiply, arg("a"), arg("b"), arg("contract"), arg("c").none(), arg("output"), arg("alpha"),

@@ -20,9 +20,11 @@ NB_MODULE(_core, m) {
         set_threads(threads);
       },
       nb::arg("threads"), "Sets the number of threads; 0 means one per processor.");
+  add_convert(m);
   add_quantize(m);
   add_layout(m);
   add_rotate(m);
   add_gemm(m);
   add_tables(m);
+  add_validate(m);
 }

@@ -7,10 +7,12 @@
 
 namespace rotoscale::python {
 
-void add_quantize(nanobind::module_& m);  ///< options, quantize, dequantize, sqnr
+void add_convert(nanobind::module_& m);   ///< encode, decode, random_word
+void add_quantize(nanobind::module_& m);  ///< request, quantize, dequantize, sqnr
 void add_layout(nanobind::module_& m);    ///< pack, unpack, place, gather
 void add_rotate(nanobind::module_& m);    ///< rotate
 void add_gemm(nanobind::module_& m);      ///< gemm
 void add_tables(nanobind::module_& m);    ///< formats, presets, models, contracts, recipes
+void add_validate(nanobind::module_& m);  ///< validate_report
 
 }  // namespace rotoscale::python

@@ -28,21 +28,6 @@ rotation make_rotation(int points, const nb::bytes& signs) {
 
 namespace {
 
-/// What the caller set; the rest is the preset's.
-block_options make_options(const std::string& preset, const text& source, const text& scale_rule_name,
-                           const text& rounding_name, std::optional<int> points, const nb::bytes& signs,
-                           const text& policy, std::uint64_t seed, std::uint64_t stream, int random_count) {
-  auto o = named<block_options>("preset", preset);
-  if (source) o.source = named<format>("source", *source);
-  if (scale_rule_name) o.rule = named<scale_rule>("scale_rule", *scale_rule_name);
-  if (rounding_name) o.rounding = named<rounding>("rounding", *rounding_name);
-  if (points) o.rotation = make_rotation(*points, signs);
-  if (policy) o.policy = named<block_policy>("policy", *policy);
-  o.random = {seed, stream};
-  o.random_count = random_count;
-  return o;
-}
-
 /// The functions of one type of source.
 template <class T>
 struct source_kernels {
@@ -51,19 +36,51 @@ struct source_kernels {
   float (*amax)(block_format, const block_options&, matrix<const T>, block_axis, thread_pool&);
 };
 
-/// A request without the source's type.
-struct request {
+/// A request without its source. Python keeps one per set of arguments.
+struct quantize_request {
   block_format f;
   block_options o;
-  block_axis axis = block_axis::row;
   bool two_levels = false;  ///< takes encode_factor from the tensor's amax
+  int axis_argument = -1;   ///< as the caller counts axes
+  block_axis axis = block_axis::row;
 };
+
+/// What the caller set; the rest is the preset's.
+quantize_request make_request(const std::string& preset, const std::string& format_name, const text& source,
+                              const text& scale_rule_name, const text& rounding_name, std::optional<int> points,
+                              const nb::bytes& signs, const text& policy, std::uint64_t seed, std::uint64_t stream,
+                              int random_count, std::optional<float> encode_factor, bool two_levels, bool square,
+                              int axis) {
+  auto o = named<block_options>("preset", preset);
+  const block_format f = blocks_named(format_name, square);
+  if (source) o.source = named<format>("source", *source);
+  if (scale_rule_name) o.rule = named<scale_rule>("scale_rule", *scale_rule_name);
+  if (rounding_name) o.rounding = named<rounding>("rounding", *rounding_name);
+  if (points) o.rotation = make_rotation(*points, signs);
+  if (policy) o.policy = named<block_policy>("policy", *policy);
+  o.random = {seed, stream};
+  o.random_count = random_count;
+  if ((two_levels || encode_factor) && f.has_e8m0_scale()) {
+    fail("encode_factor: " + format_name + " has no second-level factor");
+  }
+  if (encode_factor) o.encode_factor = *encode_factor;
+  return {f, o, two_levels, axis};
+}
+
+/// The blocks' axis for a source of `axes` axes.
+block_axis axis_of(int axis, std::size_t axes) {
+  const int last = static_cast<int>(axes) - 1;
+  if (axis == -1 || axis == last) return block_axis::row;
+  if (axes == 2 && (axis == 0 || axis == -2)) return block_axis::column;
+  fail("axis: " + std::to_string(axis) + " is neither the last axis nor axis 0 of a matrix (x has " +
+       std::to_string(axes) + " axes)");
+}
 
 /// Shapes of the result: leading axes of the source are kept; along axis 0 the result is transposed.
 struct result_shape {
   extents codes, scales;
 };
-result_shape shape_of(const request& r, const array_view& x, index_t rows, index_t k) {
+result_shape shape_of(const quantize_request& r, const array_view& x, index_t rows, index_t k) {
   const index_t bytes = packed_bytes(r.f.element, k), blocks = k / r.f.length;
   if (r.axis == block_axis::column || r.f.rows != 1) {
     const auto size = [](index_t n) { return static_cast<std::size_t>(n); };
@@ -73,7 +90,7 @@ result_shape shape_of(const request& r, const array_view& x, index_t rows, index
 }
 
 template <class T>
-nb::tuple quantize_as(request r, const array_view& x, const source_kernels<T>& run) {
+nb::tuple quantize_as(quantize_request r, const array_view& x, const source_kernels<T>& run) {
   const matrix<const T> in = as_rows<T>("x", x);
   const bool row = r.axis == block_axis::row;
   const index_t rows = in.extent(row ? 0 : 1), k = in.extent(row ? 1 : 0);
@@ -96,17 +113,12 @@ nb::tuple quantize_as(request r, const array_view& x, const source_kernels<T>& r
     const auto out = dense_blocks(r.f, rows, k, codes.data, scales.data);
     without_gil([&] { run.quantize(r.f, r.o, in, r.axis, out, *threads); });
   }
-  return nb::make_tuple(codes.object, scales.object, 1.0f / r.o.encode_factor);
+  return nb::make_tuple(codes.object, scales.object, 1.0f / r.o.encode_factor, shape_tuple(x.shape), row ? -1 : 0);
 }
 
-nb::tuple quantize_array(nb::handle source, const text& element, const std::string& name, bool square,
-                         const block_options& o, bool column, std::optional<float> encode_factor, bool two_levels) {
-  request r{blocks_named(name, square), o, column ? block_axis::column : block_axis::row, two_levels};
-  if ((two_levels || encode_factor) && r.f.has_e8m0_scale()) {
-    fail("encode_factor: " + name + " has no second-level factor");
-  }
-  if (encode_factor) r.o.encode_factor = *encode_factor;
-  const array_view x = read_array("x", source, element);
+nb::tuple quantize_array(nb::handle source, quantize_request r) {
+  const array_view x = read_array("x", source, {});
+  r.axis = axis_of(r.axis_argument, x.axes());
   const kernel_table& k = kernels();
   if (x.element == formats::fp32) return quantize_as<float>(r, x, {k.quantize_fp32, k.amax_fp32});
   if (x.element == formats::bf16) return quantize_as<bf16>(r, x, {k.quantize_bf16, k.amax_bf16});
@@ -151,8 +163,8 @@ nb::object dequantize_array(nb::handle codes_in, nb::handle scales_in, const std
 }
 
 /// 10 log10(Σ x² / Σ (x - y)²), in FP64. Inf without a difference, NaN for no elements.
-double sqnr_of(nb::handle x_in, const text& element, nb::handle y_in) {
-  const array_view x = read_array("x", x_in, element), y = read_array("values", y_in, {});
+double sqnr_of(nb::handle x_in, nb::handle y_in) {
+  const array_view x = read_array("x", x_in, {}), y = read_array("values", y_in, {});
   if (x.shape != y.shape) {
     fail("x of shape " + shape_text(x.shape) + ": the quantized tensor has shape " + shape_text(y.shape));
   }
@@ -182,16 +194,16 @@ double sqnr_of(nb::handle x_in, const text& element, nb::handle y_in) {
 
 void add_quantize(nb::module_& m) {
   using nb::arg;
-  nb::class_<block_options>(m, "Options", "Options of quantization, as rotoscale.quantize makes them.");
-  m.def("options", &make_options, arg("preset"), arg("source").none(), arg("scale_rule").none(), arg("rounding").none(),
-        arg("points").none(), arg("signs"), arg("policy").none(), arg("seed"), arg("stream"), arg("random_count"),
+  nb::class_<quantize_request>(m, "Request", "Arguments of quantize without the source.");
+  m.def("request", &make_request, arg("preset"), arg("format"), arg("source").none(), arg("scale_rule").none(),
+        arg("rounding").none(), arg("points").none(), arg("signs"), arg("policy").none(), arg("seed"), arg("stream"),
+        arg("random_count"), arg("encode_factor").none(), arg("two_levels"), arg("square"), arg("axis"),
         "Options of a preset, with what is not None replaced.");
-  m.def("quantize", &quantize_array, arg("x").none(), arg("element").none(), arg("format"), arg("square"),
-        arg("options"), arg("column"), arg("encode_factor").none(), arg("two_levels"),
-        "Returns (codes, scales, 1 / encode_factor).");
+  m.def("quantize", &quantize_array, arg("x").none(), arg("request"),
+        "Returns (codes, scales, 1 / encode_factor, shape, axis).");
   m.def("dequantize", &dequantize_array, arg("codes").none(), arg("scales").none(), arg("format"), arg("square"),
         arg("decode_factor"), arg("points"), arg("signs"), "Returns FP32 numbers; undoes a rotation of `points`.");
-  m.def("sqnr", &sqnr_of, arg("x").none(), arg("element").none(), arg("values").none(),
+  m.def("sqnr", &sqnr_of, arg("x").none(), arg("values").none(),
         "Signal-to-quantization-noise ratio of `values` against `x`, in dB.");
 }
 

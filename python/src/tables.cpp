@@ -110,6 +110,7 @@ nb::dict operand_record(const nn::operand_recipe& o) {
     d["policy"] = name_of_value(o.policy);
     d["rotation"] = o.rotation.points;
     d["signs"] = name_of_value(o.rotation.signs);
+    d["mask"] = o.rotation.mask;
     d["length"] = f.length;
     d["rows"] = f.rows;
   }
@@ -129,6 +130,11 @@ nb::dict recipe_record(const nn::recipe& r) {
     gemm["output"] = name_of_value(g->output);
     d[name] = gemm;
   }
+  nb::dict scaling;
+  scaling["history_length"] = r.fp8.history_length;
+  scaling["algorithm"] = name_of_value(r.fp8.algorithm);
+  scaling["margin"] = r.fp8.margin;
+  d["fp8"] = scaling;
   d["activations"] = name_of_value(r.activations);
   d["attention"] = r.attention;
   return d;

@@ -146,4 +146,15 @@ def test_results_outlive_their_source():
     q = rotoscale.quantize(x)
     copy = bytes_of(q)
     del x
-    assert bytes_of(q) == copy and q.codes.flags.writeable and q.codes.flags.owndata is False
+    assert bytes_of(q) == copy and q.codes.flags.writeable
+
+
+@pytest.mark.parametrize("format, overflow", [("e4m3", "saturate"), ("e5m2", "saturate"), ("bf16", "to_inf")])
+def test_encode_is_the_same_from_fp32_and_fp64(format, overflow):
+    x = np.random.default_rng(8).integers(0, 1 << 32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([x, np.float32([0, -0.0, 464, 465, 61440, 3.4e38, np.inf, -np.inf, np.nan])])
+    wide = x.astype(np.float64)
+    codes = rotoscale.encode(x, format, overflow=overflow)
+    assert np.array_equal(codes, rotoscale.encode(wide, format, overflow=overflow))
+    again = rotoscale.encode(rotoscale.decode(codes, format), format, overflow=overflow)
+    assert np.array_equal(codes, again)
