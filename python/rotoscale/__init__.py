@@ -11,9 +11,10 @@ from ._explain import explain
 from ._gemm import gemm
 from ._layout import decode, encode, pack, rotate, swizzle, unpack, unswizzle
 from ._quantized import Quantized, dequantize, quantize
+from ._runs import Runs, runs
 from ._validate import Findings, identify, validate
 
-__all__ = ["Findings", "Quantized", "__version__", "block_formats", "contracts", "decode", "dequantize",
+__all__ = ["Findings", "Quantized", "Runs", "__version__", "block_formats", "contracts", "decode", "dequantize",
            "encode", "explain", "formats", "gemm", "identify", "instruction_set", "models", "pack", "placements",
-           "policies", "presets", "quantize", "recipes", "rotate", "roundings", "scale_rules", "set_threads",
+           "policies", "presets", "quantize", "recipes", "rotate", "roundings", "runs", "scale_rules", "set_threads",
            "swizzle", "unpack", "unswizzle", "validate"]
