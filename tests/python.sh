@@ -20,8 +20,12 @@ trap 'rm -rf "$scratch"' EXIT
 export PATH=$scratch/venv/bin:$PATH
 pip() { python -m pip --quiet --disable-pip-version-check "$@"; }
 
+pip install build abi3audit 2>"$scratch/pip.log" || {
+  tail -n 1 "$scratch/pip.log" >&2
+  echo "skipped: pip installs nothing here"
+  exit 77
+}
 # The sdist has what is committed. Files that are not committed travel by a copy of the tree.
-pip install build abi3audit
 git ls-files -z --cached --others --exclude-standard | (while IFS= read -r -d '' file; do
   if [ -e "$file" ]; then printf '%s\0' "$file"; fi
 done) | tar --null --files-from=- -cf - | (mkdir "$scratch/tree" && tar -xf - -C "$scratch/tree")
