@@ -191,6 +191,8 @@ inline const char* foreign_content(std::string_view bytes) {
       {"PK\x03\x04", "a zip archive (.bin, .pt or .npz): convert it to safetensors or .npy"},
       {"\x80\x02", "a pickle of PyTorch: convert it to safetensors"},
       {"\x1f\x8b", "gzip: decompress it"},
+      {"\x28\xb5\x2f\xfd", "zstd: decompress it"},
+      {"PAR1", "Parquet: convert it to JSON lines or safetensors"},
       {"\x89HDF", "HDF5: convert it to safetensors"},
       {"\x93NUMPY", "an .npy file"},
       {"\x8A\xD8\x34\x01",

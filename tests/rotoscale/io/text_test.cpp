@@ -90,6 +90,15 @@ TEST_CASE("read_text names the bad file in a directory") {
   CHECK(failure(dir.path()) == (dir / "a.txt").string() + ": cannot open: Permission denied");
 }
 
+TEST_CASE("files of other kinds are called so") {
+  const auto refused = [](const std::string& content) {
+    return message_of([&] { io::detail::extract_text(content, "data", io::text_format::plain); });
+  };
+  CHECK(refused("\x28\xb5\x2f\xfd\x04\x58") == "data: is zstd: decompress it");
+  CHECK(refused("PAR1\x15\x04") == "data: is Parquet: convert it to JSON lines or safetensors");
+  CHECK(refused("version https://git-lfs.github.com/spec/v1\n").starts_with("data: is a Git LFS pointer"));
+}
+
 TEST_CASE("binary files are refused as text and taken as bytes") {
   const scratch_directory dir;
   const std::string binary(
