@@ -124,8 +124,8 @@ std::vector<idle_option> idle_in(const quantizer& q, const quantizer_dump& dump,
   all.push_back({"--detail", q.is_per_tensor() && (asks(&quantizer_details::rotated_bf16) ||
                                                    asks(&quantizer_details::amax_bf16)),
                  "rotated_bf16 and amax_bf16 are for blocks"});
-  all.push_back({"--detail", asks(&quantizer_details::nearest_scale) && has_factor,
-                 "nearest_scale is for scales of powers of two"});
+  all.push_back({"--detail", q.details.replaces_rule() && has_factor,
+                 "nearest_scale and nearest_log2 are for scales of powers of two"});
   all.push_back({"--detail", asks(&quantizer_details::zero_under_zero) && (!has_factor || q.is_per_tensor()),
                  "zero_under_zero is for floating-point scales"});
   all.push_back({"--detail", asks(&quantizer_details::overflow_nan) && !q.is_per_tensor(),

@@ -36,6 +36,7 @@ quantizer_dump source(index_t rows, index_t cols, format stored) {
     if (i % 64 == 0) x = 6.0f;
     if (i % 64 != 0 && i / 64 % 2 == 0 && i % 8 == 0) x = 0.25f + 0.5f * static_cast<float>(i / 8 % 3);
     if (i % 64 == 32) x = i / 64 % 2 == 0 ? 3.9999f : 3.75f;  // 4 in BF16; not for rule even
+    if (i % 256 == 96) x = 4.375f;  // nearest and nearest_log2 differ
     if (i / 64 % 8 == 7) x *= 0x1p-18f;
     dump.source.push_back(round_to_format(stored, x));
   }
@@ -81,6 +82,7 @@ TEST_CASE("each detail is found") {
   found(with_preset("te_rocm"), "rotated_bf16", formats::bf16);
   found(with_preset("torchao_floor"), "amax_bf16", formats::fp32);
   found(with_preset("ocp"), "nearest_scale", formats::bf16);
+  found(with_preset("ocp"), "nearest_log2", formats::bf16);
   found(with_preset("ocp"), "ties_to_zero", formats::bf16);
   found(with_preset("nvidia", "nvfp4"), "zero_under_zero", formats::bf16);
   quantizer_options fp8 = with_preset("fp8", "fp8_e4m3");

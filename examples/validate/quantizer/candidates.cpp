@@ -98,7 +98,7 @@ std::vector<quantizer> arithmetics(const quantizer& base, const fixed_fields& fi
     if (base.details.rotated_bf16 && (turn.points == 0 || !has_factor)) continue;
     for (const auto& rule : enum_names<scale_rule>::table) {
       if (fixed.rule && rule.value != base.options.rule) continue;
-      if (base.details.nearest_scale && !fixed.rule && rule.value != scale_rule::floor) continue;  // no effect
+      if (base.details.replaces_rule() && !fixed.rule && rule.value != scale_rule::floor) continue;  // no effect
       for (const auto& policy : enum_names<block_policy>::table) {
         if (fixed.policy && !(policy.value == base.options.policy)) continue;
         for (const rounding r : roundings) {

@@ -285,13 +285,21 @@ float next_toward_zero(float x) {
   return magnitude == 0 || fp32_is_nan(magnitude) ? x : fp32_from_bits(u - 1);
 }
 
+/// The power of two whose logarithm is nearest to that of `x` > 0.
+float nearest_in_log2(float x) {
+  const int exponent = std::ilogb(x);
+  const double fraction = std::ldexp(static_cast<double>(x), -exponent);  // its square is exact, and never 2
+  return std::ldexp(1.0f, exponent + (fraction * fraction > 2));
+}
+
 /// Scale of a block with this amax, with the quantizer's details.
 std::uint8_t scale_of_amax(const quantizer& q, std::uint32_t amax) {
   if (q.details.amax_bf16 && amax != no_amax)
     amax = fp32_bits(round_to_format(formats::bf16, fp32_from_bits(amax)));
   const std::uint8_t scale = choose_scale(q.blocks, q.options, amax);
-  if (!q.details.nearest_scale || amax == 0 || amax >= fp32_infinity_bits) return scale;
-  const float wanted = fp32_from_bits(amax) / decode(q.blocks.element, q.blocks.element.max_code());
+  if (!q.details.replaces_rule() || amax == 0 || amax >= fp32_infinity_bits) return scale;
+  float wanted = fp32_from_bits(amax) / decode(q.blocks.element, q.blocks.element.max_code());
+  if (q.details.nearest_log2 && wanted > 0) wanted = nearest_in_log2(wanted);
   return std::max(static_cast<std::uint8_t>(encode(formats::e8m0, wanted)), q.options.policy.least_byte);
 }
 

@@ -36,10 +36,13 @@ struct quantizer_details {
   bool rotated_bf16 = false;     ///< rotated values are rounded to BF16
   bool amax_bf16 = false;        ///< amax is rounded to BF16 before the scale
   bool nearest_scale = false;    ///< E8M0 scale: amax / (largest element), rounded to the nearest power of two
+  bool nearest_log2 = false;     ///< the same by its logarithm: up from sqrt(2), where nearest_scale is from 1.5 (MLX)
   bool ties_to_zero = false;     ///< elements are rounded to nearest, ties toward zero
   bool zero_under_zero = false;  ///< elements under a floating-point scale of 0 are 0
   bool overflow_nan = false;     ///< FP8 with one factor: NaN beyond the largest number
 
+  /// The scale does not follow from a scale_rule.
+  bool replaces_rule() const { return nearest_scale || nearest_log2; }
   bool operator==(const quantizer_details&) const = default;
 };
 /// A detail by its name in --detail, with its text in lists.
@@ -52,6 +55,7 @@ inline constexpr named_detail all_details[] = {
     {"rotated_bf16", &quantizer_details::rotated_bf16, "rotated values rounded to BF16"},
     {"amax_bf16", &quantizer_details::amax_bf16, "amax rounded to BF16"},
     {"nearest_scale", &quantizer_details::nearest_scale, "scales of the nearest power of two"},
+    {"nearest_log2", &quantizer_details::nearest_log2, "scales of the nearest binary logarithm"},
     {"ties_to_zero", &quantizer_details::ties_to_zero, "ties toward zero"},
     {"zero_under_zero", &quantizer_details::zero_under_zero, "zeros under a scale of 0"},
     {"overflow_nan", &quantizer_details::overflow_nan, "NaN beyond the range"}};

@@ -295,7 +295,7 @@ class dump_identifier {
       quantizer varied = base_;
       varied.details.*d.member = true;
       const quantizer_details& v = varied.details;
-      if (explains_all() || (!blocks && (v.rotated_bf16 || v.amax_bf16)) || (!powers && v.nearest_scale)) continue;
+      if (explains_all() || (!blocks && (v.rotated_bf16 || v.amax_bf16)) || (!powers && v.replaces_rule())) continue;
       if ((v.zero_under_zero && (powers || !blocks)) || (v.overflow_nan && blocks)) continue;
       if (!v.ties_to_zero || !fixed_.rounding) try_all(varied, roundings);
     }
