@@ -227,6 +227,12 @@ TEST_CASE("a model's directory says what text is read with, or that nothing does
   CHECK(begins_with_token("auto", model));
   CHECK_FALSE(begins_with_token("no", model));
   CHECK_FALSE(begins_with_token("auto", "bytes"));
+  put(dir / "tokenizer_config.json", "{\"add_bos_token\": null, \"tokenizer_class\": \"LlamaTokenizer\"}");
+  CHECK_FALSE(begins_with_token("auto", model));
+  put(dir / "tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");  // transformers' default
+  CHECK(begins_with_token("auto", model));
+  put(dir / "tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}");
+  CHECK_FALSE(begins_with_token("auto", model));
   put(dir / "tokenizer_config.json", "{\"add_bos_token\": 1}");
   CHECK(message_of([&] { begins_with_token("auto", model); }).find("add_bos_token: expected true") !=
         std::string::npos);

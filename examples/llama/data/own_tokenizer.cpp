@@ -33,12 +33,22 @@ std::string find_own_tokenizer(const fs::path& directory, int vocabulary) {
                                           " is not the 256 bytes" + what_would_do + ", --tokenizer bytes takes bytes");
 }
 
+/// tokenizer_config.json without add_bos_token: transformers' LlamaTokenizer adds the token, in all its names.
+bool adds_by_default(const nlohmann::ordered_json& config) {
+  const auto name = config.find("tokenizer_class");
+  if (name == config.end() || !name->is_string()) return false;
+  const auto text = name->get<std::string>();
+  return text == "LlamaTokenizer" || text == "LlamaTokenizerFast" || text == "LLaMATokenizer";
+}
+
 bool begins_with_token(const std::string& choice, const std::string& tokenizer) {
   if (choice != "auto" || tokenizer.empty() || tokenizer == bytes_name) return choice == "yes";
   const fs::path config = fs::path(tokenizer).parent_path() / "tokenizer_config.json";
   if (!has(config)) return false;
   const auto json = io::read_json(config);
-  if (!json.is_object() || !json.contains("add_bos_token") || json["add_bos_token"].is_null()) return false;
+  if (!json.is_object()) return false;
+  if (!json.contains("add_bos_token")) return adds_by_default(json);
+  if (json["add_bos_token"].is_null()) return false;
   if (json["add_bos_token"].is_boolean()) return json["add_bos_token"].get<bool>();
   throw io::error(config.string(), "add_bos_token: expected true or false (--begin-of-text yes or no decides)");
 }

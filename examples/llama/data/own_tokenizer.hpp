@@ -16,7 +16,8 @@ inline constexpr const char* bytes_name = "bytes";
 std::string find_own_tokenizer(const std::filesystem::path& directory, int vocabulary);
 
 /// Does a begin-of-text token precede a text? `choice` is --begin-of-text: yes, no or auto. auto reads add_bos_token of
-/// the tokenizer_config.json next to the SentencePiece model (absent: no). Throws io::error.
+/// the tokenizer_config.json next to the SentencePiece model. Without that key a LlamaTokenizer adds the token, as in
+/// transformers, and other classes do not. Throws io::error.
 bool begins_with_token(const std::string& choice, const std::string& tokenizer);
 
 /// Tokenizer files of a model's directory. A model made from it copies them.
