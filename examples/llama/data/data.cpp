@@ -41,8 +41,9 @@ corpus::corpus(const data_options& data, std::uint64_t seed, int vocabulary, con
     require_token(*source_->largest_token(), vocabulary, "model", "--vocab-size");
   }
   if (source_->least_vocabulary() > vocabulary) {
-    throw io::error(name_, "its tokens need a vocabulary of " + std::to_string(source_->least_vocabulary()) +
-                               ", the model has " + std::to_string(vocabulary) + " (--vocab-size)");
+    const std::string& name = data.tokenizer.empty() ? name_ : data.tokenizer;
+    throw io::error(name, "its tokens need a vocabulary of " + std::to_string(source_->least_vocabulary()) +
+                              ", the model has " + std::to_string(vocabulary) + " (--vocab-size)");
   }
 }
 
