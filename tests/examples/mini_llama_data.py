@@ -95,6 +95,9 @@ class Data(Scratch):
         self.train("run")
         self.refuse([*self.train_command("run", "--text-format", "bytes", data="run/log.jsonl"), "--overwrite"],
                     "run/log.jsonl: lies in run", "--overwrite")
+        shutil.copytree(self.checkpoint("run"), self.folder / "model")
+        self.refuse([*self.train_command("model", "--init", "model"), "--overwrite"],
+                    "model/config.json: would be written, and is an input")
 
     def test_tokenizer_as_option_and_as_token_file(self):
         self.sentencepiece()

@@ -317,6 +317,13 @@ void trainer::require_elsewhere() const {
   std::vector<fs::path> inputs = session_.inputs;
   inputs.insert(inputs.end(), {fs::path(run.tokenizer), fs::path(run.schedule)});
   inputs.insert(inputs.end(), run.data.begin(), run.data.end());
+  // A model's own files, not those below: --init . --out runs/a is right.
+  for (const fs::path& model : {state_.resolved_init, state_.resolved_adapter}) {
+    std::error_code failed;
+    for (const auto& file : fs::directory_iterator(model, failed)) {
+      if (!file.is_directory(failed)) inputs.push_back(file.path());
+    }
+  }
   io::require_no_input(files_.all(), inputs);
 }
 
