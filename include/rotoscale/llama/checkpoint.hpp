@@ -201,7 +201,8 @@ inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) 
     const std::string name = entry.path().filename().string();
     if (is_checkpoint_name(name) && name > newest.filename().string()) newest = entry.path();
   }
-  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
+  for (const char* name :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin", "consolidated.00.pth"}) {
     if (!newest.empty() || !fs::exists(path / name, failed)) continue;
     throw io::error((path / name).string(),
                     "is PyTorch's, only safetensors are read (transformers' save_pretrained writes them)");

@@ -261,6 +261,10 @@ TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
     CHECK(holds(message_of([&] { llama::find_weights(scratch / "files" / name); }), said));
   }
   CHECK(holds(message_of([&] { llama::find_weights(scratch / "files"); }), "m.gguf: is a GGUF file"));
+  for (const std::string name : {"pytorch_model.bin", "adapter_model.bin"}) {
+    put(scratch / name / name, "");
+    CHECK(holds(message_of([&] { llama::find_checkpoint(scratch / name); }), "/" + name + ": is PyTorch's"));
+  }
 }
 
 namespace {
