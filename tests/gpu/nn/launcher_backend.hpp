@@ -42,18 +42,18 @@ class launcher_backend : public nn::cpu_backend {
 
   void* allocate(std::size_t bytes, nn::memory_kind) override {
     void* memory = nullptr;
-    expect(gpu::allocate(memory, bytes + 1));
-    expect(gpu::fill(memory, 0, bytes));
+    gpu_test::expect(gpu::allocate(memory, bytes + 1));
+    gpu_test::expect(gpu::fill(memory, 0, bytes));
     return memory;
   }
   void release(void* memory, nn::memory_kind) noexcept override { (void)gpu::release(memory); }
   void transfer(nn::queue, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) override {
-    expect(gpu::synchronize());
-    expect(kind == nn::copy_kind::upload ? gpu::upload(to, from, bytes) : gpu::download(to, from, bytes));
-    expect(gpu::synchronize());
+    gpu_test::expect(gpu::synchronize());
+    gpu_test::expect(kind == nn::copy_kind::upload ? gpu::upload(to, from, bytes) : gpu::download(to, from, bytes));
+    gpu_test::expect(gpu::synchronize());
   }
   using nn::backend::synchronize;
-  void synchronize(const nn::event&) override { expect(gpu::synchronize()); }
+  void synchronize(const nn::event&) override { gpu_test::expect(gpu::synchronize()); }
 
  private:
   template <class Op>
@@ -61,7 +61,7 @@ class launcher_backend : public nn::cpu_backend {
     gpu::device_call call;
     call.bytes = gpu_test::workspace_bytes(i, o);
     call.workspace = static_cast<launcher_backend&>(ops).room(call.bytes);
-    expect(gpu_test::run([&](gpu::stream s) {
+    gpu_test::expect(gpu_test::run([&](gpu::stream s) {
       call.s = s;
       return gpu::launch(call, i, o);
     }));
@@ -80,11 +80,11 @@ class launcher_backend : public nn::cpu_backend {
 
   /// Poisoned, to detect reads of memory that the kernel did not write.
   void* room(std::size_t bytes) {
-    expect(gpu::synchronize());
-    expect(gpu::release(room_));
+    gpu_test::expect(gpu::synchronize());
+    gpu_test::expect(gpu::release(room_));
     room_ = nullptr;
-    expect(gpu::allocate(room_, bytes));
-    expect(gpu::fill(room_, 0xA5, bytes));
+    gpu_test::expect(gpu::allocate(room_, bytes));
+    gpu_test::expect(gpu::fill(room_, 0xA5, bytes));
     return room_;
   }
   void* room_ = nullptr;
