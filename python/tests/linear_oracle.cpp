@@ -68,9 +68,9 @@ int main(int count, char** arguments) {
   const nn::pass pass{ops.get(), {}, &state, &scales, true};
   for (; x.read() && w.read() && dy.read(); ++state.inputs.step) {
     linear.quantize_weights(pass, w.view);
-    ops->quantize({}, x.view, linear.input_target(pass), &state);
+    ops->quantize({}, {x.view, &state}, {linear.input_target(pass)});
     linear.forward(pass, y.view);
-    ops->quantize({}, dy.view, linear.gradient_target(pass), &state);
+    ops->quantize({}, {dy.view, &state}, {linear.gradient_target(pass)});
     dw.values.assign(dw.values.size(), 0.0f);
     linear.backward(pass, dx.view, dw.view);
     scales.update(*ops, {});
