@@ -5,26 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "report/parts.hpp"
 #include "rotoscale/io/error.hpp"
+#include "study/statistics.hpp"
 
 namespace rotoscale::llama_program::report_parts {
 
 namespace {
-
-/// P(|T| < t) of Student's distribution: Abramowitz and Stegun, 26.7.3 and 26.7.4.
-double probability_within(double t, int freedom) {
-  const double angle = std::atan(t / std::sqrt(static_cast<double>(freedom)));
-  const double cosine = std::cos(angle), odd = freedom % 2 == 1 ? 1.0 : 0.0;
-  double term = freedom % 2 == 1 ? cosine : 1.0, sum = freedom == 1 ? 0.0 : term;
-  for (int k = 2; k + static_cast<int>(odd) < freedom; k += 2) {
-    term *= cosine * cosine * (static_cast<double>(k) - 1 + odd) / (static_cast<double>(k) + odd);
-    sum += term;
-  }
-  return odd == 0.0 ? std::sin(angle) * sum : 2 / std::numbers::pi * (angle + std::sin(angle) * sum);
-}
 
 /// Fields that logs of one arm must share: all but the seed and the run's path.
 json identity(const arm& a) {
@@ -154,14 +142,7 @@ estimate estimate_of(const std::vector<double>& values) {
 
 }  // namespace
 
-double student_t(int freedom) {
-  double low = 0, high = 16;
-  for (int i = 0; i < 200; ++i) {
-    const double middle = (low + high) / 2;
-    (probability_within(middle, freedom) < 0.95 ? low : high) = middle;
-  }
-  return high;
-}
+double student_t(int freedom) { return study_statistics::student_quantile(0.95, freedom); }
 
 std::vector<arm> merge_seeds(std::vector<arm> logs) {
   std::vector<std::vector<arm>> groups;
