@@ -256,6 +256,35 @@ void define_plan(CLI::App& app, arguments& a) {
   define_device(*plan, a.device);
 }
 
+void define_study(CLI::App& app, study_options& o) {
+  CLI::App* study = app.add_subcommand("study", "train arms over seeds, and compare them with intervals");
+  study->add_option("file", o.file, "the study: arms, seeds, options (JSON)");
+  study->add_option("--out", o.out, "directory of a new study");
+  study->add_option("--resume", o.resume, "directory of a study to go on with");
+  study->add_option("--data", o.data, "as train's, in place of the file's");
+  study->add_option("--seeds", o.seeds, "seeds of each arm, in place of the file's; 0: as the file says")
+      ->check(CLI::Range(0, 10000));
+  study->add_option("--jobs", o.jobs, "runs at once: on the CPU in all, else on each device; 0: one a core or device")
+      ->check(CLI::Range(0, 1024));
+  study->add_option("--device", o.device.name, "as train's")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(device_names), std::end(device_names))));
+  study->add_option("--device-numbers", o.device_numbers, "devices that share the runs: 0,1")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1023));
+  study->add_option("--stop-after", o.stop_after, "begin no run after so many have ended; 0: do all")
+      ->check(CLI::Range(0, 1 << 30));
+  study->add_option("--accept", o.accept, "results.json of an earlier study: do the means agree?");
+}
+
+void define_report(CLI::App& app, report_options& o) {
+  CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
+  report->add_option("logs", o.logs, "log.jsonl files or run directories, or a study's directory")->required();
+  report->add_option("--out", o.out, "directory to write to")->required();
+  report->add_option("--baseline", o.baseline, "run that gaps are measured against (default: bf16)");
+  report->add_option("--title", o.title, "title of the page");
+}
+
 /// Options of a run that a profile, of steps on random tokens, has no use for.
 const std::set<std::string> not_profiled = {"name",
                                             "data",
@@ -332,11 +361,8 @@ void define(CLI::App& app, arguments& a) {
   define_tokenizer(app, a.tokens);
   app.add_subcommand("recipes", "names all recipes and schedules");
 
-  CLI::App* report = app.add_subcommand("report", "compare runs: table, CSV, plots, one HTML page");
-  report->add_option("logs", a.report.logs, "log.jsonl files or run directories")->required();
-  report->add_option("--out", a.report.out, "directory to write to")->required();
-  report->add_option("--baseline", a.report.baseline, "run that gaps are measured against (default: bf16)");
-  report->add_option("--title", a.report.title, "title of the page");
+  define_study(app, a.study);
+  define_report(app, a.report);
 }
 
 /// Throws io::error if flags or files contradict the adapters of --adapter.

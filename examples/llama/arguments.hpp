@@ -16,6 +16,7 @@
 #include "report/report.hpp"
 #include "rotoscale/io/error.hpp"
 #include "sample.hpp"
+#include "study/command.hpp"
 #include "train/train.hpp"
 
 namespace rotoscale::llama_program {
@@ -42,6 +43,7 @@ struct arguments {
   merge_options merge;
   sample_options sample;
   report_options report;
+  study_options study;
   std::string tokenizer, text_format, begin_of_text = "auto";
   std::string logits;  ///< a file for them; empty: not written
   tokenizer_arguments tokens;

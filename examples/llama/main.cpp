@@ -271,6 +271,7 @@ int run(int argc, char** argv) {
   if (command == "merge") return merge(a.merge);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
   if (command == "recipes") return list_recipes(std::cout);
+  if (command == "study") return run_study(a.study, std::cout);
   if (command == "report") return write_report(a.report, std::cout);
   throw io::error(command, "is a command that nothing runs");
 }

@@ -17,9 +17,10 @@ ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "-
             "--ignore-config-key"}
 # Flags with a file name or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
-         "--base", "--keep"}
+         "--base", "--keep", "--accept"}
 NEEDED = {"eval": ["--checkpoint", "run"], "sample": ["--checkpoint", "run"], "replay": ["run", "--steps", "0:1"],
-          "report": ["run", "--out", "r"], "merge": ["--base", "run", "--adapter", "run", "--out", "m"],
+          "report": ["run", "--out", "r"], "study": ["study.json", "--out", "s"],
+          "merge": ["--base", "run", "--adapter", "run", "--out", "m"],
           "tokenizer train": ["--data", "text.txt", "--out", "t"],
           "tokenizer encode": ["--data", "text.txt", "--out", "t"]}
 COMMANDS = ["train", "plan", "profile", *NEEDED]
@@ -70,6 +71,7 @@ class Flags(Scratch):
                                  if "-" in flag[2:]) + r")\b"
         checked = 0
         self.train("run", steps=1)
+        self.write("study.json", {"arms": [{"name": "bf16"}], "options": {"data": ["text.txt"]}})
         for command in COMMANDS:
             for flag, kind in self.options(command).items():
                 if kind is None or flag in ANY_TEXT or (command, flag) in ELSEWHERE:

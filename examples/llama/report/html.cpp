@@ -42,6 +42,8 @@ figcaption { color: var(--soft); font-size: 0.92rem; max-width: 46rem; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; background: var(--band); }
 summary { cursor: pointer; padding: 0.5rem 0.8rem; overflow-wrap: anywhere; }
 details h3 { font-size: 0.95rem; margin: 0.4rem 0.8rem; }
+@media print { :root { color-scheme: light; } body { max-width: none; padding: 0; font-size: 9pt; }
+  .scroll { overflow: visible; } h2 { break-after: avoid; } tr, figure { break-inside: avoid; } }
 pre { margin: 0; padding: 0.4rem 0.8rem 0.8rem; overflow-x: auto; font-size: 0.82rem; line-height: 1.45; }
 )";
 
@@ -230,12 +232,13 @@ std::string recipes(const comparison& c) {
 
 }  // namespace
 
-std::string html_page(const comparison& c, const std::vector<plot>& plots, const std::string& title) {
+std::string html_page(const comparison& c, const std::vector<plot>& plots, const std::string& title,
+                      const std::string& study) {
   const std::string name = escape_html(one_line(title));
   std::string s =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\">\n<title>" +
-      name + "</title>\n<style>" + style_sheet + "</style>\n</head>\n<body>\n<main>\n<h1>" + name + "</h1>\n";
+      name + "</title>\n<style>" + style_sheet + "</style>\n</head>\n<body>\n<main>\n<h1>" + name + "</h1>\n" + study;
   s += "<section>\n<h2>Ranking</h2>\n" + table(c) + "</section>\n";
   s += "<section>\n<h2>Plots</h2>\n" + figures(plots, false) + "</section>\n";
   s += "<section>\n<h2>What this run says</h2>\n";

@@ -223,7 +223,9 @@ void draw(std::vector<plot>& plots, const std::string& out);
 
 // --- html.cpp ---------------------------------------------------------------------------------------------------
 
-std::string html_page(const comparison& c, const std::vector<plot>& plots, const std::string& title);
+/// `study`: sections in HTML that precede the ranking.
+std::string html_page(const comparison& c, const std::vector<plot>& plots, const std::string& title,
+                      const std::string& study = "");
 
 // --- text.cpp ---------------------------------------------------------------------------------------------------
 
@@ -255,6 +257,8 @@ std::string one_line(std::string_view text);
 std::string escape_html(std::string_view text);
 std::string csv_field(std::string_view text);
 std::string gnuplot_string(std::string_view text);
+/// Rows of equal length as columns; those in `left` are aligned at their left.
+std::string aligned(const std::vector<std::vector<std::string>>& rows, const std::vector<std::size_t>& left);
 std::string text_table(const comparison& c);
 
 }  // namespace rotoscale::llama_program::report_parts

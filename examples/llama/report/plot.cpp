@@ -67,6 +67,8 @@ std::string number(double value) { return exact(value); }
 /// Enough for gnuplot's choice of ticks, about five to ten in the range.
 int decimals(range r) { return std::clamp(static_cast<int>(-std::floor(std::log10((r.high - r.low) / 10))), 0, 6); }
 
+}  // namespace
+
 std::string frame(const std::string& title, const std::string& x_label, const std::string& y_label, range x, range y) {
   return "reset\nset encoding utf8\nset border 3 lw 1 lc rgb '#7A7A7A'\nset tics nomirror out scale 0.6\n"
          "set grid lt 1 lw 0.6 lc rgb '#B0808080'\n"
@@ -87,8 +89,6 @@ std::string frame(const std::string& title, const std::string& x_label, const st
          "set yrange [" +
          number(y.low) + ":" + number(y.high) + "]\n";
 }
-
-}  // namespace
 
 std::string data_blocks(const std::string& id, const std::vector<series>& all) {
   std::string data;

@@ -38,6 +38,8 @@ std::size_t color_of(const comparison& c, const arm& a);
 std::string legend_name(const std::string& name);
 /// Room for all given values and for zero when asked, with a margin; never empty.
 range padded(const std::vector<double>& values, bool with_zero);
+/// Commands that set up a plot: title, labels, ranges, grid and legend.
+std::string frame(const std::string& title, const std::string& x_label, const std::string& y_label, range x, range y);
 /// Named blocks, $id0, $id1 and so on.
 std::string data_blocks(const std::string& id, const std::vector<series>& all);
 /// The plot command that draws them.

@@ -15,6 +15,7 @@
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/same_file.hpp"
+#include "study/page.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -127,6 +128,24 @@ std::string curves_csv(const comparison& c) {
   return s;
 }
 
+/// Reads the study if its directory is all that is given; the runs that are ok become the logs of the report.
+std::optional<study_results> take_study(report_options& options) {
+  if (options.logs.size() != 1 || !std::filesystem::exists(study_directory(options.logs[0]).file())) {
+    return std::nullopt;
+  }
+  study_results r = read_results(options.logs[0], options.baseline);
+  options.baseline = losses(r, r.study.baseline, endpoint::final).empty() ? "" : r.study.baseline;
+  if (options.title.empty()) options.title = r.study.name;
+  std::vector<std::string> logs;
+  for (const study_run& run : r.runs) {
+    if (run.outcome != run_outcome::ok) continue;
+    logs.push_back(study_directory(r.directory).run(run.arm, run.seed).string());
+  }
+  if (logs.empty()) throw io::error(options.logs[0], "no run of the study is complete");
+  options.logs = std::move(logs);
+  return r;
+}
+
 /// Throws io::error if a file of the report is one of the logs.
 void require_other_files(const report_options& options) {
   namespace fs = std::filesystem;
@@ -144,10 +163,12 @@ void require_other_files(const report_options& options) {
 
 }  // namespace
 
-int write_report(const report_options& options, std::ostream& table) {
+int write_report(const report_options& given, std::ostream& table) {
   namespace fs = std::filesystem;
-  if (options.logs.empty()) throw io::error("report: no logs given");
-  if (options.out.empty()) throw io::error("report: no output directory given");
+  if (given.logs.empty()) throw io::error("report: no logs given");
+  if (given.out.empty()) throw io::error("report: no output directory given");
+  report_options options = given;
+  const std::optional<study_results> study = take_study(options);
   require_other_files(options);
   std::vector<arm> arms;
   for (const std::string& path : options.logs) arms.push_back(read_arm(path));
@@ -162,10 +183,16 @@ int write_report(const report_options& options, std::ostream& table) {
   io::write_file_atomically(out / "curves.csv", curves_csv(c));
   io::write_file_atomically(out / "statistics.csv", statistics_csv(c.arms));
   std::vector<plot> plots = make_plots(c);
+  if (study) {
+    write_study_files(*study, out);
+    for (plot& p : plots) {
+      if (p.id == "gap") p = study_gap_plot(*study);
+    }
+  }
   draw(plots, options.out);
   const std::string title = options.title.empty() ? "Low-precision training, compared" : options.title;
-  io::write_file_atomically(out / "report.html", html_page(c, plots, title));
-  table << text_table(c);
+  io::write_file_atomically(out / "report.html", html_page(c, plots, title, study ? study_html(*study) : ""));
+  table << (study ? study_text(*study) : text_table(c));
   return 0;
 }
 

@@ -11,7 +11,8 @@
 namespace rotoscale::llama_program {
 
 struct report_options {
-  /// JSON-lines files, or run directories that hold log.jsonl. Logs of one name are seeds of one arm.
+  /// JSON-lines files, or run directories that hold log.jsonl. Logs of one name are seeds of one arm. Or a study's
+  /// directory, whose statistics are then written too (study/page.hpp).
   std::vector<std::string> logs;
   /// Directory for the results; created when missing.
   std::string out;

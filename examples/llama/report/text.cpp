@@ -169,22 +169,26 @@ std::vector<std::vector<std::string>> table_rows(const comparison& c) {
 
 }  // namespace
 
-std::string text_table(const comparison& c) {
-  const auto rows = table_rows(c);
+std::string aligned(const std::vector<std::vector<std::string>>& rows, const std::vector<std::size_t>& left) {
   std::vector<std::size_t> width(rows.front().size(), 0);
   for (const auto& row : rows)
     for (std::size_t j = 0; j < row.size(); ++j) width[j] = std::max(width[j], display_width(row[j]));
   std::string text;
   for (const auto& row : rows) {
     for (std::size_t j = 0; j < row.size(); ++j) {
-      const bool left = j == 1 || j == 2 || j + 1 == row.size();
+      const bool is_left = std::find(left.begin(), left.end(), j) != left.end();
       const std::string pad(width[j] - display_width(row[j]), ' ');
       if (j > 0) text += "  ";
-      text += left ? row[j] + (j + 1 < row.size() ? pad : "") : pad + row[j];
+      text += is_left ? row[j] + (j + 1 < row.size() ? pad : "") : pad + row[j];
     }
     text += '\n';
   }
-  return text + "Losses in nats per token. " + table_note(c) + "\n";
+  return text;
+}
+
+std::string text_table(const comparison& c) {
+  const auto rows = table_rows(c);
+  return aligned(rows, {1, 2, rows.front().size() - 1}) + "Losses in nats per token. " + table_note(c) + "\n";
 }
 
 }  // namespace rotoscale::llama_program::report_parts
