@@ -274,6 +274,7 @@ void define_study(CLI::App& app, study_options& o) {
       ->check(CLI::Range(0, 1023));
   study->add_option("--stop-after", o.stop_after, "begin no run after so many have ended; 0: do all")
       ->check(CLI::Range(0, 1 << 30));
+  study->add_flag("--budget", o.budget, "print runs, tokens and time, and end");
   study->add_option("--accept", o.accept, "results.json of an earlier study: do the means agree?");
 }
 

@@ -80,26 +80,34 @@ class Study(Scratch):
         self.assertIn("lost seed 1: exit code 2: ", said)
         self.assertIn("1 runs are left", said)
         runs = (self.folder / "s/report/runs.csv").read_text()
-        self.assertRegex(runs, r"wild,1,diverged,end,\d+,\d+,,wild: diverged at step")
+        self.assertRegex(runs, r'wild,1,diverged,end,\d+,\d+,,"?wild: diverged at step')
         self.assertRegex(runs, r"lost,1,failed,end,0,0,,.*missing\.model")
         self.assertIn("3 runs, ", said)
         said = self.study("--resume", "s")
         self.assertNotIn("wild seed 1: exit code", said)
         self.assertEqual(said.count("lost seed 1: exit code 2"), 1)
 
+    def test_the_studies_of_this_tree(self):
+        """Every arm's recipe, options and fork are accepted. Nothing is written."""
+        before = tree_of(self.folder)
+        for path in sorted((mini_llama.ROOT / "examples/studies").glob("*.json")):
+            said = self.study(path, "--out", "s", "--data", "text.txt", "--budget")
+            self.assertRegex(said, r" arms x 16 seeds = \d+ runs, [\d,]+ tokens")
+        self.assertEqual(before, tree_of(self.folder))
+
     def test_refusals(self):
         def refuse(change, *parts, arguments=("study.json", "--out", "s")):
-            self.write("study.json", {**STUDY, **change})
+            self.write("study.json", {**STUDY, "baseline": "", **change})
             self.refuse(["study", "--device", "cpu", *arguments], *parts)
-        refuse({"arms": [{"name": "no_such"}]}, "study.json: no_such: ", "'no_such' is neither a preset nor a file")
+        refuse({"arms": [{"name": "no_such"}]}, "study.json: no_such", "'no_such' is neither a preset nor a file")
         refuse({"options": {}}, "options.data: missing")
         refuse({"arms": [{"name": "bf16", "options": {"train": {"batch": 0}}}]}, "study.json: bf16", "train.batch")
         refuse({"arms": [{"name": "bf16", "options": {"batch": 1}}]}, "unknown key")
         fork = {"name": "f", "fork": {"arm": "mxfp4", "step": 4}}
-        refuse({"arms": [{"name": "mxfp4"}, {**fork, "schedule": "bf16"}], "baseline": ""},
+        refuse({"arms": [{"name": "mxfp4"}, {**fork, "schedule": "bf16"}]},
                "f.fork: differs from mxfp4 before step 4: phases[0].recipe")
         late = {"arm": "mxfp4", "step": 5}
-        refuse({"arms": [{"name": "mxfp4"}, {**fork, "fork": late, "schedule": HEALED}], "baseline": ""},
+        refuse({"arms": [{"name": "mxfp4"}, {**fork, "fork": late, "schedule": HEALED}]},
                "the run of mxfp4 keeps no checkpoint of step 5")
         refuse({}, "needs either --out or --resume", arguments=("study.json",))
         refuse({}, "no study.json there", arguments=("--resume", "s"))

@@ -107,11 +107,7 @@ resolved_arms resolve_arms(const study_file& study, const study_directory& direc
     }
     field_names names;
     names.from_file(place + ".options", options_of(study, directory, a));
-    try {
-      arms[a.name] = new_run(std::move(run), names);
-    } catch (const io::error& e) {
-      throw io::error(place, e.what());
-    }
+    arms[a.name] = new_run(std::move(run), names);
     if (a.fork) check_fork(a, arms.at(a.name), arms.at(a.fork->arm), place + ".fork");
   }
   return arms;
@@ -278,7 +274,7 @@ std::vector<std::string> study_runner::command(const job& j, std::size_t slot, c
   if (!j.arm->fork) {
     add({"--config", directory_.options(j.arm->name).string(), "--seed", std::to_string(j.seed), "--out", run,
          "--auto-resume"});
-  } else if (find_resume_points(run).empty()) {
+  } else if (!fs::exists(run) || find_resume_points(run).empty()) {
     add({"--resume", begin_fork(j, arms), "--out", run});
   } else {
     add({"--resume", run});
@@ -372,6 +368,13 @@ study_file find_study(const study_options& o, const study_directory& directory, 
   return study;
 }
 
+/// Removes what prepare() writes.
+void clear(const study_directory& directory) {
+  for (const fs::path& folder : directory.folders()) fs::remove_all(folder);
+  fs::remove(directory.file());
+  fs::remove(directory.lock());
+}
+
 /// Writes and checks the arms. A new study that is refused leaves nothing.
 resolved_arms prepare(const study_file& study, const study_directory& directory, const std::string& where,
                       bool is_new) {
@@ -381,10 +384,7 @@ resolved_arms prepare(const study_file& study, const study_directory& directory,
     io::write_json(directory.file(), study_json(study));
     return arms;
   } catch (const io::error&) {
-    if (is_new) {
-      for (const fs::path& folder : directory.folders()) fs::remove_all(folder);
-      fs::remove(directory.lock());
-    }
+    if (is_new) clear(directory);
     throw;
   }
 }
@@ -401,9 +401,13 @@ int run_study(const study_options& o, std::ostream& out) {
   io::new_directories made(directory.path());
   lock(directory);
   const resolved_arms arms = prepare(study, directory, where, o.resume.empty());
-  made.keep();
   study_runner runner(o, study, directory);
   runner.print_budget(out, arms);
+  if (o.budget) {
+    if (o.resume.empty()) clear(directory);
+    return exit_ok;
+  }
+  made.keep();
   try {
     runner.run(arms, out);
   } catch (const interruption& i) {

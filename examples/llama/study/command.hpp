@@ -20,8 +20,9 @@ struct study_options {
   int jobs = 0;   ///< at once: on the CPU in all (0: one a core), else on each device (0: one)
   device_choice device;
   std::vector<int> device_numbers = {0};
-  int stop_after = 0;  ///< runs that end, after which no other begins; 0: all
-  std::string accept;  ///< results.json to compare with; empty: none
+  int stop_after = 0;   ///< runs that end, after which no other begins; 0: all
+  bool budget = false;  ///< print it and end
+  std::string accept;   ///< results.json to compare with; empty: none
 };
 
 /// Prints the budget, does what is left of the study, and writes its report to DIR/report. Returns exit_ok, with
