@@ -244,7 +244,7 @@ class Memory(Scratch):
 
     def test_a_plan_that_does_not_fit_says_so(self):
         total = self.plan(schedule="bf16")["total"]
-        command = ["plan", *as_flags({**SHAPE, **TRAIN}), "--recipe", "bf16", "--memory-limit"]
+        command = ["plan", *as_flags({**SHAPE, **TRAIN, **THREADS}), "--recipe", "bf16", "--memory-limit"]
         needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"),
                                re.M)[1])
         done = self.run_program(*command, "1KiB")
