@@ -78,17 +78,6 @@ static void print_codes() {
   });
 }
 
-static void print_limits() {
-  print_line({"Format", "digits", "digits10", "min_exponent", "min_exponent10", "max_exponent", "max_exponent10"});
-  print_line({"---", "---", "---", "---", "---", "---", "---"});
-  for_each_format([]<format F>(const std::string& name) {
-    using limits = std::numeric_limits<small_float<F>>;
-    print_line({name, std::to_string(limits::digits), std::to_string(limits::digits10),
-                std::to_string(limits::min_exponent), std::to_string(limits::min_exponent10),
-                std::to_string(limits::max_exponent), std::to_string(limits::max_exponent10)});
-  });
-}
-
 /// Prints the numbers of all codes without their sign bit, eight per line.
 template <format F>
 static void print_numbers(const std::string& name) {
@@ -116,8 +105,6 @@ int main() {
   print_values();
   std::printf("\nCodes:\n\n");
   print_codes();
-  std::printf("\nMembers of `std::numeric_limits`:\n\n");
-  print_limits();
   for_each_format([]<format F>(const std::string& name) {
     if constexpr (F.bits() <= 6) print_numbers<F>(name);
   });
