@@ -3,6 +3,7 @@
 // mini-llama: trains, evaluates and samples small Llamas under low-precision recipes, and compares runs.
 // Exit codes: exit_codes.hpp.
 
+#include <algorithm>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -127,11 +128,16 @@ void take_changes(const arguments& a, const trainer_state* wanted, trainer_state
     if (a.flags.contains("--steps")) lengthen(a.names, a.run.train.steps, state);
     return;
   }
-  if (wanted->run.train.steps > own.steps) {
-    own.max_epochs = std::max(own.max_epochs, wanted->run.train.max_epochs);
-    lengthen(a.names, wanted->run.train.steps, state);
+  const std::int64_t steps = wanted->run.train.steps;
+  if (steps <= own.steps) return require_same_run(*wanted, a.names, state, a.session.out);
+  own.max_epochs = std::max(own.max_epochs, wanted->run.train.max_epochs);
+  lengthen(a.names, steps, state);
+  try {
+    require_same_run(*wanted, a.names, state, a.session.out);
+  } catch (const io::error& e) {  // a phase that starts at a fraction of the run, or an option
+    throw io::error(std::string(e.what()) + "; --resume " + shell_word(a.session.out) + " --steps " +
+                    std::to_string(steps) + " keeps the run's own");
   }
-  require_same_run(*wanted, a.names, state, a.session.out);
 }
 
 /// Calls f. Options without a kernel are named by their flags or file.

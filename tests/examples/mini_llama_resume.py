@@ -310,6 +310,8 @@ class Resume(Runs):
             self.succeed(*self.command("longer", schedule="bf16", decay_steps=16, steps=steps))
         self.succeed(*self.command("unbroken", schedule="bf16", decay_steps=16, steps=8))
         self.assert_same_checkpoint("longer", "unbroken")
+        self.succeed(*self.command("parts", decay_steps=16))  # its second phase starts at a fraction of the run
+        self.refuse(self.command("parts", decay_steps=16, steps=8), "phases[1]", "; --resume parts --steps 8 keeps")
         self.refuse(self.command("run", "--overwrite"), "--auto-resume", "excludes --overwrite")
         self.write("text2.txt", (self.folder / "text.txt").read_text())
         self.refuse(self.command(data="text2.txt"), "--data")
