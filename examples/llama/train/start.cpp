@@ -318,7 +318,7 @@ void trainer::require_elsewhere() const {
   inputs.insert(inputs.end(), {fs::path(run.tokenizer), fs::path(run.schedule)});
   inputs.insert(inputs.end(), run.data.begin(), run.data.end());
   // A model's own files, not those below: --init . --out runs/a is right.
-  for (const fs::path& model : {state_.resolved_init, state_.resolved_adapter}) {
+  for (const std::string& model : {state_.resolved_init, state_.resolved_adapter}) {
     std::error_code failed;
     for (const auto& file : fs::directory_iterator(model, failed)) {
       if (!file.is_directory(failed)) inputs.push_back(file.path());
