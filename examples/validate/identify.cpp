@@ -182,8 +182,9 @@ std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
 }  // namespace
 
 std::string describe(const mma_model& m) {
-  static constexpr const char* sums[] = {"exact", "aligned", "scaled_groups", "rounded_tree", "late_c", "late_c_split"};
-  static constexpr const char* published[] = {"E-FDPA", "T-FDPA", "GST-FDPA", "", "TR-FDPA", "GTR-FDPA"};
+  static constexpr const char* sums[] = {"exact",  "aligned",      "scaled_groups", "rounded_tree",
+                                         "late_c", "late_c_split", "split_chains"};
+  static constexpr const char* published[] = {"E-FDPA", "T-FDPA", "GST-FDPA", "", "TR-FDPA", "GTR-FDPA", ""};
   static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
   const bool aligned = m.sum == mma_sum::aligned || m.sum == mma_sum::scaled_groups;
   std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);

@@ -16,7 +16,8 @@ enum class mma_sum {
   scaled_groups,  ///< exact sums of `subgroup` products are scaled, then aligned as above by the scales' exponents
   rounded_tree,   ///< each product and each pairwise sum is rounded to FP32; subnormals are flushed
   late_c,         ///< products are aligned and truncated; c is added last, both rounded down
-  late_c_split    ///< the same with separate sums of even and odd products
+  late_c_split,   ///< the same with separate sums of even and odd products
+  split_chains    ///< FMA chains of even and of odd products from +0; their sum is added to c; subnormals are flushed
 };
 
 /// The accumulator's format, and the rounding of a step's sum to it.

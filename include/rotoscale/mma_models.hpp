@@ -94,7 +94,9 @@ inline constexpr mma_model hopper_k8_f32 = nvidia(8, 25, rz32, -133), hopper_k8_
 inline constexpr unsigned narrow = takes_fp8 | takes_fp6 | takes_fp4;
 inline constexpr format e8m0 = formats::e8m0, ue4m3 = formats::ue4m3;
 using enum mma_evidence;
+inline constexpr mma_model intel_amx{32, mma_sum::split_chains};
 inline constexpr const char* h200 = "NVIDIA H200, driver 580.159.04, CUDA 13.0";
+inline constexpr const char* xeon = "Intel Xeon";
 
 /// All units. Names consist of architecture, instruction, operands and accumulator.
 inline constexpr mma_unit all[] = {
@@ -171,6 +173,8 @@ inline constexpr mma_unit all[] = {
     {"cdna4-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8, 0, {}, unverified},
     {"cdna4-mfma-f8f6f4-f32", cdna3(32), 128, narrow, 0, {}, unverified},
     {"cdna4-mfma-scale-f8f6f4-f32", cdna3(32), 128, narrow, 32, e8m0, unverified},
+    {"intel-amx-bf16", intel_amx, 32, takes_bf16, 0, {}, measured, xeon},
+    {"intel-avx512-bf16", {2, mma_sum::split_chains}, 2, takes_bf16, 0, {}, unverified},
 };
 
 }  // namespace models

@@ -262,6 +262,31 @@ ROTOSCALE_HD constexpr unpacked rounded_tree_step(const mma_model& m, const mma_
   return acc;
 }
 
+/// Rounds to FP32, nearest even. A result below the least normal number becomes a zero of its sign (x86's FTZ).
+/// Rounding to 24 bits without a least exponent decides what is below.
+ROTOSCALE_HD constexpr unpacked round_ftz(const unpacked& u) {
+  constexpr format fp32 = formats::fp32;
+  constexpr std::uint64_t carries = std::uint64_t{0x1FFFFFF} << 39;  // 25 ones round up to a power of two
+  const int below = fp32.min_exponent() - 1;
+  const bool tiny = u.exponent < below || (u.exponent == below && u.significand < carries);
+  if (u.kind == value_class::finite && tiny) return {value_class::zero, u.negative};
+  return unpack(fp32, round_to(fp32, u, rounding::nearest_even, overflow::to_inf));
+}
+
+/// c plus one product: a fused multiply-add with FTZ.
+ROTOSCALE_HD constexpr unpacked fma_ftz(const mma_product& p, const unpacked& c) {
+  const mma_term t = to_term(c, formats::fp32.min_exponent());
+  unpacked r;
+  return round_ftz(special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t));
+}
+
+/// A step of mma_sum::split_chains (AMX's TDPBF16PS). A subnormal c counts as a zero of its sign.
+ROTOSCALE_HD constexpr unpacked split_chains_step(const mma_product* p, int count, const unpacked& c) {
+  unpacked chain[2] = {};
+  for (int i = 0; i < count; ++i) chain[i % 2] = fma_ftz(p[i], chain[i % 2]);
+  return round_ftz(add(round_ftz(c), round_ftz(add(chain[0], chain[1]))));
+}
+
 }  // namespace detail
 
 /// An element of an operand as `m` takes it.
@@ -276,7 +301,9 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
   }
   mma_term t = to_term(unpack(seen, code), seen.min_exponent());
   const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
-  return m.sum == mma_sum::rounded_tree && subnormal ? mma_term{} : t;
+  if (subnormal && m.sum == mma_sum::rounded_tree) return {};
+  if (subnormal && m.sum == mma_sum::split_chains) return {value_class::zero, t.negative};
+  return t;
 }
 
 /// The product of an element of A and an element of B under `m`.
@@ -315,6 +342,7 @@ ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_
 /// One step: c plus `count` <= group products. c and the result are numbers of the accumulator's format.
 ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
   if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
+  if (m.sum == mma_sum::split_chains) return detail::split_chains_step(p, count, c);
   constexpr int fp32_least = formats::fp32.min_exponent(), fp16_least = formats::fp16.min_exponent();
   const mma_term term = to_term(c, m.result == mma_result::fp16_nearest ? fp16_least : fp32_least);
   unpacked sum;
@@ -323,7 +351,8 @@ ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* 
     case mma_sum::exact: sum = detail::exact_step(p, count, term); break;
     case mma_sum::aligned: sum = detail::aligned_step(m, p, count, term); break;
     case mma_sum::scaled_groups: sum = detail::scaled_groups_step(m, p, count, term); break;
-    case mma_sum::rounded_tree: break;
+    case mma_sum::rounded_tree:
+    case mma_sum::split_chains: break;
     case mma_sum::late_c:
     case mma_sum::late_c_split: sum = detail::late_step(m, p, count, term); break;
   }

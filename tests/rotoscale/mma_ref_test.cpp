@@ -240,6 +240,28 @@ TEST_CASE("CDNA2 flushes subnormal operands, c among them, products and sums") {
   CHECK(dot(m, formats::bf16, {1, -1}, {1, 1}, -0x1p-130f) == 0u);
 }
 
+TEST_CASE("AMX: FMA chains of even and of odd products, then c; subnormals are flushed") {
+  const mma_model& m = model("intel-amx-bf16");
+  const auto bf16 = formats::bf16;
+  // Even products lose 2^-24 next to 1; odd ones keep it.
+  CHECK(dot(m, bf16, {1, 0, 0x1p-24f, 0, -1, 0}, {1, 1, 1, 1, 1, 1}, 0) == 0u);
+  CHECK(dot(m, bf16, {1, 0x1p-24f, -1, 0}, {1, 1, 1, 1}, 0) == fp32_bits(0x1p-24f));
+  // c is added last: it keeps nothing of a sum that cancels, and rounds once.
+  CHECK(dot(m, bf16, {0x1p-24f, 0x1p-24f}, {1, 1}, 1) == fp32_bits(0x1.000002p0f));
+  CHECK(dot(m, bf16, {0x1p-24f, 0, 0x1p-24f, 0}, {1, 1, 1, 1}, 1) == fp32_bits(0x1.000002p0f));
+  // Subnormal operands, c and results become zeros of their signs.
+  CHECK(dot(m, bf16, {0x1p-127f}, {0x1p100f}, 0) == 0u);
+  CHECK(dot(m, bf16, {1}, {1}, 0x1p-127f) == fp32_bits(1.0f));
+  CHECK(dot(m, bf16, {0x1p-64f}, {0x1p-63f}, 0) == 0u);
+  CHECK(dot(m, bf16, {0x1p-126f, -0x1.8p-126f}, {1, 1}, -0.0f) == fp32_sign_mask);
+  // A product below 2^-126 is exact within its fused multiply-add.
+  CHECK(dot(m, bf16, {0x1p-63f, 0, 0x1p-70f, 0}, {0x1p-63f, 1, 0x1p-70f, 1}, 0) == fp32_bits(0x1p-126f + 0x1p-140f));
+  // Rounding to 24 bits decides what is below 2^-126: 2^-126 - 2^-150 is, 2^-126 - 2^-151 rounds up.
+  CHECK(dot(m, bf16, {0x1p-63f, 0, -0x1p-75f, 0}, {0x1p-63f, 1, 0x1p-75f, 1}, 0) == 0u);
+  CHECK(dot(m, bf16, {0x1p-63f, 0, -0x1p-75f, 0}, {0x1p-63f, 1, 0x1p-76f, 1}, 0) == fp32_bits(0x1p-126f));
+  CHECK(dot(m, bf16, {0x1p100f, -0x1p100f}, {0x1p100f, 0x1p100f}, 0) == m.nan_bits);
+}
+
 TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned") {
   const mma_model& m = model("hopper-sparse-fp16-f32");
   const auto f = formats::fp16;
