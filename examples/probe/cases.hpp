@@ -32,9 +32,17 @@ inline int metadata_bytes(const probed_instruction& instruction) {
   return static_cast<int>(sparse_metadata_bytes(stored_format(instruction.a), instruction.k));
 }
 
+/// Divides a number by 2^by; numbers that would become subnormal stay.
+inline std::uint64_t divided(const format& f, std::uint64_t code, int by) {
+  const std::uint64_t exponent = f.magnitude(code) >> f.mantissa_bits, down = static_cast<std::uint64_t>(by);
+  return exponent > down && !f.is_nan(code) && !f.is_infinity(code) ? code - (down << f.mantissa_bits) : code;
+}
+/// Does the tile test products near FP32's least normal number? Their factors are divided by 2^63, c by 2^126.
+inline bool is_low(const instruction_form& form, std::size_t tile) { return form.low && tile / case_kinds % 2 == 1; }
+
 /// Fills rows of one operand of one tile: rows × k codes.
 inline void fill_operand(std::vector<std::uint8_t>& codes, std::size_t tile, const format& element, int rows, int k,
-                         bool is_b, case_source& source) {
+                         bool is_b, bool low, case_source& source) {
   const format f = stored_format(element);
   const int bytes = element_bytes(f);
   for (int r = 0; r < rows; ++r) {
@@ -43,7 +51,8 @@ inline void fill_operand(std::vector<std::uint8_t>& codes, std::size_t tile, con
     const int property = static_cast<int>(tile / case_kinds) * rows + r;
     make_row(f, case_kind_of(static_cast<std::int64_t>(tile)), is_b, is_b ? r : property, k, source,
              [&](int i, std::uint64_t code) {
-               store_little_endian(codes, row + static_cast<std::size_t>(i * bytes), code, bytes);
+               store_little_endian(codes, row + static_cast<std::size_t>(i * bytes), low ? divided(f, code, 63) : code,
+                                   bytes);
              });
   }
 }
@@ -96,14 +105,16 @@ inline probe_cases make_cases(const probed_instruction& instruction, int tiles, 
   pool.for_each(tiles, [&](index_t t) {
     const auto tile = static_cast<std::size_t>(t);
     case_source source(seed, tile);
-    fill_operand(cases.a, tile, instruction.a, instruction.rows, stored_k(instruction), false, source);
-    fill_operand(cases.b, tile, instruction.b, instruction.cols, instruction.k, true, source);
+    const bool low = is_low(instruction.form, tile);
+    fill_operand(cases.a, tile, instruction.a, instruction.rows, stored_k(instruction), false, low, source);
+    fill_operand(cases.b, tile, instruction.b, instruction.cols, instruction.k, true, low, source);
     fill_metadata(cases.metadata, tile, instruction, source);
     fill_scales(cases.scales_a, tile, scales_a, source);
     fill_scales(cases.scales_b, tile, scales_b, source);
     for (int i = 0; i < results; ++i) {
       // Every fourth round of kinds starts from +0, as kernels do.
-      const std::uint64_t code = tile / case_kinds % 4 == 3 ? 0 : source.code(acc, case_kind_of(t));
+      std::uint64_t code = tile / case_kinds % 4 == 3 ? 0 : source.code(acc, case_kind_of(t));
+      if (low) code = divided(acc, code, 126);
       store_little_endian(cases.c,
                           (tile * static_cast<std::size_t>(results) + static_cast<std::size_t>(i)) *
                               static_cast<std::size_t>(bytes_acc),

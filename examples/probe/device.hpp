@@ -20,6 +20,7 @@ struct instruction_form {
   bool negate_a = false, negate_b = false;  ///< multiplies -A, -B
   bool zero_c = false;                      ///< ignores C
   bool scaled = false;                      ///< E8M0 scales for every scale_block elements of k
+  bool low = false;                         ///< every second round of kinds is near FP32's least normal number
 };
 
 inline constexpr int scale_block = 32;

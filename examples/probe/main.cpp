@@ -5,6 +5,7 @@
 //
 //  --gemm  compares whole GEMMs, also of the vendor's library
 //  --exp2  compares ex2.approx.ftz.f32, the exponential of attention
+//  --cpu   probes the processor instead of a GPU
 //
 // Exit codes: 0 all equal, 1 differences, 2 bad input or a device error, 77 no device.
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 
 #include "examples/command_line.hpp"
 #include "examples/probe/check.hpp"
+#include "examples/probe/cpu.hpp"
 #include "examples/probe/gemm.hpp"
 #include "examples/standard_streams.hpp"
 #include "rotoscale/ex2_approx.hpp"
@@ -39,6 +41,7 @@ struct probe_options {
   bool list = false;
   std::uint32_t exp2_stride = 0;  ///< 0: off
   bool gemm = false;
+  bool cpu = false;
   gemm_run gemms;
 };
 
@@ -212,9 +215,9 @@ int compare_exp2(std::uint32_t stride, thread_pool& pool) {
 
 int run(const probe_options& o) {
   std::string why;
-  const std::string device = device_description(why);
+  const std::string device = o.cpu ? cpu_description(why) : device_description(why);
   if (device.empty()) {
-    print_error(program_name, "no device to probe: " + why);
+    print_error(program_name, (o.cpu ? "--cpu: " : "no device to probe: ") + why);
     return 77;
   }
   if (o.exp2_stride != 0) {
@@ -222,7 +225,7 @@ int run(const probe_options& o) {
     thread_pool pool(o.threads);
     return compare_exp2(o.exp2_stride, pool);
   }
-  std::vector<probed_instruction> chosen = device_instructions();
+  std::vector<probed_instruction> chosen = o.cpu ? cpu_instructions() : device_instructions();
   std::erase_if(chosen, [&](const probed_instruction& i) {
     return std::string_view(i.name).find(o.filter) == std::string_view::npos;
   });
@@ -252,7 +255,7 @@ int run(const probe_options& o) {
     const int results = instruction.rows * instruction.cols;
     const int tiles = std::max(o.save_tiles, static_cast<int>(std::ceil(o.outputs / results)));
     probe_cases cases = make_cases(instruction, tiles, o.seed, pool);
-    const std::string problem = run_on_device(instruction, cases);
+    const std::string problem = o.cpu ? run_on_cpu(instruction, cases, pool) : run_on_device(instruction, cases);
     if (!problem.empty()) {
       print_error(program_name, std::string(instruction.name) + ": " + problem);
       return 2;
@@ -296,7 +299,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--list", o.list, "only names the instructions");
+  auto* const cpu = app.add_flag("--cpu", o.cpu, "the processor's AMX and AVX512_BF16 instead of a GPU");
   for (const char* other : {"--instruction", "--save", "--gemm", "--list"}) exp2->excludes(other);
+  for (const char* other : {"--exp2", "--gemm"}) cpu->excludes(other);
   try {
     rotoscale::explain_checks(app);
     rotoscale::refuse_overflow(app);

@@ -676,6 +676,11 @@ class BadInput(Program):
         self.refused("no instruction's name contains 'x86'", "--instruction", "x86", program=PROBE)
         self.refused("--save", "--save", "nowhere", program=PROBE)
         self.refused("^rotoscale-probe: --instruction: is empty$", "--instruction", "", program=PROBE)
+        self.refused("--gemm", "--cpu", "--gemm", program=PROBE)
+        done = self.call("--cpu", "--list", program=PROBE)
+        if done.returncode != 0:
+            self.assertEqual((done.returncode, done.stdout), (77, ""))
+            self.assertRegex(done.stderr, r"\Arotoscale-probe: --cpu: .*\n\Z")
 
 
 class Probe(Program):
