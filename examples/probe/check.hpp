@@ -40,7 +40,7 @@ inline std::vector<std::uint64_t> multiplied_codes(const probed_instruction& ins
 
 /// Code of an accumulator, with the model's NaN.
 inline std::uint64_t accumulator_code(const mma_model& m, const format& acc, const unpacked& r) {
-  if (r.kind == value_class::nan) return m.nan_bits >> (32 - acc.bits());
+  if (r.kind == value_class::nan) return (m.keeps_nan ? fp32_bits(fp32_value(m, r)) : m.nan_bits) >> (32 - acc.bits());
   return round_to(acc, r, rounding::nearest_even, overflow::to_inf);
 }
 
@@ -79,7 +79,7 @@ inline void model_tile(const mma_model& m, const probed_instruction& instruction
       mma_scale(products[p], formats::e8m0, cases.scales_a[(tile * rows + i / cols) * blocks + block]);
       mma_scale(products[p], formats::e8m0, cases.scales_b[(tile * cols + i % cols) * blocks + block]);
     }
-    d[i] = accumulator_code(m, acc, mma_instruction(m, products.data(), instruction.k, unpack(acc, start(i))));
+    d[i] = accumulator_code(m, acc, mma_instruction(m, products.data(), instruction.k, mma_number(acc, start(i))));
   }
 }
 

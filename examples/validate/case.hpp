@@ -41,6 +41,11 @@ struct gemm_case {
   index_t outputs() const { return batch * m * n; }
   /// Value of c at element e of D; 0 without c.
   double c_at(index_t e) const { return c ? c->value(e) : 0.0; }
+  /// The same as FP32. A NaN keeps its bits.
+  float fp32_c_at(index_t e) const {
+    return c && c->element() == formats::fp32 ? fp32_from_bits(static_cast<std::uint32_t>(c->code(e)))
+                                              : static_cast<float>(c_at(e));
+  }
 };
 
 /// Properties of the tensors that the file does not state.

@@ -102,13 +102,12 @@ std::uint64_t model_code(const gemm_case& x, const kernel_use& u, index_t e) {
   const gemm_options& o = u.gemm;
   const output_index at = index_of(x, e);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const double c = x.c_at(e);
   if (!x.is_fp64()) {
-    const auto start = static_cast<float>(c);
+    const float start = x.fp32_c_at(e);
     const float acc = accumulate_ref(a, at.row, b, at.column, o, start);
     return finisher(x, u)(acc, start, at.column);
   }
-  const double acc = accumulate_fp64_ref(a, at.row, b, at.column, o, c);
+  const double c = x.c_at(e), acc = accumulate_fp64_ref(a, at.row, b, at.column, o, c);
   if (o.alpha == 1.0f && !o.accumulate) return bit_cast<std::uint64_t>(acc);
   const double alpha = static_cast<double>(o.alpha), beta = static_cast<double>(o.beta);
   return bit_cast<std::uint64_t>(o.accumulate ? __builtin_fma(acc, alpha, beta * c) : acc * alpha);
@@ -142,11 +141,11 @@ void for_each_model_code(const gemm_case& x, const kernel_use& u, thread_pool& p
   for (index_t i = 0; i < x.batch; ++i) {
     const index_t first = i * x.m * x.n;
     if (sums.start_from_c) {
-      for_each_of_batch(first, [&](index_t e, float& start, index_t) { start = static_cast<float>(x.c_at(e)); });
+      for_each_of_batch(first, [&](index_t e, float& start, index_t) { start = x.fp32_c_at(e); });
     }
     gemm(batch_operand(x.a, x.k, i), batch_operand(x.b, x.k, i), sums, row_major(c.data(), x.m, x.n), pool);
     for_each_of_batch(first, [&](index_t e, float sum, index_t column) {
-      use(e, finish(sum, u.gemm.accumulate ? static_cast<float>(x.c_at(e)) : 0.0f, column));
+      use(e, finish(sum, u.gemm.accumulate ? x.fp32_c_at(e) : 0.0f, column));
     });
   }
 }

@@ -113,7 +113,8 @@ std::string k_text(const std::vector<index_t>& k) {
 
 /// A sum as text. A NaN shows its bits, which come from the model.
 std::string sum_text(float x, const mma_model& m) {
-  return std::isnan(x) ? number(formats::fp32, m.nan_bits) : format_text("%.9g", static_cast<double>(x));
+  return std::isnan(x) ? number(formats::fp32, m.keeps_nan ? fp32_bits(x) : m.nan_bits)
+                       : format_text("%.9g", static_cast<double>(x));
 }
 std::string sum_text(double x) {
   return std::isnan(x) ? number(formats::fp64, bit_cast<std::uint64_t>(x)) : format_text("%.17g", x);
@@ -243,21 +244,21 @@ class fp64_tracer : public fp64_accumulator_ref {
 std::vector<std::string> trace(const gemm_case& x, const gemm_options& o, const difference& d) {
   const output_index at = index_of(x, d.element);
   const gemm_operand a = batch_operand(x.a, x.k, at.batch), b = batch_operand(x.b, x.k, at.batch);
-  const double c = x.c_at(d.element);
   line_list lines;
   lines.add(heading(x, d));
   if (x.c) lines.add(c_line(*x.c, d.element, o));
   if (x.is_fp64()) {
-    fp64_tracer acc(lines, a, at.row, b, at.column, c);
+    fp64_tracer acc(lines, a, at.row, b, at.column, x.c_at(d.element));
     walk_k(x.k, o, acc);
     return std::move(lines).with_result((o.split_k == 1 ? "result " : std::to_string(o.split_k) + " parts, together ") +
                                         number(formats::fp64, bit_cast<std::uint64_t>(acc.top())) +
                                         " before it is scaled");
   }
-  tracer acc(lines, a, at.row, b, at.column, o, static_cast<float>(c));
+  tracer acc(lines, a, at.row, b, at.column, o, x.fp32_c_at(d.element));
   walk_k(x.k, o, acc);
   return std::move(lines).with_result(
-      "result " + number(formats::fp32, std::isnan(acc.top()) ? o.model.nan_bits : fp32_bits(acc.top())) +
+      "result " +
+      number(formats::fp32, std::isnan(acc.top()) && !o.model.keeps_nan ? o.model.nan_bits : fp32_bits(acc.top())) +
       " before it is scaled and rounded");
 }
 

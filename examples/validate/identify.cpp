@@ -58,7 +58,7 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
   for_each_or_throw(pool, static_cast<index_t>(elements.size()), [&](index_t i) {
     const index_t e = elements[static_cast<std::size_t>(i)];
     const output_index at = index_of(x, e);
-    const auto c = static_cast<float>(x.c_at(e));
+    const float c = x.fp32_c_at(e);
     sums[static_cast<std::size_t>(i)] =
         accumulate_ref(batch_operand(x.a, x.k, at.batch), at.row, batch_operand(x.b, x.k, at.batch), at.column, o, c);
   });
@@ -69,7 +69,7 @@ std::vector<float> sums_of(const gemm_case& x, const kernel_use& u, bool starts_
 auto finished(const gemm_case& x, const kernel_use& u, const sampled_sums& sums) {
   return [&x, &sums, finish = finisher(x, u), &of = sums.of(u)](std::size_t i) {
     const index_t e = sums.elements[i];
-    return finish(of[i], static_cast<float>(x.c_at(e)), index_of(x, e).column);
+    return finish(of[i], x.fp32_c_at(e), index_of(x, e).column);
   };
 }
 
@@ -183,8 +183,8 @@ std::string sparse_mismatch(const mma_unit& unit, const gemm_case& x) {
 
 std::string describe(const mma_model& m) {
   static constexpr const char* sums[] = {"exact",  "aligned",      "scaled_groups", "rounded_tree",
-                                         "late_c", "late_c_split", "split_chains"};
-  static constexpr const char* published[] = {"E-FDPA", "T-FDPA", "GST-FDPA", "", "TR-FDPA", "GTR-FDPA", ""};
+                                         "late_c", "late_c_split", "split_chains",  "swapped_chain"};
+  static constexpr const char* published[] = {"E-FDPA", "T-FDPA", "GST-FDPA", "", "TR-FDPA", "GTR-FDPA", "", ""};
   static constexpr const char* results[] = {"fp32_nearest", "fp32_truncate", "e8m13", "fp16_nearest", "fp64_nearest"};
   const bool aligned = m.sum == mma_sum::aligned || m.sum == mma_sum::scaled_groups;
   std::string text = std::string(sums[static_cast<int>(m.sum)]) + " group " + std::to_string(m.group);
@@ -196,6 +196,7 @@ std::string describe(const mma_model& m) {
   if (m.operand.exponent_bits != 0) text += " operand " + std::string(to_string(m.operand));
   if (m.interleave != 0) text += " interleave " + std::to_string(m.interleave);
   if (m.c_last) text += " c_last";
+  if (m.keeps_nan) text += " keeps_nan";
   const std::string name = published[static_cast<int>(m.sum)];
   return (m.sum == mma_sum::exact && m.group <= 1) || name.empty() ? text : text + " (" + name + ")";
 }

@@ -47,7 +47,8 @@ class accumulator_ref : public k_visitor {
       acc_ = __builtin_fmaf(operand_value(a_, i_, k[0]), operand_value(b_, j_, k[0]), acc_);
     } else {
       for (index_t n = 0; n < k.size(); ++n) products_[n] = product(k[n]);
-      acc_ = fp32_value(mma_step(m, products_, static_cast<int>(k.size()), unpack(formats::fp32, fp32_bits(acc_))));
+      acc_ =
+          fp32_value(m, mma_step(m, products_, static_cast<int>(k.size()), mma_number(formats::fp32, fp32_bits(acc_))));
     }
   }
   void end_instruction() {
@@ -56,13 +57,13 @@ class accumulator_ref : public k_visitor {
     acc_ = fp32_value(mma_add_last(o_.model, number(before_), number(acc_)));
   }
   void end_chain() {
-    part_ = is_first_chain_ ? fp32_number(acc_) : part_ + fp32_number(acc_);
+    part_ = is_first_chain_ ? fp32_number(acc_) : plus(part_, fp32_number(acc_));
     is_first_chain_ = false;
   }
   void end_part() { sums_[++depth_] = o_.split_k == 1 ? part_ : round_to_format(o_.split_sum, part_); }
   void add_parts() {
     --depth_;
-    sums_[depth_] = round_to_format(o_.split_sum, sums_[depth_] + sums_[depth_ + 1]);
+    sums_[depth_] = round_to_format(o_.split_sum, plus(sums_[depth_], sums_[depth_ + 1]));
   }
   /// @}
 
@@ -75,7 +76,14 @@ class accumulator_ref : public k_visitor {
 
  private:
   /// Canonicalises NaN, as a matrix unit's accumulator does.
-  static float fp32_number(float x) { return fp32_value(unpack(formats::fp32, fp32_bits(x))); }
+  float fp32_number(float x) const { return fp32_value(o_.model, mma_number(formats::fp32, fp32_bits(x))); }
+  /// x + y. With keeps_nan, the first NaN propagates.
+  float plus(float x, float y) const {
+    const float sum = x + y;
+    if (!o_.model.keeps_nan || !fp32_is_nan(fp32_bits(sum))) return sum;
+    const unpacked a = mma_number(formats::fp32, fp32_bits(x)), b = mma_number(formats::fp32, fp32_bits(y));
+    return fp32_value(o_.model, detail::nan_of(o_.model, a, b));
+  }
 
   /// For models with group 0: the accumulator plus all products, rounded once.
   float exact_sum_of(const k_step& k) const {
@@ -165,8 +173,9 @@ inline gemm_epilogue make_epilogue(float factor, const gemm_options& o) {
   return {factor, o.accumulate, o.beta, o.bias != nullptr, o.model.nan_bits};
 }
 
-/// The output in column `column` from its accumulator. `c` is the old value.
+/// The output in column `column` from its accumulator. `c` is the old value. With keeps_nan, a NaN accumulator stays.
 inline float finish_output(float acc, float factor, const gemm_options& o, float c, index_t column) {
+  if (o.model.keeps_nan && fp32_is_nan(fp32_bits(acc))) return acc;
   const float y = make_epilogue(factor, o)(acc, c, o.bias != nullptr ? o.bias[column] : 0.0f);
   if (o.output == formats::fp32 || fp32_is_nan(fp32_bits(y))) return y;
   return decode(o.output, encode(o.output, y, o.output_rounding, overflow::to_inf));
@@ -175,7 +184,7 @@ inline float finish_output(float acc, float factor, const gemm_options& o, float
 /// Code of a result in o.output, as a kernel stores it.
 inline std::uint64_t output_code(float x, const gemm_options& o) {
   if (!fp32_is_nan(fp32_bits(x))) return encode(o.output, x, rounding::nearest_even, overflow::to_inf);
-  return o.model.nan_bits >> (32 - o.output.bits());
+  return (o.model.keeps_nan ? fp32_bits(x) : o.model.nan_bits) >> (32 - o.output.bits());
 }
 
 /// Factor of every sum: (a's factor * b's factor) * alpha.

@@ -17,7 +17,8 @@ enum class mma_sum {
   rounded_tree,   ///< each product and each pairwise sum is rounded to FP32; subnormals are flushed
   late_c,         ///< products are aligned and truncated; c is added last, both rounded down
   late_c_split,   ///< the same with separate sums of even and odd products
-  split_chains    ///< FMA chains of even and of odd products from +0; their sum is added to c; subnormals are flushed
+  split_chains,   ///< FMA chains of even and of odd products from +0; their sum is added to c; subnormals are flushed
+  swapped_chain   ///< FMA chain from c that takes the odd product of each pair first; subnormals are flushed
 };
 
 /// The accumulator's format, and the rounding of a step's sum to it.
@@ -44,6 +45,7 @@ struct mma_model {
   bool c_last = false;    ///< an instruction's steps start from +0; c is added at the end (IEEE nearest even)
   bool sparse = false;    ///< +0 in A is pruned and multiplies nothing, not even Inf; kept zeros are -0
   std::uint32_t nan_bits = fp32_nan_bits;  ///< bits of a NaN result
+  bool keeps_nan = false;  ///< flushing FMA chains: NaN operands propagate, made quiet; nan_bits only for a new NaN
 
   ROTOSCALE_ISA_TAG constexpr bool operator==(const mma_model&) const = default;
 };

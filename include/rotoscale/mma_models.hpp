@@ -85,6 +85,14 @@ ROTOSCALE_HD constexpr mma_model cdna3(int group, mma_sum sum = mma_sum::late_c)
   return {group, sum, mma_result::fp32_nearest, 24, 0, 0, 31};
 }
 
+/// Intel's BF16 units: FMA chains with FTZ and DAZ, and x86's NaN.
+ROTOSCALE_HD constexpr mma_model intel(int group, mma_sum sum) {
+  mma_model m{group, sum};
+  m.nan_bits = 0xFFC00000u;
+  m.keeps_nan = true;
+  return m;
+}
+
 inline constexpr mma_result rz32 = mma_result::fp32_truncate, e8m13 = mma_result::e8m13,
                             rn16 = mma_result::fp16_nearest;
 inline constexpr mma_model volta_f32 = nvidia(4, 23, rz32, -131), volta_f16 = nvidia(4, 23, rn16, -20);
@@ -94,9 +102,8 @@ inline constexpr mma_model hopper_k8_f32 = nvidia(8, 25, rz32, -133), hopper_k8_
 inline constexpr unsigned narrow = takes_fp8 | takes_fp6 | takes_fp4;
 inline constexpr format e8m0 = formats::e8m0, ue4m3 = formats::ue4m3;
 using enum mma_evidence;
-inline constexpr mma_model intel_amx{32, mma_sum::split_chains};
 inline constexpr const char* h200 = "NVIDIA H200, driver 580.159.04, CUDA 13.0";
-inline constexpr const char* xeon = "Intel Xeon";
+inline constexpr const char* xeon = "Intel Xeon, family 6 model 207";
 
 /// All units. Names consist of architecture, instruction, operands and accumulator.
 inline constexpr mma_unit all[] = {
@@ -173,8 +180,8 @@ inline constexpr mma_unit all[] = {
     {"cdna4-mfma-fp8-f32", cdna3(16, mma_sum::late_c_split), 16, takes_fp8, 0, {}, unverified},
     {"cdna4-mfma-f8f6f4-f32", cdna3(32), 128, narrow, 0, {}, unverified},
     {"cdna4-mfma-scale-f8f6f4-f32", cdna3(32), 128, narrow, 32, e8m0, unverified},
-    {"intel-amx-bf16", intel_amx, 32, takes_bf16, 0, {}, measured, xeon},
-    {"intel-avx512-bf16", {2, mma_sum::split_chains}, 2, takes_bf16, 0, {}, unverified},
+    {"intel-amx-bf16", intel(32, mma_sum::split_chains), 32, takes_bf16, 0, {}, measured, xeon},
+    {"intel-avx512-bf16", intel(2, mma_sum::swapped_chain), 2, takes_bf16, 0, {}, measured, xeon},
 };
 
 }  // namespace models

@@ -64,6 +64,13 @@ ROTOSCALE_HD constexpr bool subgroup_term(const mma_product* p, int count, mma_t
   return true;
 }
 
+/// The number of a code, as mma_step takes c. A NaN has its fraction field at the top of `significand`.
+ROTOSCALE_HD constexpr unpacked mma_number(format f, std::uint64_t code) {
+  unpacked u = unpack(f, code);
+  if (u.kind == value_class::nan) u.significand = (code & f.mantissa_mask()) << (63 - f.mantissa_bits);
+  return u;
+}
+
 namespace detail {
 
 /// significand * 2^low in units of 2^unit, truncated toward zero.
@@ -273,18 +280,39 @@ ROTOSCALE_HD constexpr unpacked round_ftz(const unpacked& u) {
   return unpack(fp32, round_to(fp32, u, rounding::nearest_even, overflow::to_inf));
 }
 
-/// c plus one product: a fused multiply-add with FTZ.
-ROTOSCALE_HD constexpr unpacked fma_ftz(const mma_product& p, const unpacked& c) {
-  const mma_term t = to_term(c, formats::fp32.min_exponent());
-  unpacked r;
-  return round_ftz(special_sum(&p, 1, t, true, r) ? r : exact_step(&p, 1, t));
+/// NaN result of an operation on x, then y: the first NaN operand (keeps_nan). A NaN without significand is new.
+ROTOSCALE_HD constexpr unpacked nan_of(const mma_model& m, const unpacked& x, const unpacked& y) {
+  if (m.keeps_nan && x.kind == value_class::nan && x.significand != 0) return x;
+  if (m.keeps_nan && y.kind == value_class::nan && y.significand != 0) return y;
+  return mma_number(formats::fp32, m.nan_bits);
 }
 
-/// A step of mma_sum::split_chains (AMX's TDPBF16PS). A subnormal c counts as a zero of its sign.
-ROTOSCALE_HD constexpr unpacked split_chains_step(const mma_product* p, int count, const unpacked& c) {
+/// c plus one product: a fused multiply-add with FTZ.
+ROTOSCALE_HD constexpr unpacked fma_ftz(const mma_model& m, const mma_product& p, const unpacked& c) {
+  const mma_term t = to_term(c, formats::fp32.min_exponent());
+  unpacked r;
+  if (!special_sum(&p, 1, t, true, r)) return round_ftz(exact_step(&p, 1, t));
+  return r.kind == value_class::nan ? nan_of(m, {p.value.kind, p.value.negative, 0, p.value.significand}, c) : r;
+}
+ROTOSCALE_HD constexpr unpacked add_ftz(const mma_model& m, const unpacked& x, const unpacked& y) {
+  const unpacked sum = add(x, y);
+  return sum.kind == value_class::nan ? nan_of(m, x, y) : round_ftz(sum);
+}
+
+/// A step of mma_sum::split_chains (AMX's TDPBF16PS) or mma_sum::swapped_chain (AVX512_BF16's VDPBF16PS). A subnormal c
+/// counts as a zero of its sign. Missing products are +0.
+ROTOSCALE_HD constexpr unpacked flushing_chains_step(const mma_model& m, const mma_product* p, int count,
+                                                     const unpacked& c) {
+  const unpacked start = c.kind == value_class::nan ? c : round_ftz(c);
+  const bool split = m.sum == mma_sum::split_chains;
   unpacked chain[2] = {};
-  for (int i = 0; i < count; ++i) chain[i % 2] = fma_ftz(p[i], chain[i % 2]);
-  return round_ftz(add(round_ftz(c), round_ftz(add(chain[0], chain[1]))));
+  if (!split) chain[0] = start;
+  for (int i = 0; i < m.group + m.group % 2; ++i) {
+    const int at = split ? i : i ^ 1;
+    unpacked& acc = chain[split ? i % 2 : 0];
+    acc = fma_ftz(m, at < count ? p[at] : mma_product{}, acc);
+  }
+  return split ? add_ftz(m, start, add_ftz(m, chain[0], chain[1])) : chain[0];
 }
 
 }  // namespace detail
@@ -302,7 +330,9 @@ ROTOSCALE_HD constexpr mma_term mma_element(const mma_model& m, format f, std::u
   mma_term t = to_term(unpack(seen, code), seen.min_exponent());
   const bool subnormal = t.kind == value_class::finite && (code & seen.magnitude_mask()) <= seen.mantissa_mask();
   if (subnormal && m.sum == mma_sum::rounded_tree) return {};
-  if (subnormal && m.sum == mma_sum::split_chains) return {value_class::zero, t.negative};
+  if (subnormal && (m.sum == mma_sum::split_chains || m.sum == mma_sum::swapped_chain))
+    return {value_class::zero, t.negative};
+  if (m.keeps_nan && t.kind == value_class::nan) t.significand = mma_number(seen, code).significand;
   return t;
 }
 
@@ -314,7 +344,9 @@ ROTOSCALE_HD constexpr mma_product mma_multiply(const mma_model& m, const mma_te
   const bool zero = a.kind == value_class::zero || b.kind == value_class::zero;
   p.value.negative = a.negative != b.negative;
   if (a.kind == value_class::nan || b.kind == value_class::nan || (infinite && zero)) {
+    const mma_term& first = a.kind == value_class::nan ? a : b;
     p.value.kind = value_class::nan;
+    if (m.keeps_nan && first.kind == value_class::nan) p.value = first;
   } else if (infinite || zero) {
     p.value.kind = infinite ? value_class::infinity : value_class::zero;
   } else {
@@ -342,7 +374,8 @@ ROTOSCALE_HD constexpr void mma_scale(mma_product& p, format scale, std::uint64_
 /// One step: c plus `count` <= group products. c and the result are numbers of the accumulator's format.
 ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* p, int count, const unpacked& c) {
   if (m.sum == mma_sum::rounded_tree) return detail::rounded_tree_step(m, p, count, c);
-  if (m.sum == mma_sum::split_chains) return detail::split_chains_step(p, count, c);
+  if (m.sum == mma_sum::split_chains || m.sum == mma_sum::swapped_chain)
+    return detail::flushing_chains_step(m, p, count, c);
   constexpr int fp32_least = formats::fp32.min_exponent(), fp16_least = formats::fp16.min_exponent();
   const mma_term term = to_term(c, m.result == mma_result::fp16_nearest ? fp16_least : fp32_least);
   unpacked sum;
@@ -352,7 +385,8 @@ ROTOSCALE_HD constexpr unpacked mma_step(const mma_model& m, const mma_product* 
     case mma_sum::aligned: sum = detail::aligned_step(m, p, count, term); break;
     case mma_sum::scaled_groups: sum = detail::scaled_groups_step(m, p, count, term); break;
     case mma_sum::rounded_tree:
-    case mma_sum::split_chains: break;
+    case mma_sum::split_chains:
+    case mma_sum::swapped_chain: break;
     case mma_sum::late_c:
     case mma_sum::late_c_split: sum = detail::late_step(m, p, count, term); break;
   }
@@ -404,6 +438,12 @@ inline std::uint64_t fp64_chain(const std::uint64_t* a, const std::uint64_t* b, 
 ROTOSCALE_HD constexpr float fp32_value(const unpacked& u) {
   constexpr format fp32 = formats::fp32;
   return fp32_from_bits(static_cast<std::uint32_t>(round_to(fp32, u, rounding::nearest_even, overflow::to_inf)));
+}
+/// The same under `m`: with keeps_nan, a NaN has its own bits, made quiet.
+ROTOSCALE_HD constexpr float fp32_value(const mma_model& m, const unpacked& u) {
+  if (!m.keeps_nan || u.kind != value_class::nan) return fp32_value(u);
+  const auto fraction = static_cast<std::uint32_t>(u.significand >> 40);
+  return fp32_from_bits((u.negative ? fp32_sign_mask : 0) | fp32_nan_bits | fraction);
 }
 
 }  // namespace rotoscale

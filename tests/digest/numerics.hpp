@@ -242,17 +242,19 @@ ROTOSCALE_HD constexpr mma_model model_of(index_t i) {
                                models::scaled_fp4(),
                                models::cdna2(4),
                                models::cdna3(8),
-                               models::cdna3(16, mma_sum::late_c_split)};
+                               models::cdna3(16, mma_sum::late_c_split),
+                               models::intel(32, mma_sum::split_chains),
+                               models::intel(2, mma_sum::swapped_chain)};
   return all[i];
 }
 
 /// Instructions of the modelled matrix units, chained along K.
-inline constexpr index_t mma_dots = 11 * 12;
+inline constexpr index_t mma_dots = 13 * 12;
 ROTOSCALE_HD constexpr std::uint64_t mma_dot(index_t item, scratch&) {
-  const mma_model m = model_of(item % 11);
+  const mma_model m = model_of(item % 13);
   const random_stream random{8, static_cast<std::uint64_t>(item)};
   constexpr index_t operands[] = {0, 3, 4};  // e2m1, e4m3, e5m2: exact in every model's operand
-  const format f = format_of(operands[item / 11 % 3]);
+  const format f = format_of(operands[item / 13 % 3]);
   constexpr format ue4m3 = formats::ue4m3;
   const int count = m.sum == mma_sum::scaled_groups ? 64 : 32;
   hash h;

@@ -43,6 +43,14 @@ std::uint32_t dot(const mma_model& m, format f, const std::vector<float>& a, con
   const unpacked r = mma_instruction(m, p.data(), static_cast<int>(p.size()), unpack(formats::fp32, fp32_bits(c)));
   return r.kind == value_class::nan ? m.nan_bits : fp32_bits(fp32_value(r));
 }
+/// The same for BF16 codes and FP32 bits. A NaN keeps its bits if the model says so.
+std::uint32_t bf16_dot(const mma_model& m, const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b,
+                       std::uint32_t c) {
+  std::vector<mma_product> p;
+  for (std::size_t i = 0; i < a.size(); ++i) p.push_back(product(m, formats::bf16, a[i], b[i]));
+  const unpacked r = mma_instruction(m, p.data(), static_cast<int>(p.size()), mma_number(formats::fp32, c));
+  return fp32_bits(fp32_value(m, r));
+}
 
 /// A finite code of f: from the whole range, near 1, or near zero (including subnormal numbers).
 std::uint64_t random_code(const format& f, std::uint32_t word, std::uint32_t kind) {
@@ -259,7 +267,42 @@ TEST_CASE("AMX: FMA chains of even and of odd products, then c; subnormals are f
   // Rounding to 24 bits decides what is below 2^-126: 2^-126 - 2^-150 is, 2^-126 - 2^-151 rounds up.
   CHECK(dot(m, bf16, {0x1p-63f, 0, -0x1p-75f, 0}, {0x1p-63f, 1, 0x1p-75f, 1}, 0) == 0u);
   CHECK(dot(m, bf16, {0x1p-63f, 0, -0x1p-75f, 0}, {0x1p-63f, 1, 0x1p-76f, 1}, 0) == fp32_bits(0x1p-126f));
-  CHECK(dot(m, bf16, {0x1p100f, -0x1p100f}, {0x1p100f, 0x1p100f}, 0) == m.nan_bits);
+  // Missing products are +0.
+  CHECK(dot(m, bf16, {1, 1, 0x1p-24f}, {1, 1, 1}, 0) == fp32_bits(2.0f));
+  CHECK(dot(m, bf16, {-0x1p-64f, -0x1p-64f}, {0x1p-63f, 0x1p-63f}, -0.0f) == 0u);
+}
+
+TEST_CASE("AVX512_BF16: a fused multiply-add of the odd product, then of the even one") {
+  const mma_model& m = model("intel-avx512-bf16");
+  const auto bf16 = formats::bf16;
+  CHECK(dot(m, bf16, {1, -1}, {1, 1}, 0x1p-25f) == 0u);
+  CHECK(dot(m, bf16, {-1, 1}, {1, 1}, 0x1p-24f) == 0u);
+  CHECK(dot(m, bf16, {0x1p-24f, -1}, {1, 1}, 1) == fp32_bits(0x1p-24f));
+  CHECK(dot(m, bf16, {-1, 0x1p-24f}, {1, 1}, 1) == 0u);
+  CHECK(dot(m, bf16, {0x1p-24f}, {1}, 1) == fp32_bits(1.0f));
+  CHECK(dot(m, bf16, {0x1p-63f, -0x1p-64f}, {0x1p-63f, 0x1p-63f}, 0x1p-126f) == fp32_bits(0x1p-126f));
+  CHECK(dot(m, bf16, {-0x1p-63f, 0x1p-64f}, {0x1p-63f, 0x1p-63f}, 0x1p-126f) == 0u);
+  CHECK(dot(m, bf16, {0, 0}, {0, 0}, -0x1p-127f) == 0u);
+}
+
+TEST_CASE("Intel: the NaN of a, else of b, else of the accumulator, quiet; a new NaN is negative") {
+  const mma_model &amx = model("intel-amx-bf16"), &avx512 = model("intel-avx512-bf16");
+  constexpr std::uint32_t one = 0x3F80, inf = 0x7F80, n = 0x7FC1, s = 0xFF82;  // n is quiet, s signals
+  for (const mma_model* m : {&amx, &avx512}) {
+    CHECK(bf16_dot(*m, {inf}, {0}, 0) == 0xFFC00000u);
+    CHECK(bf16_dot(*m, {inf, 0}, {0x8000, 0}, 0) == 0xFFC00000u);
+    CHECK(bf16_dot(*m, {inf, inf}, {one, 0xBF80}, 0) == 0xFFC00000u);
+    CHECK(bf16_dot(*m, {one}, {one}, 0x7FB9A4AB) == 0x7FF9A4ABu);
+    CHECK(bf16_dot(*m, {n}, {s}, 0) == 0x7FC10000u);
+    CHECK(bf16_dot(*m, {s}, {n}, 0) == 0xFFC20000u);
+    CHECK(bf16_dot(*m, {one}, {s}, 0) == 0xFFC20000u);
+    CHECK(bf16_dot(*m, {n, s}, {one, one}, 0) == 0x7FC10000u);  // even k before odd k
+    CHECK(bf16_dot(*m, {inf}, {0}, 0x7FC00001) == 0x7FC00001u);
+  }
+  CHECK(bf16_dot(amx, {n, 0, s}, {one, 0, one}, 0) == 0xFFC20000u);  // the last of a chain
+  CHECK(bf16_dot(amx, {n, 0, inf}, {one, 0, 0}, 0) == 0x7FC10000u);
+  CHECK(bf16_dot(amx, {n}, {one}, 0x7FC00001) == 0x7FC00001u);  // c before the chains
+  CHECK(bf16_dot(avx512, {n}, {one}, 0x7FC00001) == 0x7FC10000u);
 }
 
 TEST_CASE("Hopper, measured: a sparse unit reads nothing of B where A is pruned") {
