@@ -76,7 +76,7 @@ class Tune(unittest.TestCase):
         for arguments, part in ((["4096"], "4096: is no shape MxNxK"), (["8x8x8x8"], "8x8x8x8: is no shape MxNxK"),
                                 (["32x32x33"], "K must be a multiple of 32"),
                                 (["0x8x32"], "0x8x32: M, N and K must be 1 to 2^20"),
-                                (["--tokens", "64"], "--tokens requires --config"),
+                                (["--tokens", "64"], "--tokens: needs --config"),
                                 (["--config", self.config(intermediate_size=100)],
                                  "config.json: intermediate_size, 100 features: GEMMs need multiples of 32"),
                                 (["--token", "8"], "did you mean '--tokens'?"),
