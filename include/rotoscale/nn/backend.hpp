@@ -18,7 +18,9 @@ namespace rotoscale::nn {
 class op_observer {
  public:
   virtual ~op_observer() = default;
+  /// An operation with these uses is about to be put on the queue.
   virtual void begin(queue q, std::span<const op_use> uses) = 0;
+  /// It has been put there.
   virtual void end(queue q, std::span<const op_use> uses) = 0;
 };
 

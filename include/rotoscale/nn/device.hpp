@@ -36,6 +36,7 @@ class device {
   device& operator=(const device&) = delete;
   virtual ~device() = default;
 
+  /// Name, threads, and whether it runs at once.
   virtual device_properties properties() const = 0;
   /// Zeroed memory. Before the first step only. Throws std::bad_alloc.
   virtual void* allocate(std::size_t bytes, memory_kind kind) = 0;
@@ -56,6 +57,7 @@ class device {
   virtual void synchronize(const event& until) = 0;
   /// Copies bytes. Host memory is pinned, or does not change until the queue is synchronized. No overlap.
   virtual void transfer(queue q, copy_kind kind, void* to, const void* from, std::size_t bytes) = 0;
+  /// Sets bytes of its memory to 0.
   virtual void fill_zero(queue q, void* memory, std::size_t bytes) = 0;
   /// Records what `operations` puts on the queue. Null: this device does not record them.
   virtual std::unique_ptr<recorded_graph> record_graph(queue, const std::function<void()>& operations) {
@@ -65,9 +67,12 @@ class device {
   /// Puts recorded operations on the queue.
   virtual void replay(queue, recorded_graph&) {}
 
+  /// Fields of properties().
+  /// @{
   std::string description() const { return properties().description; }
   int threads() const { return properties().threads; }
   bool runs_at_once() const { return properties().runs_at_once; }
+  /// @}
   /// Number of calls of allocate.
   std::size_t allocations() const { return allocations_; }
   /// Waits for all operations of the queue.

@@ -41,12 +41,14 @@ class digest_observer final : public op_observer {
     ops_->watch(sink_ ? this : nullptr);
   }
 
+  /// Notes weights at their first read.
   void begin(queue q, std::span<const op_use> uses) override {
     for (const op_use& u : uses) {
       if (u.how != access::read || !is_weight(u.made)) continue;
       if (seen_weights_.insert({u.made.set, u.made.form}).second) note_operand(q, u.made);
     }
   }
+  /// Notes outputs that have a label.
   void end(queue q, std::span<const op_use> uses) override {
     for (const op_use& u : uses) {
       if (u.digest == nullptr) continue;

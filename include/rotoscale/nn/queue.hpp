@@ -38,6 +38,7 @@ class recorded_graph {
 
 /// A sequence of operations with fixed arguments. They see backend memory as it is at the launch.
 struct graph {
+  /// A graph of these operations.
   explicit graph(std::function<void()> f) : operations(std::move(f)) {}
 
   std::function<void()> operations;          ///< puts them on the queue one by one

@@ -90,7 +90,7 @@ struct rope {
 /// rope of queries and keys.
 struct rope_both {
   static constexpr op_info info{"rope", op_class::layer};
-  using in = rope::in;
+  using in = rope::in;  ///< of both
   struct out { tensor_view queries, keys; };
   static void uses(const auto& use, const in&, const out& o) {
     use({access::update, "rope", o.queries});
