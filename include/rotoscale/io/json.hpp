@@ -221,15 +221,10 @@ void read_value(const json& value, T& out, const place& at) {
   }
 }
 
-/// nlohmann's message without prefix and position: "syntax error while parsing value - invalid literal; ...".
-inline std::string parse_message(std::string_view what) {
-  if (const auto column = what.find(", column "); column != what.npos) {
-    what.remove_prefix(column);
-    if (const auto colon = what.find(": "); colon != what.npos) what.remove_prefix(colon + 2);
-  } else if (const auto bracket = what.find("] "); bracket != what.npos) {
-    what.remove_prefix(bracket + 2);
-  }
-  return printable(what, 200);
+/// Why text is no JSON at an offset: "syntax error at '}'".
+inline std::string syntax_fault(std::string_view text, std::size_t offset) {
+  if (offset >= text.size()) return "syntax error: the text ends too early";
+  return "syntax error at '" + printable(text.substr(offset, 1)) + "'";
 }
 
 /// Parser callback that keeps every value.
@@ -283,9 +278,10 @@ Json parse_as(std::string_view text, const std::string& file, std::size_t line =
   try {
     parsed = Json::parse(text.begin(), text.end(), std::ref(guard));
   } catch (const nlohmann::detail::parse_error& e) {
-    fail_at(e.byte == 0 ? 0 : e.byte - 1, parse_message(e.what()));
-  } catch (const nlohmann::detail::exception& e) {
-    throw error(where, parse_message(e.what()));
+    const std::size_t offset = e.byte == 0 ? 0 : e.byte - 1;
+    fail_at(offset, syntax_fault(text, offset));
+  } catch (const nlohmann::detail::out_of_range&) {
+    throw error(where, "a number is beyond the range of FP64");
   }
   return parsed;
 }
@@ -295,8 +291,8 @@ template <class Json>
 std::string text_as(const Json& value, const std::string& where, int indent) {
   try {
     return value.dump(indent);
-  } catch (const nlohmann::detail::exception& e) {
-    throw error(where, "cannot be written as JSON: " + parse_message(e.what()));
+  } catch (const nlohmann::detail::type_error&) {
+    throw error(where, "cannot be written as JSON: a string is not UTF-8");
   }
 }
 

@@ -210,7 +210,7 @@ TEST_CASE("integers are refused out of range and accepted at its ends") {
 }
 
 TEST_CASE("numbers that are not finite are refused") {
-  CHECK(failure(R"({"train": {"beta": 1e400}})") == "config.json: number overflow parsing '1e400'");
+  CHECK(failure(R"({"train": {"beta": 1e400}})") == "config.json: a number is beyond the range of FP64");
   CHECK(failure(R"({"train": {"rate": 1e39}})") ==
         "config.json: train.rate: 1e+39 is out of range of 32-bit floating point");
   CHECK(failure(R"({"train": {"rate": -3.4028235677973366e38}})") ==
@@ -248,18 +248,13 @@ TEST_CASE("floats are written short and read back to the bit") {
 
 TEST_CASE("parse errors are one line with line and column") {
   const auto parse = [](std::string_view text) { return message_of([&] { io::parse_json(text, "a.json"); }); };
-  const std::string value_error = "syntax error while parsing value - ";
-  CHECK(parse("{\n  \"a\": nul\n}") ==
-        "a.json: line 2, column 11: " + value_error + "invalid literal; last read: '\"a\": nul<U+000A>'");
-  // The rest is nlohmann's: "unexpected end of input" until 3.11.2, "attempting to parse an empty input" since.
-  CHECK(parse("").rfind("a.json: line 1, column 1: ", 0) == 0);
-  CHECK(parse("").find("input") != std::string::npos);
-  CHECK(parse("").find('\n') == std::string::npos);
-  CHECK(parse("{} x").rfind("a.json: line 1, column 4: syntax error", 0) == 0);
-  CHECK(parse("[1,]").rfind("a.json: line 1, column 4: syntax error", 0) == 0);
+  CHECK(parse("{\n  \"a\": nul\n}") == "a.json: line 2, column 11: syntax error at '\\x0a'");
+  CHECK(parse("") == "a.json: line 1, column 1: syntax error: the text ends too early");
+  CHECK(parse("{} x") == "a.json: line 1, column 4: syntax error at 'x'");
+  CHECK(parse("[1,]") == "a.json: line 1, column 4: syntax error at ']'");
   CHECK(parse("// no\n1").rfind("a.json: line 1, column 1: syntax error", 0) == 0);
   CHECK(parse(std::string_view("{}\0x", 4)) == "a.json: line 1, column 3: a zero byte");
-  CHECK(parse("\"\xff\"").rfind("a.json: line 1, column 2: " + value_error + "invalid string", 0) == 0);
+  CHECK(parse("\"\xff\"").rfind("a.json: line 1, column 2: syntax error at '", 0) == 0);
   CHECK(parse("{\"a\": {\"b\": 1, \"c\": [{\"b\": 1}], \"b\": 2}}") == "a.json: the key 'b' is given twice");
   CHECK(parse(std::string(200'000, '[')) == "a.json: nested too deep");
   CHECK(parse(std::string(128, '[') + std::string(128, ']')) == "(no error)");
@@ -283,7 +278,7 @@ TEST_CASE("read_json and write_json name their file") {
   CHECK(message_of([&] { io::read_json(missing); }) == missing + ": cannot open: No such file or directory");
   CHECK(message_of([&] { io::write_json(missing, 1); }) == missing + ": cannot write: No such file or directory");
   CHECK(message_of([&] { io::json_text("\xff", "x"); }) ==
-        "x: cannot be written as JSON: invalid UTF-8 byte at index 0: 0xFF");
+        "x: cannot be written as JSON: a string is not UTF-8");
 }
 
 }  // namespace json_test

@@ -66,7 +66,7 @@ TEST_CASE("jsonl_writer names the file that it cannot write") {
   }
   jsonl_writer log(dir / "log");
   CHECK(message_of([&] { log.write(json("\xff")); }) ==
-        (dir / "log").string() + ": cannot be written as JSON: invalid UTF-8 byte at index 0: 0xFF");
+        (dir / "log").string() + ": cannot be written as JSON: a string is not UTF-8");
 }
 
 TEST_CASE("a log has one writer at a time, and the second changes nothing") {
@@ -130,8 +130,7 @@ TEST_CASE("read_jsonl names file and line") {
   const auto path = dir / "log.jsonl";
   put(path, "{}\n\n{\"a\": nul}\n{}\n");
   CHECK(message_of([&] { io::read_jsonl(path); }) ==
-        path.string() + ": line 3, column 10: syntax error while parsing value - invalid literal; " +
-            "last read: '\"a\": nul}'");
+        path.string() + ": line 3, column 10: syntax error at '}'");
   put(path, "{}\n{\"a\": 1, \"a\": 2}\n");
   CHECK(message_of([&] { io::read_jsonl(path); }) == path.string() + ": line 2: the key 'a' is given twice");
   const std::string missing = (dir / "missing").string();

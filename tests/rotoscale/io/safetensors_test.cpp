@@ -289,7 +289,7 @@ TEST_CASE("the writer refuses what the reader would refuse") {
   CHECK(attempt("t", "F32", {2}, 7) == "safetensors: tensor 't': dtype and shape take 8 bytes, its data has 7");
   CHECK(attempt("t", "F32", {-2}, 8) == "safetensors: tensor 't': negative extent -2 in its shape");
   CHECK(attempt("t", "F4", {3}, 2) == "safetensors: tensor 't': its 12 bits do not end on a byte");
-  CHECK(attempt("\xff", "U8", {2}, 2) == "out.st: cannot be written as JSON: invalid UTF-8 byte at index 0: 0xFF");
+  CHECK(attempt("\xff", "U8", {2}, 2) == "out.st: cannot be written as JSON: a string is not UTF-8");
   CHECK(attempt(std::string(100'000'000, 'n'), "U8", {1}, 1).rfind("out.st: a header of 1000001", 0) == 0);
 }
 
