@@ -25,6 +25,7 @@
 #include "rotoscale/mma.hpp"
 #include "rotoscale/mma_models.hpp"
 #include "rotoscale/mma_ref.hpp"
+#include "rotoscale/mma_terms.hpp"
 #include "rotoscale/names.hpp"
 #include "rotoscale/nearest_name.hpp"
 #include "rotoscale/pack.hpp"

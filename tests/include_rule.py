@@ -17,7 +17,7 @@ LAYERS = [
     "format",
     "round",
     "small_float scale philox",
-    "limits pack sparse hadamard block layout mma gemm_epilogue mma_cases mma_models mma_ref",
+    "limits pack sparse hadamard block layout mma gemm_epilogue mma_cases mma_models mma_terms mma_ref",
     "quantize_ref dequantize_ref",
     "gemm_options gemm_operand gemm_contracts",
     "k_order",
