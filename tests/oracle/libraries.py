@@ -208,8 +208,9 @@ def table():
     yield "|---" * (2 + len(libraries)) + "|"
     for issue in issues:
         name = "/".join(issue["link"].split("/")[4:5])
-        row = [str(issue["number"]), f"[{name}]({issue['link']})", *(cell(library, issue) for library in libraries)]
-        yield "| " + " | ".join(row) + " |"
+        cells = [cell(library, issue) for library in libraries]
+        if set(cells) != {"-"}:
+            yield "| " + " | ".join([str(issue["number"]), f"[{name}]({issue['link']})", *cells]) + " |"
 
 
 def main():
