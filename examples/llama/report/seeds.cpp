@@ -131,11 +131,10 @@ arm merge(std::vector<arm> runs) {
 estimate estimate_of(const std::vector<double>& values) {
   estimate e;
   e.count = static_cast<int>(values.size());
-  for (const double x : values) e.mean += x / static_cast<double>(values.size());
+  if (values.empty()) return e;
+  e.mean = study_statistics::mean(values);
   if (values.size() < 2) return e;
-  double squares = 0;
-  for (const double x : values) squares += (x - e.mean) * (x - e.mean);
-  e.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  e.deviation = study_statistics::deviation(values);
   e.half_width = student_t(e.count - 1) * *e.deviation / std::sqrt(static_cast<double>(values.size()));
   return e;
 }

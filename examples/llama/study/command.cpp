@@ -343,14 +343,14 @@ void study_runner::run(const resolved_arms& arms, std::ostream& out) {
       [&](std::size_t number, int code) { end(number, code, out); });
 }
 
-/// Keeps other studies out of the directory. Its processes inherit the lock, so that it holds until the last has ended.
-int lock(const study_directory& directory) {
+/// Keeps other studies out of the directory. The file stays open, and processes inherit it: the lock holds until the
+/// last has ended.
+void lock(const study_directory& directory) {
   const int file = ::open(directory.lock().c_str(), O_RDWR | O_CREAT, 0666);
   if (file < 0) throw io::error(directory.lock().string(), "cannot write: " + std::generic_category().message(errno));
   if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw io::error(directory.path().string(), "another study is running there, or its runs have not ended yet");
   }
-  return file;
 }
 
 /// The study to do, in a directory that may have it.

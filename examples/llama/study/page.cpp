@@ -33,12 +33,6 @@ std::string seeds_for(const maybe& deviation, double difference) {
   return deviation ? fixed(study_statistics::pairs_needed(*deviation, difference), 0) : none;
 }
 
-std::vector<double> values_of(const losses_by_seed& losses) {
-  std::vector<double> values;
-  for (const auto& [seed, loss] : losses) values.push_back(loss);
-  return values;
-}
-
 /// What the tables say of an arm.
 struct arm_row {
   std::string name;

@@ -89,16 +89,10 @@ study_run read_run(const study_results& r, const study_arm& a, int seed) {
   return run;
 }
 
-/// The baseline's mean + 2 s.d. at its last evaluation.
+/// The mean + 2 s.d. of the baseline's final losses.
 double default_target(const study_results& r) {
-  std::vector<double> last;
-  for (const study_run* run : r.of(r.study.baseline)) {
-    if (run->outcome == run_outcome::ok && !run->evals.empty() && run->evals.back().loss) {
-      last.push_back(*run->evals.back().loss);
-    }
-  }
-  if (last.empty()) return 0;
-  return study_statistics::mean(last) + (last.size() > 1 ? 2 * study_statistics::deviation(last) : 0);
+  const sample_summary base = summarize(values_of(losses(r, r.study.baseline, endpoint::final)));
+  return base.mean + 2 * base.deviation.value_or(0);
 }
 
 }  // namespace
@@ -162,6 +156,12 @@ losses_by_seed losses(const study_results& r, const std::string& arm, endpoint w
     if (count > 0) found[run->seed] = study_statistics::mean(std::span(last).last(count));
   }
   return found;
+}
+
+std::vector<double> values_of(const losses_by_seed& losses) {
+  std::vector<double> values;
+  for (const auto& [seed, loss] : losses) values.push_back(loss);
+  return values;
 }
 
 std::vector<double> paired_differences(const losses_by_seed& a, const losses_by_seed& b) {
@@ -252,10 +252,10 @@ json read_stored_results(const fs::path& path) {
 bool accept_results(const study_results& r, const json& stored, const std::string& where, std::ostream& out) {
   const json& arms = stored["arms"];
   const double level = 1 - 0.05 / static_cast<double>(std::max<std::size_t>(1, arms.size()));  // Bonferroni
+  const json here = stored_results(r);
   bool all = true;
   for (const json& a : arms) {
     const std::string name = a.value("name", std::string());
-    const json here = stored_results(r);
     const auto own =
         std::find_if(here["arms"].begin(), here["arms"].end(), [&](const json& x) { return x["name"] == name; });
     if (own == here["arms"].end()) throw io::error(where, "the study here has no arm '" + io::printable(name) + "'");

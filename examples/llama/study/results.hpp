@@ -61,6 +61,7 @@ run_outcome outcome_of(const study_directory& directory, const std::string& arm,
 study_results read_results(const std::filesystem::path& directory, const std::string& baseline = "");
 
 losses_by_seed losses(const study_results& r, const std::string& arm, endpoint which);
+std::vector<double> values_of(const losses_by_seed& losses);
 /// Of a minus b, over the seeds that both have.
 std::vector<double> paired_differences(const losses_by_seed& a, const losses_by_seed& b);
 /// Tokens until a run's evaluations reach the target.
