@@ -11,9 +11,10 @@ build=$(readlink -f "${1:?usage: tests/worlds.sh BUILD [WORLD...]}")
 shift
 worlds=("$@")
 [ $# -gt 0 ] || worlds=(busy one-core address-space latin1 tmpdir user no-terminal)
-suite=(meson test -C "$build" --no-rebuild --no-suite slow)
 
 in_world() {
+  # Each world has logs of its own, so worlds can run side by side.
+  local suite=(meson test -C "$build" --no-rebuild --no-suite slow --logbase "world-$1")
   case $1 in
     busy) # all cores have other work
       local hogs=() core
