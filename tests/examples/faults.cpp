@@ -236,3 +236,6 @@ void* operator new(std::size_t size) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+
+// Standard libraries linked with -Bsymbolic-functions do not call the function above.
+void* operator new[](std::size_t size) { return operator new(size); }
