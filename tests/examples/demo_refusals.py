@@ -20,7 +20,8 @@ failed = 0
 def refuses(name, needle, *arguments, path=os.environ["PATH"]):
     global failed
     run = subprocess.run([shutil.which("bash"), root / "examples/demo.sh", *arguments], capture_output=True, text=True,
-                         env={**os.environ, "PATH": path, "ROTOSCALE_SKIP_PACKAGES": "1"}, check=False)
+                         env={**os.environ, "PATH": path, "ROTOSCALE_SKIP_PACKAGES": "1", "LC_ALL": "C.UTF-8"},
+                         check=False)
     lines = run.stderr.splitlines()
     if run.returncode != 2 or run.stdout or len(lines) != 1 or needle not in lines[0]:
         failed += 1

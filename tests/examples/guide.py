@@ -59,7 +59,8 @@ def run_page(page, text, root, build, folder):
     no_plots.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     no_plots.chmod(0o755)
     programs = [str(folder), *(str(build / "examples" / name) for name in ("llama", "validate", "quantize"))]
-    environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
+    environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder),
+                   "LC_ALL": "C.UTF-8"}
     (folder / "page.sh").write_text(script, encoding="utf-8")
     done = subprocess.run(["bash", "-e", "page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                           encoding="utf-8", errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
