@@ -32,6 +32,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 WARNING_JOBS = (("g++", "c++2b"), ("clang++-14", "c++20"), ("clang++-22", "c++2b"))
 NO_DEVICE_CODE = {"rotoscale/eigen.hpp"}
 THROWING = {"rotoscale/checked.hpp"}
+JOBS = min(16, len(os.sched_getaffinity(0)))  # each thread reserves 128 MiB of addresses
 
 
 def public_headers(root):
@@ -78,7 +79,7 @@ def check_alone(root, folder, compiler="clang++-14", choose=sample):
         # Included twice, to test the include guard.
         return compile_text([*command, *strict], including([header, header]), folder, header.replace("/", "_") + ".cpp")
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         return list(pool.map(check, choose(root, public_headers(root))))
 
 
@@ -108,7 +109,7 @@ def check_warnings(root, folder):
 
     # check_odr covers g++ in C++20.
     jobs = [job for job in WARNING_JOBS if shutil.which(job[0])]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         return list(pool.map(check, jobs))
 
 
@@ -122,7 +123,7 @@ def check_standard(root, folder):
             return ""
         return f"{header} as C++17: " + (errors[0] if errors else "compiles")
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         return list(pool.map(check, public_headers(root)))
 
 
@@ -166,7 +167,7 @@ def check_isa(root, folder, newer=("sapphirerapids",)):
         return compile_text([*command, f"-march={march}", f"-DPART={part}", "-c", "-o", f"{march}.o"], pair, folder,
                             f"{march}.cpp")
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         failures = list(pool.map(compile_part, ["older"] + ["newer"] * len(newer), ["x86-64", *newer]))
     for march in newer:
         feature, lanes = NEWER[march]

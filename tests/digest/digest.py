@@ -138,7 +138,8 @@ def main(root, mode, program=None):
         return SKIPPED
     if mode == "--write":
         builds = [build for build in builds if build[3] == "all"][:1]
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    jobs = min(16, len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(output_of, builds, itertools.repeat(root), itertools.repeat(Path(folder))))
     if mode == "--write" and results[0][0] is not None:
         (root / RECORD).write_text("".join(f"{line}\n" for line in results[0][0]), encoding="utf-8")

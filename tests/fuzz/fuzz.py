@@ -68,7 +68,7 @@ def build(compiler, sources, flags, libraries, scratch):
                               env=os.environ | {"CCACHE_NOHASHDIR": "1"})  # the folder differs each time
         return f"{shlex.join(command)}\n{done.stderr}" if done.returncode else None
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
         failed = [fault for fault in pool.map(called, compiling) if fault]
     return failed[0] if failed else called([compiler, *flags, *objects, "-o", "fuzz", *libraries, "-pthread", "-lz"])
 
