@@ -26,6 +26,14 @@ device_backend::device_backend(const train_options& options) : backend(device_op
 
 device_backend::~device_backend() { (void)gpu::synchronize(); }
 
+nn::device_properties device_backend::properties() const {
+  const bool is_amd = device_.arch == arch::gfx942 || device_.arch == arch::gfx950;
+  return {description_, 1, device_.arch == arch::host,
+          device_.arch == arch::sm_90 ? "hopper"
+          : is_amd                    ? "cdna3"
+                                      : "portable"};
+}
+
 namespace {
 
 /// A definition's contract, computed by gemm_by_definition?
@@ -46,11 +54,12 @@ fp8_sums fp8_sums_of(const nn::gemm_contract& c) {
   return c.options.promotion == 0 ? fp8_sums::fast : fp8_sums::promoted;
 }
 
-/// Does a BF16 unit multiply it when it is expanded?
+/// True if `dequantize` expands these blocks to BF16 for a BF16 unit.
+bool is_expanded(const block_format& f) { return nn::expands_to_bf16(f.element, f.scale) && has_tile_kernel(f, 0); }
 bool is_expanded(const nn::operand_recipe& o) {
-  return nn::has_blocks(o.format) && nn::expands_to_bf16(nn::block_format_of(o));
+  return nn::has_blocks(o.format) && is_expanded(nn::block_format_of(o));
 }
-bool is_expanded(const gemm_operand& o) { return nn::expands_to_bf16(o.blocks()); }
+bool is_expanded(const gemm_operand& o) { return o.block != 0 && is_expanded(o.blocks()); }
 /// Of an operand that is expanded, in workspace.
 std::size_t expanded_bytes(index_t rows, index_t k) {
   return (static_cast<std::size_t>(rows) * static_cast<std::size_t>(k) * sizeof(bf16) + 255) / 256 * 256;

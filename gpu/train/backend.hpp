@@ -27,7 +27,7 @@ class device_backend final : public nn::backend {
   explicit device_backend(const train_options& options);
   ~device_backend() override;
 
-  nn::device_properties properties() const override { return {description_, 1, device_.arch == arch::host}; }
+  nn::device_properties properties() const override;
   std::optional<nn::gemm_contract> contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                             index_t k) const override;
   std::optional<nn::attention_contract> contract(const std::string& attention, index_t head_dim) const override;

@@ -111,8 +111,9 @@ def presets(root):
         text = (root / "include/rotoscale/nn" / header).read_text(encoding="utf-8")
         return re.search(function + r"\(\) \{.*?^\}", text, re.M | re.S).group()
 
-    all_recipes, schedules = body("presets.hpp", "recipe> all"), body("schedule.hpp", "schedule> schedules")
-    return re.findall(r'\("(\w+)"', all_recipes), re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)
+    own, schedules = body("presets.hpp", "recipe> portable"), body("schedule.hpp", "schedule> schedules")
+    aliases = re.findall(r'\{"(\w+)", "\w+", "\w+"\}', (root / "include/rotoscale/nn/presets.hpp").read_text("utf-8"))
+    return re.findall(r'\("(\w+)"', own) + aliases, re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)
 
 
 def expected(root, build, llama, what):

@@ -102,6 +102,15 @@ inline void change_contracts(const nlohmann::ordered_json& json, nn::linear_reci
       });
 }
 
+/// The recipe under the contract set that a file names, except what the file gives itself.
+inline nn::recipe take_named_contracts(const nlohmann::ordered_json& json, const nn::recipe& r,
+                                       const std::string& file) {
+  if (const auto fault = nn::find_set_fault(r.contracts)) throw io::error(file, *fault);
+  nn::recipe taken = take_contracts(r, *nn::find_contract_set(r.contracts));
+  io::from_json(json, taken, file);
+  return override_backward(std::move(taken), r.backward_override);
+}
+
 /// The recipe of a file's object: keys as the log shows them, missing ones as in `base`.
 inline nn::recipe read_recipe(const nlohmann::ordered_json& json, nn::recipe r, const std::string& file) {
   const auto head = json.is_object() ? json.find("head") : json.end();
@@ -112,6 +121,7 @@ inline nn::recipe read_recipe(const nlohmann::ordered_json& json, nn::recipe r, 
   if (json.is_object()) change_contracts(json, r);
   if (has_head) change_contracts(*head, *r.head);
   r = override_backward(std::move(r), r.backward_override);
+  if (json.is_object() && json.contains("contracts")) r = take_named_contracts(json, r, file);
   if (const auto fault = find_fault(r)) throw io::error(file, *fault);
   return r;
 }
@@ -336,6 +346,11 @@ inline void check_order(const std::vector<nn::resolved_phase>& phases, std::int6
 /// Looks recipes up and turns fractions of a run into steps.
 inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64_t steps, const std::string& where) {
   std::vector<nn::resolved_phase> resolved;
+  if (!s.contracts.empty()) {
+    if (const auto fault = nn::find_set_fault(s.contracts)) throw io::error(where, *fault);
+  }
+  const nn::contract_set* const set = nn::find_contract_set(s.contracts);
+  nn::recipe plain;  // of the phase before, without the schedule's contracts
   for (std::size_t i = 0; i < s.phases.size(); ++i) {
     const nn::phase& p = s.phases[i];
     const auto field = [&](const char* name) { return detail::phase_field(i, name); };
@@ -355,10 +370,12 @@ inline std::vector<nn::resolved_phase> resolve(const nn::schedule& s, std::int64
     }
     const nn::recipe taken = p.own ? *p.own : load_recipe(p.recipe, where + ": " + field("recipe"));
     if (p.gemms != nn::gemm_scope::all && !p.effective) {
-      const auto fault = detail::find_merge_fault(resolved.back().recipe, taken, p.gemms);
+      const auto fault = detail::find_merge_fault(plain, taken, p.gemms);
       if (fault) throw io::error(where, field("gemms") + ": " + *fault);
     }
-    r.recipe = i == 0 || p.effective ? taken : detail::merge_recipes(resolved.back().recipe, taken, p.gemms);
+    r.recipe = i == 0 || p.effective ? taken : detail::merge_recipes(plain, taken, p.gemms);
+    plain = r.recipe;
+    if (set != nullptr) r.recipe = take_contracts(plain, *set);
     if (const auto fault = find_fault(r.recipe)) throw io::error(where, field("gemms") + ": " + *fault);
     if (steps > detail::most_random_steps && detail::rounds_stochastically(r.recipe)) {
       throw io::error(where, field("recipe") + ": " + r.recipe.name +

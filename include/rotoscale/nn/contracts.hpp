@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Under which stated arithmetic an operation runs, by name. Recipes name the contracts of their GEMMs, backends say
-// which they use, logs record them, and the CPU computes any of them. docs/reference/layers.md defines each by its operations.
+// which they use, logs record them, and the CPU computes any of them. docs/reference/layers.md defines each by its
+// operations.
 #pragma once
 
 #include <algorithm>
@@ -72,12 +73,14 @@ constexpr unit_and_kernel find_unit_and_kernel(std::string_view name) {
 
 }  // namespace detail
 
-/// Blocks that a unit which takes BF16 and no block scales multiplies as BF16 numbers, each rounded to nearest even:
-/// MXFP4 and MXFP8, in squares as well.
-constexpr bool expands_to_bf16(const block_format& f) {
-  return f.length == mxfp4.length && f.scale == mxfp4.scale &&
-         (f.element == formats::e2m1 || f.element == formats::e4m3 || f.element == formats::e5m2);
+/// Codes that a unit which takes BF16 and no block scales multiplies as BF16 numbers: codes of at most 8 bits whose
+/// significands, times those of their scales, have at most 8 bits. Rounding to nearest even is exact in BF16's range.
+constexpr bool expands_to_bf16(const format& element, const format& scale) {
+  return element.bits() <= 8 &&
+         (element.mantissa_bits + 1) + (scale.mantissa_bits == 0 ? 0 : scale.mantissa_bits + 1) <=
+             formats::bf16.mantissa_bits + 1;
 }
+static_assert(expands_to_bf16(formats::e4m3, formats::e8m0) && expands_to_bf16(formats::e2m1, formats::ue5m3));
 
 /// Why no GEMM of a recipe can run on a unit, whatever its operands are; null: one may. Outputs are FP32 or BF16, so
 /// accumulators must be FP32; operands are dense, and of at most 32 bits.

@@ -23,9 +23,10 @@ constexpr const char* name_of(copy_kind kind) {
 
 /// A device.
 struct device_properties {
-  std::string description;    ///< for logs, e.g. "cpu (2 threads, avx512)"
-  int threads = 1;            ///< threads of the host that compute
-  bool runs_at_once = false;  ///< an operation is complete when its call returns
+  std::string description;             ///< for logs, e.g. "cpu (2 threads, avx512)"
+  int threads = 1;                     ///< threads of the host that compute
+  bool runs_at_once = false;           ///< an operation is complete when its call returns
+  const char* contracts = "portable";  ///< its own contract set
 };
 
 /// Everything that a device offers but operations.

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/contract_sets.hpp"
 
 namespace rotoscale::nn::presets {
 
@@ -92,31 +92,18 @@ inline recipe nvfp4(std::string name) {
   return r;
 }
 
-/// All three GEMMs under one contract.
-inline recipe accumulated_by(const std::string& contract, recipe r) {
-  r.fprop.accumulate = r.dgrad.accumulate = r.wgrad.accumulate = contract;
-  return r;
-}
-/// A recipe whose other work is on matrix units as well: activations in BF16, attention under a unit's contract, the
-/// GEMMs of head, BF16 layers and adapters under `bf16`.
-inline recipe on_units(std::string name, recipe r, const std::string& bf16, const std::string& attention) {
-  r.name = std::move(name);
-  r.activations = operand_format::bf16;
-  r.attention = attention;
-  r.bf16_layers = r.adapters = {bf16, bf16, bf16};
-  r.head = bf16_layers_of(r);
-  return r;
-}
+/// Names of a recipe under a contract set.
+struct alias {
+  const char *name, *recipe, *contracts;
+};
+inline constexpr alias aliases[] = {{"bf16_tc", "bf16", "hopper"},   {"fp8_tc", "fp8_amd", "hopper"},
+                                    {"mxfp8_tc", "mxfp8", "hopper"}, {"mxfp4_tc", "mxfp4_h16", "hopper"},
+                                    {"bf16_mfma", "bf16", "cdna3"},  {"mxfp4_mfma", "mxfp4_h16", "cdna3"}};
 
-/// All recipes that have names.
-inline std::vector<recipe> all() {
+/// The recipes that have names, under `portable`.
+inline std::vector<recipe> portable() {
   constexpr rotation_recipe h16{16}, h32{32}, layer_signs{16, sign_kind::layer}, step_signs{16, sign_kind::step};
   constexpr rounding random = rounding::stochastic;
-  // K whole, or in as many parts as 66 pairs of multiprocessors take.
-  const std::string whole = "mx-bf16-sm90", fill = whole + ":split_fill=66";
-  const std::string hopper = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
-  const std::string mfma = "mx-bf16-gfx942", cdna = "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32";
-  const recipe plain_bf16 = uniform("", operand_format::bf16, operand_format::bf16);
   constexpr ladder_gemms f{true, false, false}, fd{true, true, false}, d{false, true, false}, w{false, false, true};
   return {uniform("fp32", operand_format::fp32, operand_format::fp32),
           uniform("bf16", operand_format::bf16, operand_format::bf16),
@@ -140,13 +127,18 @@ inline std::vector<recipe> all() {
           ladder("mxfp4_f_sr", f, {}, random),
           ladder("mxfp4_fd_sr", fd, {}, random),
           ladder("mxfp4_f_step_signs", f, step_signs),
-          ladder("mxfp4_fd_step_signs", fd, step_signs),
-          on_units("bf16_tc", accumulated_by(fill, plain_bf16), fill, hopper),
-          on_units("fp8_tc", accumulated_by("hopper-fp8-promoted", fp8_delayed("", amd_scaling)), whole, hopper),
-          on_units("mxfp8_tc", accumulated_by(fill, mxfp8("")), fill, hopper),
-          on_units("mxfp4_tc", mxfp4("", h16), whole, hopper),
-          on_units("bf16_mfma", accumulated_by(mfma, plain_bf16), mfma, cdna),
-          on_units("mxfp4_mfma", mxfp4("", h16), mfma, cdna)};
+          ladder("mxfp4_fd_step_signs", fd, step_signs)};
+}
+
+/// All recipes that have names, aliases at the end.
+inline std::vector<recipe> all() {
+  std::vector<recipe> recipes = portable();
+  for (const alias& a : aliases) {
+    const auto own = std::find_if(recipes.begin(), recipes.end(), [&](const recipe& r) { return r.name == a.recipe; });
+    recipes.push_back(take_contracts(*own, *find_contract_set(a.contracts)));
+    recipes.back().name = a.name;
+  }
+  return recipes;
 }
 
 }  // namespace rotoscale::nn::presets

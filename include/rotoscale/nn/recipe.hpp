@@ -76,6 +76,7 @@ struct accumulate_recipe {
 /// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
 struct recipe : linear_recipe {
   std::string name = "bf16";                              ///< in logs
+  std::string contracts = "portable";                     ///< the contract set that take_contracts has applied
   backward_kind backward_override = backward_kind::none;  ///< override_backward has been applied with this
   std::optional<linear_recipe> head;                      ///< of the output head; null: BF16, FP32 where all is FP32
   operand_format activations = operand_format::fp32;      ///< fp32 or bf16: what is stored between operations
@@ -150,7 +151,7 @@ constexpr bool has_fp8(const linear_recipe& r) {
   return false;
 }
 
-/// The recipe with the backward GEMMs that `kind` makes; their outputs stay, sums are FP32 chains.
+/// The recipe with the backward GEMMs that `kind` makes. Outputs stay. A GEMM with new operands has FP32 chains.
 inline recipe override_backward(recipe r, backward_kind kind) {
   r.backward_override = kind;
   if (kind == backward_kind::none) return r;
@@ -159,8 +160,11 @@ inline recipe override_backward(recipe r, backward_kind kind) {
     const bool quantized = is_fp8(o.format) || has_blocks(o.format);
     return kind == backward_kind::dequantized && quantized ? operand_recipe{operand_format::dequantized} : bf16;
   };
-  r.dgrad = {bf16, forward_of(r.fprop.right), fp32_fma_chain_contract, r.dgrad.output};
-  r.wgrad = {bf16, forward_of(r.fprop.left), fp32_fma_chain_contract, r.wgrad.output};
+  const auto replace = [&](gemm_recipe& g, const operand_recipe& right) {
+    if (g.left != bf16 || g.right != right) g = {bf16, right, fp32_fma_chain_contract, g.output};
+  };
+  replace(r.dgrad, forward_of(r.fprop.right));
+  replace(r.wgrad, forward_of(r.fprop.left));
   return r;
 }
 
@@ -256,6 +260,7 @@ void describe(Visitor&& v, delayed_scaling& d) {
 template <class Visitor>
 void describe(Visitor&& v, recipe& r) {
   v("name", r.name, "name in logs");
+  v("contracts", r.contracts, "contract set: gives the contracts that a file does not name");
   describe(v, static_cast<linear_recipe&>(r));
   v("backward_override", r.backward_override,
     "what dgrad and wgrad multiply instead: none, high_precision, dequantized");

@@ -9,7 +9,7 @@
 
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/nearest_name.hpp"
-#include "rotoscale/nn/recipe.hpp"
+#include "rotoscale/nn/contract_sets.hpp"
 
 namespace rotoscale::nn {
 
@@ -204,9 +204,18 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
 
 }  // namespace detail
 
+/// The fault of a contract set's name, or nothing. `more`: another valid name.
+inline std::optional<std::string> find_set_fault(const std::string& name, const char* more = nullptr) {
+  std::vector<std::string> valid = contract_set_names();
+  if (more != nullptr) valid.emplace_back(more);
+  if (std::find(valid.begin(), valid.end(), name) != valid.end()) return std::nullopt;
+  return "contracts: '" + name + "' is no contract set" + did_you_mean(name, valid);
+}
+
 /// What is wrong with a recipe, or nothing.
 inline std::optional<std::string> find_fault(const recipe& r) {
   if (!is_one_line(r.name)) return "name: holds a control character, and logs are of lines";
+  if (auto fault = find_set_fault(r.contracts)) return fault;
   if (auto fault = detail::find_fault(r, "")) return fault;
   if (r.head) {
     if (auto fault = detail::find_fault(*r.head, "head.")) return fault;

@@ -53,8 +53,9 @@ struct phase {
 
 /// Which recipe holds from which step on.
 struct schedule {
-  std::string name = "bf16";  ///< in logs
-  std::vector<phase> phases;  ///< in order of their start
+  std::string name = "bf16";   ///< in logs
+  std::vector<phase> phases;   ///< in order of their start
+  std::string contracts = {};  ///< contract set of all phases; empty: each recipe's own
 };
 
 /// A phase with everything looked up.
@@ -122,6 +123,7 @@ void describe(Visitor&& v, phase& p) {
 template <class Visitor>
 void describe(Visitor&& v, schedule& s) {
   v("name", s.name, "name in logs");
+  v("contracts", s.contracts, "contract set of all phases (default: each recipe's own)");
   v("phases", s.phases, "recipes in order of their start");
 }
 

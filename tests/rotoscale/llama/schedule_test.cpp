@@ -120,6 +120,43 @@ TEST_CASE("a changed format brings what belongs to it, unless the file gives it"
   CHECK(given.fprop.accumulate == nn::fp32_blockwise_contract);
 }
 
+TEST_CASE("a contract set in a file gives the contracts that the file does not name") {
+  const scratch_directory scratch;
+  const std::string file = (scratch / "mine.json").string();
+  const auto load = [&](const std::string& text) {
+    put(file, text);
+    return llama::load_recipe(file);
+  };
+  const auto renamed = [](nn::recipe r) {
+    r.name = "mine";
+    return r;
+  };
+  CHECK(load(R"({"base": "mxfp4_h16", "contracts": "hopper"})") == renamed(llama::load_recipe("mxfp4_tc")));
+  CHECK(load(R"({"base": "bf16_tc", "contracts": "cpu"})").fprop.accumulate == "intel-amx-bf16");
+  const nn::recipe own = load(R"({"contracts": "hopper", "activations": "fp32", "dgrad": {"accumulate": "exact"},)"
+                              R"( "fprop": {"x": {"format": "mxfp4"}, "w": {"format": "mxfp4"}}})");
+  CHECK(own.fprop.accumulate == nn::fp32_blockwise_contract);
+  CHECK(own.dgrad.accumulate == "exact");
+  CHECK(own.activations == nn::operand_format::fp32);
+  CHECK(own.wgrad.accumulate == "mx-bf16-sm90:split_fill=66");
+  const nn::recipe back = load(R"({"base": "mxfp4", "contracts": "bf16", "backward_override": "dequantized"})");
+  CHECK(back.dgrad.accumulate == "mx-bf16-sm90:split_fill=66");
+  CHECK(load(io::to_json(back).dump()) == back);
+  CHECK(message_of([&] { load(R"({"contracts": "native"})"); }).find("'native' is no contract set") !=
+        std::string::npos);
+
+  // A schedule's set holds for all its phases, whatever their recipes name.
+  put(file, R"({"contracts": "bf16", "phases": [{"recipe": "mxfp4_tc"}, {"recipe": "fp8_amd", "at": 5, "gemms": )"
+            R"("forward"}]})");
+  for (const nn::resolved_phase& p : llama::resolve(llama::load_schedule(file), 10, file)) {
+    const nn::recipe& r = p.recipe;
+    CHECK(r.contracts == "bf16");
+    for (const nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad, &r.head->fprop}) {
+      CHECK(g->accumulate == "mx-bf16-sm90:split_fill=66");
+    }
+  }
+}
+
 TEST_CASE("what a log prints is a schedule file: whole recipes and first steps") {
   const scratch_directory scratch;
   const std::string file = (scratch / "log.json").string();

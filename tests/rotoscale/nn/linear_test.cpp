@@ -133,13 +133,22 @@ struct reference_operand {
   }
 };
 
-/// Returns the operand that the GEMM's unit multiplies: the operand itself, or its numbers as BF16.
+/// Returns the operand that the GEMM's unit multiplies: the operand itself, or its numbers as BF16 with its factor.
 gemm_operand multiplied(const gemm_operand& o, const std::string& contract, std::vector<bf16>& numbers) {
-  if (!contract.starts_with("mx-bf16") || !nn::expands_to_bf16(o.blocks())) return o;
+  const bool is_bf16_unit = contract.starts_with("mx-bf16") || contract.starts_with("intel-amx-bf16");
+  if (!is_bf16_unit || o.element.bits() > 8) return o;
   numbers.resize(static_cast<std::size_t>(o.rows * o.k));
   const auto values = row_major(numbers.data(), o.rows, o.k);
-  dequantize_ref(o.blocks(), {o.rows, o.k, o.codes, o.code_stride, o.scales, o.scale_stride}, block_axis::row, values);
-  return make_operand(matrix<const bf16>(values));
+  for (index_t i = 0; i < o.rows; ++i) {
+    for (index_t j = 0; j < o.k; ++j) {
+      const float exact = operand_value(o, i, j);
+      values(i, j) = bf16::from_bits(static_cast<std::uint16_t>(encode(formats::bf16, exact)));
+      CHECK(float(values(i, j)) == exact);
+    }
+  }
+  gemm_operand made = make_operand(matrix<const bf16>(values));
+  made.factor = o.factor;
+  return made;
 }
 
 struct linear_case {
@@ -264,6 +273,34 @@ TEST_CASE("every preset's three GEMMs equal the references by bytes") {
   for (const nn::recipe& r : nn::presets::all()) {
     CAPTURE(r.name);
     linear_case(r).check_against_references();
+  }
+}
+
+TEST_CASE("under the sets bf16 and cpu a BF16 unit multiplies every format, exactly; factors multiply the sum") {
+  using enum nn::operand_format;
+  std::vector<nn::recipe> recipes = {preset("bf16"), preset("fp8_amd"), preset("nvfp4"), preset("mxfp4_h16")};
+  for (const nn::operand_recipe& o : {nn::operand_recipe{mxfp6_e2m3}, {mxfp6_e3m2}, {mxfp8_e4m3}, {mxfp8_e5m2}}) {
+    recipes.push_back(nn::presets::uniform(std::string(to_string(o.format)), o, nn::operand_format::bf16));
+    recipes.push_back(recipes.back());
+    static_cast<nn::linear_recipe&>(recipes.back()) = nn::uniform_gemms(
+        [&] {
+          nn::operand_recipe in_16 = o;
+          in_16.block = {16, 1, formats::e8m0};
+          return in_16;
+        }(),
+        nn::operand_format::bf16);
+  }
+  nn::operand_recipe ue5m3{nvfp4};
+  ue5m3.block = {16, 16, formats::ue5m3};
+  recipes.push_back(nn::presets::uniform("ue5m3", ue5m3, nn::operand_format::fp32));
+  for (const char* set : {"bf16", "cpu"}) {
+    for (const nn::recipe& own : recipes) {
+      const nn::recipe r = take_contracts(own, *nn::find_contract_set(set));
+      CAPTURE(r.name);
+      CAPTURE(set);
+      CHECK(find_fault(r).value_or("none") == "none");
+      linear_case(r).check_against_references();
+    }
   }
 }
 

@@ -32,6 +32,52 @@ TEST_CASE("presets are valid, named once, and read back from their JSON") {
   }
 }
 
+TEST_CASE("an alias is a recipe under a contract set, and so are all recipes under all sets") {
+  const struct {
+    const char *name, *fprop, *wgrad, *beside, *attention;
+  } expected[] = {
+      {"bf16_tc", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", "hopper"},
+      {"fp8_tc", "hopper-fp8-promoted", "hopper-fp8-promoted", "mx-bf16-sm90", "hopper"},
+      {"mxfp8_tc", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", "mx-bf16-sm90:split_fill=66", "hopper"},
+      {"mxfp4_tc", "fp32_blockwise", "fp32_blockwise", "mx-bf16-sm90", "hopper"},
+      {"bf16_mfma", "mx-bf16-gfx942", "mx-bf16-gfx942", "mx-bf16-gfx942", "cdna3"},
+      {"mxfp4_mfma", "fp32_blockwise", "fp32_blockwise", "mx-bf16-gfx942", "cdna3"}};
+  REQUIRE(std::size(expected) == std::size(nn::presets::aliases));
+  for (std::size_t i = 0; i < std::size(expected); ++i) {
+    const auto& [name, fprop, wgrad, beside, device] = expected[i];
+    const nn::presets::alias& a = nn::presets::aliases[i];
+    CAPTURE(name);
+    nn::recipe r = preset(a.name), pair = take_contracts(preset(a.recipe), *nn::find_contract_set(a.contracts));
+    CHECK(r.name == name);
+    pair.name = r.name;
+    CHECK(r == pair);
+    CHECK((r.fprop.accumulate == fprop && r.dgrad.accumulate == fprop && r.wgrad.accumulate == wgrad));
+    for (const std::string* c : {&r.bf16_layers.fprop, &r.bf16_layers.dgrad, &r.bf16_layers.wgrad, &r.adapters.fprop,
+                                 &r.adapters.dgrad, &r.adapters.wgrad}) {
+      CHECK(*c == beside);
+    }
+    CHECK(r.head == bf16_layers_of(r));
+    CHECK(r.activations == nn::operand_format::bf16);
+    CHECK(r.attention == (device == std::string("hopper") ? "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32"
+                                                          : "attention-bf16-tile64x64-exp2deg3@cdna3-mfma-fp16-f32"));
+  }
+  for (const nn::recipe& r : nn::presets::all()) {
+    for (const nn::contract_set& s : nn::contract_sets) {
+      CAPTURE(r.name);
+      CAPTURE(s.name);
+      const nn::recipe once = take_contracts(r, s);
+      CHECK(find_fault(once).value_or("none") == "none");
+      CHECK(take_contracts(once, s) == once);
+      for (const auto gemm : {&nn::linear_recipe::fprop, &nn::linear_recipe::dgrad, &nn::linear_recipe::wgrad}) {
+        CHECK(((once.*gemm).left == (r.*gemm).left && (once.*gemm).right == (r.*gemm).right));
+      }
+    }
+  }
+  nn::recipe own = preset("mxfp4");
+  own.contracts = "hoper";
+  CHECK(find_fault(own).value_or("none") == "contracts: 'hoper' is no contract set; did you mean 'hopper'?");
+}
+
 TEST_CASE("MXFP8 and NVFP4 as Transformer Engine has them") {
   const nn::recipe mx = preset("mxfp8"), nv = preset("nvfp4");
   for (const nn::gemm_recipe& g : {mx.fprop, mx.dgrad, mx.wgrad}) {

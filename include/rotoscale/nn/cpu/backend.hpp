@@ -25,7 +25,7 @@ class cpu_backend : public cpu::host_queues {
     const char* isa = "generic";
 #endif
     const int n = pool_.threads();
-    return {"cpu (" + std::to_string(n) + (n == 1 ? " thread, " : " threads, ") + isa + ")", n, true};
+    return {"cpu (" + std::to_string(n) + (n == 1 ? " thread, " : " threads, ") + isa + ")", n, true, "cpu"};
   }
   /// The CPU computes every contract.
   std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols, index_t k) const override {

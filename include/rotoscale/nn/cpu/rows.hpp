@@ -68,7 +68,7 @@ inline void compute(const op::compare::in& i, const op::compare::out& o, thread_
 
 /// True if the contract's unit multiplies the operand as BF16 numbers.
 inline bool becomes_bf16(const gemm_operand& o, const gemm_contract& contract) {
-  if (!expands_to_bf16(o.blocks())) return false;
+  if (!expands_to_bf16(o.element, o.scale)) return false;
   const mma_unit* const unit = nn::detail::find_unit_and_kernel(contract.name).unit;
   return unit != nullptr && unit->block == 0 && takes(*unit, formats::bf16) && !takes(*unit, o.element);
 }
@@ -98,14 +98,17 @@ inline void multiply_stored(const gemm_operand& a, const gemm_operand& b, const 
 }
 
 /// A BF16 unit aligns a product by the exponents of BF16 numbers, which differ from those of subnormal codes. So such
-/// operands are converted first.
+/// operands are converted first. The operand's factor multiplies the sum.
 inline void multiply(const gemm_operand& a, const gemm_operand& b, const op::gemm::in& i, const tensor_view& c,
                      thread_pool& pool) {
   for (const gemm_operand* const x : {&a, &b}) {
     if (!becomes_bf16(*x, i.contract)) continue;
     const auto values = work<bf16>(x->rows * x->k);
-    dequantize_operand(*x, operand_form::row, row_major(values.data(), x->rows, x->k), pool);
-    const gemm_operand converted = make_operand(row_major<const bf16>(values.data(), x->rows, x->k));
+    gemm_operand codes = *x;
+    codes.factor = nullptr;
+    dequantize_operand(codes, operand_form::row, row_major(values.data(), x->rows, x->k), pool);
+    gemm_operand converted = make_operand(row_major<const bf16>(values.data(), x->rows, x->k));
+    converted.factor = x->factor;
     return multiply(x == &a ? converted : a, x == &b ? converted : b, i, c, pool);
   }
   multiply_stored(a, b, i, c, pool);
