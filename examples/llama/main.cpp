@@ -50,9 +50,10 @@ trainer_state begin(const arguments& a, given_files given) {
   if (given == given_files::needed || a.model_config.empty()) check_init(a, given);
   run_options options = a.run;
   if (!a.schedule_override.empty()) options.schedule = a.schedule_override;
+  if (options.contracts == native_contracts) options.contracts = choose_backend(a.device).ops->properties().contracts;
   if (given == given_files::needed) settle_tokenizer(options);
   std::vector<nn::resolved_phase> phases;
-  if (a.schedule && a.schedule->is_of(options)) phases = a.schedule->phases;
+  if (a.schedule && a.schedule->is_of(options) && !a.flags.contains("--contracts")) phases = a.schedule->phases;
   trainer_state state = new_run(std::move(options), a.names, given, std::move(phases));
   say_preset_change(state);
   return state;

@@ -56,6 +56,7 @@ std::optional<std::string> find_unknown_reading(const run_options& o) {
 
 std::optional<std::string> find_unknown_choice(const run_options& o) {
   if (auto f = find_unknown_reading(o)) return f;
+  if (auto f = o.contracts.empty() ? std::nullopt : nn::find_set_fault(o.contracts, native_contracts)) return f;
   const train_options& t = o.train;
   const std::vector<std::string> reactions = {"stop", "rollback"}, benchmarks = {"", "llama31_8b", "llama2_70b_lora"};
   const auto has = [](const std::vector<std::string>& valid, const std::string& value) {

@@ -93,6 +93,7 @@ struct run_options {
   std::string chat_template;
   std::string long_records = "refuse";
   std::string schedule = "bf16";
+  std::string contracts;
   std::string init;
   std::string adapter;
   std::optional<llama::lora_config> lora;
@@ -111,6 +112,9 @@ void describe(Visitor&& v, run_options& o) {
   v("chat_template", o.chat_template, "of records with messages: chatml or llama3");
   v("long_records", o.long_records, "records longer than a sequence: refuse, cut, or skip; the log counts them");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");
+  v("contracts", o.contracts,
+    "contract set of all recipes: portable, hopper, cdna3, bf16, cpu, or native: the device's (default: as recipes "
+    "say)");
   v("init", o.init,
     "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
   v("adapter", o.adapter,
@@ -119,6 +123,9 @@ void describe(Visitor&& v, run_options& o) {
   v("model", o.model, "shape of the model");
   v("train", o.train, "training");
 }
+
+/// The value of run_options::contracts that means the device's own set. A run records the set's name in its place.
+inline constexpr const char* native_contracts = "native";
 
 /// Must the files named by options exist? Not if only the model's shape is used.
 enum class given_files { needed, none };

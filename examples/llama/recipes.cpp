@@ -18,40 +18,36 @@ namespace {
 /// One phrase for each preset; docs/reference/recipes.md has sources.
 constexpr struct {
   std::string_view name, phrase;
-} phrases[] = {
-    {"fp32", "FP32 everywhere, the output head included"},
-    {"bf16", "the usual baseline"},
-    {"fp8_delayed", "Transformer Engine's DelayedScaling: history 1024"},
-    {"fp8_amd", "AMD's MLPerf v6.0 FP8: history 4, most recent amax"},
-    {"fp8_scaled_stash", "fp8_amd with scaled frozen weights"},
-    {"mxfp8", "Transformer Engine's MXFP8BlockScaling"},
-    {"nvfp4", "Transformer Engine's NVFP4BlockScaling"},
-    {"mxfp4", "ROCm Transformer Engine's MXFP4, no rotation"},
-    {"mxfp4_h16", "16-point Hadamard rotation: AMD's MLPerf v6.0 MXFP4"},
-    {"mxfp4_h16_fixed_signs", "16 points, random signs drawn once a run"},
-    {"mxfp4_h16_step_signs", "16 points, random signs drawn each step"},
-    {"mxfp4_h32", "32-point Hadamard rotation"},
-    {"mxfp4_sr", "stochastic rounding of all operands"},
-    {"mxfp4_h16_sr", "16 points, stochastic rounding of all operands"},
-    {"mxfp4_sr_gradients", "stochastic rounding of dy"},
-    {"mxfp4_f", "FP8 as fp8_amd in the other GEMMs"},
-    {"mxfp4_fd", "FP8 as fp8_amd in the other GEMM"},
-    {"mxfp4_d", "FP8 as fp8_amd in the other GEMMs"},
-    {"mxfp4_w", "FP8 as fp8_amd in the other GEMMs"},
-    {"mxfp4_f_sr", "mxfp4_f with stochastic rounding"},
-    {"mxfp4_fd_sr", "mxfp4_fd with stochastic rounding"},
-    {"mxfp4_f_step_signs", "mxfp4_f with 16 points, random signs drawn each step"},
-    {"mxfp4_fd_step_signs", "mxfp4_fd with 16 points, random signs drawn each step"},
-    {"bf16_tc", "bf16 on Hopper's tensor cores"},
-    {"fp8_tc", "fp8_amd on Hopper's tensor cores"},
-    {"mxfp8_tc", "mxfp8 on Hopper's tensor cores, as BF16"},
-    {"mxfp4_tc", "mxfp4_h16 on Hopper's tensor cores"},
-    {"bf16_mfma", "bf16 on the matrix cores of CDNA3 and CDNA4"},
-    {"mxfp4_mfma", "mxfp4_h16 on the matrix cores of CDNA3 and CDNA4"}};
+} phrases[] = {{"fp32", "FP32 everywhere, the output head included"},
+               {"bf16", "the usual baseline"},
+               {"fp8_delayed", "Transformer Engine's DelayedScaling: history 1024"},
+               {"fp8_amd", "AMD's MLPerf v6.0 FP8: history 4, most recent amax"},
+               {"fp8_scaled_stash", "fp8_amd with scaled frozen weights"},
+               {"mxfp8", "Transformer Engine's MXFP8BlockScaling"},
+               {"nvfp4", "Transformer Engine's NVFP4BlockScaling"},
+               {"mxfp4", "ROCm Transformer Engine's MXFP4, no rotation"},
+               {"mxfp4_h16", "16-point Hadamard rotation: AMD's MLPerf v6.0 MXFP4"},
+               {"mxfp4_h16_fixed_signs", "16 points, random signs drawn once a run"},
+               {"mxfp4_h16_step_signs", "16 points, random signs drawn each step"},
+               {"mxfp4_h32", "32-point Hadamard rotation"},
+               {"mxfp4_sr", "stochastic rounding of all operands"},
+               {"mxfp4_h16_sr", "16 points, stochastic rounding of all operands"},
+               {"mxfp4_sr_gradients", "stochastic rounding of dy"},
+               {"mxfp4_f", "FP8 as fp8_amd in the other GEMMs"},
+               {"mxfp4_fd", "FP8 as fp8_amd in the other GEMM"},
+               {"mxfp4_d", "FP8 as fp8_amd in the other GEMMs"},
+               {"mxfp4_w", "FP8 as fp8_amd in the other GEMMs"},
+               {"mxfp4_f_sr", "mxfp4_f with stochastic rounding"},
+               {"mxfp4_fd_sr", "mxfp4_fd with stochastic rounding"},
+               {"mxfp4_f_step_signs", "mxfp4_f with 16 points, random signs drawn each step"},
+               {"mxfp4_fd_step_signs", "mxfp4_fd with 16 points, random signs drawn each step"}};
 
-std::string_view phrase_of(std::string_view recipe) {
+std::string phrase_of(std::string_view recipe) {
   for (const auto& p : phrases) {
-    if (p.name == recipe) return p.phrase;
+    if (p.name == recipe) return std::string(p.phrase);
+  }
+  for (const nn::presets::alias& a : nn::presets::aliases) {
+    if (a.name == recipe) return std::string(a.recipe) + " --contracts " + a.contracts;
   }
   return "";
 }

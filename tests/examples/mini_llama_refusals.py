@@ -301,6 +301,21 @@ class Memory(Scratch):
                         "is no contract")
 
 
+    def test_a_contract_set_is_logged_under_its_name(self):
+        options = {"schedule": "mxfp4_h16", "steps": 2}
+        self.train("named", "--contracts", "cpu", "--device", "cpu", **options)
+        self.train("native", "--contracts", "native", "--device", "cpu", **options)
+        self.assert_same_checkpoint("named", "native", 2)
+        for run in ("named", "native"):
+            start = records(self.folder / run / "log.jsonl", "start")[0]
+            recipe = start["schedule"][0]["recipe"]
+            self.assertEqual(recipe["contracts"], "cpu")
+            self.assertEqual(recipe["wgrad"]["accumulate"], "intel-amx-bf16")
+            self.assertEqual(start["contracts"]["fprop"], "intel-amx-bf16")
+        self.refuse(self.train_command("out") + ["--contracts", "hoper"], "--contracts", "did you mean 'hopper'?")
+        self.refuse(["train", "--resume", "named", "--contracts", "hopper"], "--contracts", "cannot be changed")
+
+
 class Limits(Scratch):
     """The largest accepted value of each, and the next one. `plan` takes no memory."""
 

@@ -52,6 +52,13 @@ void check_phase_list(const std::vector<nn::resolved_phase>& phases, std::int64_
   llama::check_order(phases, steps, file);
 }
 
+/// The phases of a run of `steps` steps.
+std::vector<nn::resolved_phase> resolve_phases(nn::schedule schedule, const run_options& run,
+                                               const std::string& where) {
+  if (!run.contracts.empty()) schedule.contracts = run.contracts;
+  return llama::resolve(schedule, run.train.steps, where);
+}
+
 /// "/0/recipe/fprop/x/policy" as "phases[0].recipe.fprop.x.policy".
 std::string phase_key(const std::string& pointer) {
   const std::size_t end = pointer.find('/', 1);
@@ -77,7 +84,7 @@ trainer_state new_run(run_options options, const field_names& names, given_files
   const std::string where = names.schedule() + " " + options.schedule;
   if (phases.empty()) {
     const nn::schedule schedule = llama::load_schedule(options.schedule, names.schedule());
-    state.phases = llama::resolve(schedule, options.train.steps, where);
+    state.phases = resolve_phases(schedule, options, where);
     if (options.name.empty()) options.name = schedule.name;
   } else {
     check_phase_list(phases, options.train.steps, where);
@@ -123,7 +130,7 @@ std::optional<std::string> find_preset_change(const trainer_state& state) {
     return phases;
   };
   try {
-    const auto now = llama::resolve(llama::load_schedule(name), state.run.train.steps, name);
+    const auto now = resolve_phases(llama::load_schedule(name), state.run, name);
     const auto change = find_phase_change(without_steps(state.phases), without_steps(now));
     if (change) return "the preset '" + name + "' has changed since the run began, which keeps its own: " + *change;
     return std::nullopt;
