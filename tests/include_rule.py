@@ -56,7 +56,7 @@ STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
 TOP_LEVEL = set("meson.build meson_options.txt pyproject.toml include gpu python examples tests bench docs README.md "
                 "CHANGELOG.md LICENSE".split())
 SOURCES = ("*.hpp", "*.cpp", "*.in", "*.py", "*.sh", "*.cu", "*.hip", "meson.build", "meson_options.txt",
-           "CMakeLists.txt", "*.mutants", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run",
+           "CMakeLists.txt", ".clang-format", ".editorconfig", ".pre-commit-config.yaml", ".ci/run",
            "pyproject.toml")
 SPDX = ("SPDX-FileCopyrightText: The Rotoscale authors", "SPDX-License-Identifier: Apache-2.0")
 MAX_LINES = 400
