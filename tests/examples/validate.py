@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import validate_quantizer
-from safetensors_bytes import load, npy, read_safetensors, write_safetensors
+from safetensors_bytes import load, read_safetensors, write_safetensors
 
 VALIDATE, PROBE, ROOT = (Path(a).resolve() for a in sys.argv[1:4])
 
@@ -382,30 +382,6 @@ class Epilogues(Program):
             bad = dict(self.tensors) | {"bias": ("F32", shape, floats([0.0] * math.prod(shape)))}
             write_safetensors(path, bad)
             self.refused("tensor 'bias': shape", *known)
-        write_safetensors(path, dict(self.tensors) | {"bias": ("U8", [16], bytes(16))})
-        self.refused("tensor 'bias': type U8", *known)
-        write_safetensors(path, dict(self.tensors) | {"d": ("BF16", [1, 8, 16], bytes(256))})
-        self.refused("--output: d is bf16, which cannot hold it", *known, "--output", "fp16")
-        fp64 = load(self.make("fp64.safetensors", "--model", "hopper-mma-fp64-f64", "--kind", "normal"))
-        write_safetensors(path, fp64)
-        known = ["--model", "hopper-mma-fp64-f64", "--input", path]
-        self.refused("--output: not for F64", *known, "--output", "fp32")
-        self.refused("--add-after-rounding: not for F64", *known, "--add-after-rounding")
-        write_safetensors(path, fp64 | {"bias": ("F32", [8], bytes(32))})
-        self.refused("tensor 'bias': must be F32, F16 or BF16", *known)
-
-    def test_nothing_to_tell_apart(self):
-        """The message says that no file was written."""
-        path = self.make("alone.safetensors", "--model", "hopper-wgmma-fp8-f32")
-        tensors = load(path)
-        d = [1e30 * (-1) ** i + i for i in range(len(tensors["d"][2]) // 4)]
-        write_safetensors(path, {**tensors, "d": (*tensors["d"][:2], struct.pack(f"<{len(d)}f", *d))})
-        done = self.call("--identify", "--input", path, "--tell-apart", "none.safetensors")
-        self.assertEqual((done.returncode, done.stderr), (1, ""))
-        self.assertRegex(done.stdout,
-                         r"\n(nothing explains any of it|nothing that was tried explains half .*); --tell-apart wrote "
-                         r"nothing\n\Z")
-        self.assertFalse((self.folder / "none.safetensors").exists())
 
     def test_what_is_found_is_reported(self):
         """Reports of --identify and --fit. Exit code and output are as without a report."""
@@ -540,35 +516,6 @@ class NotANumber(Program):
             self.assertIn("models by elements explained, of 16, a sample of 4096:\n", done.stdout)
             self.assertEqual("but not all of the result: 1 of 4096 elements differ\n" in done.stdout, code == 1)
 
-    def test_options_that_the_tensors_leave_idle(self):
-        path = self.make("case.safetensors", "--model", "hopper-mma-fp16-f32")
-        plain = self.make("plain.safetensors", "--model", "hopper-mma-fp16-f32", "--ignore", "c")
-        scaled = self.make("scaled.safetensors", "--model", "blackwell-mxf8f6f4-f32")
-        known = ["--model", "hopper-mma-fp16-f32", "--input"]
-        for option, value, file, pattern in (("--beta", 3, path, "is for a c that is added at the end: --epilogue-c"),
-                                             ("--beta", 3, plain, "there is no c"),
-                                             ("--epilogue-c", None, plain, "there is no c"),
-                                             ("--split-grain", 32, path, "is for --split-k"),
-                                             ("--scale-layout", "aiter", path, "there are no scales"),
-                                             ("--b-format", "bf16", path,
-                                              "tensor 'b' is F16, which says what it holds")):
-            self.refused(f"{option}: {pattern}", *known, file, option, *([] if value is None else [value]))
-        self.assertEqual(self.call(*known, path, "--a-format", "fp16").returncode, 0)  # which is so
-        self.refused("--scale-format: tensor 'scale_a' is F8_E8M0, which says", "--model", "blackwell-mxf8f6f4-f32",
-                     "--input", scaled, "--scale-format", "ue4m3")
-        array = self.npy_of(path)
-        self.refused("--tensor: 'd' is in .*case.safetensors as well", *known, path, "--tensor", f"d={array}")
-        for option in ("--report", "--tell-apart"):
-            verb = ["--identify"] if option == "--tell-apart" else []
-            self.refused("d.npy: would be written, and is an input", *known, path, "--tensor", f"d={array}",
-                         *verb, option, array)
-
-    def npy_of(self, path):
-        """The result of a case, as an array of NumPy."""
-        dtype, shape, data = load(path)["d"]
-        (self.folder / "d.npy").write_bytes(npy("<f4", shape, data))
-        return self.folder / "d.npy"
-
     def test_a_sign_of_ue4m3(self):
         path = self.make("case.safetensors", "--model", "blackwell-nvf4-f32", "--kind", "normal")
         tensors = load(path)
@@ -602,21 +549,10 @@ class BadInput(Program):
         self.refused("did you mean 'hopper-wgmma-fp8-f32'", "--model", "hopper-wgma-fp8-f32", "--input", path)
         self.refused("--kernel: no kernel 'x'", "--kernel", "x", "--input", path)
         self.refused("absent.safetensors", "--model", "hopper-wgmma-fp8-f32", "--input", "absent.safetensors")
-        self.refused("--promotion: 20 is no multiple", "--model", "hopper-wgmma-fp8-f32", "--input", path,
-                     "--promotion", 20)
-        self.refused("--kind: 'odd'", "--make-case", "x", "--kind", "odd")
-        self.refused("--a-format: 'F16'", "--make-case", "x", "--a-format", "F16")
-        self.refused("unknown|not expected", "--colour")
         before = path.read_bytes()
         known = ["--model", "hopper-wgmma-fp8-f32", "--input", path]
         self.refused("case.safetensors: would be written, and is an input", *known, "--report", path)
         self.assertEqual(path.read_bytes(), before)
-        self.refused("--promotion: '-1' is not between 0 and 1048576", *known, "--promotion", -1)
-        self.refused("--split-run: 3 parts in runs of 32 do not divide K = 128", *known, "--split-k", 3, "--split-run",
-                     32)
-        self.refused("--split-order: ", *known, "--split-order", "odd")
-        self.refused("--split-sum: ", *known, "--split-sum", "e4m3")
-        self.refused("--m, --n, --k: a tensor of", "--make-case", "y", "--m", 1 << 20, "--n", 1 << 20)
         self.assertEqual([p.name for p in self.folder.iterdir()], ["case.safetensors"])
 
     def test_control_characters_are_escaped(self):

@@ -7,7 +7,6 @@ usage: validate_quantizer.py VALIDATE [TEST...]
 """
 import json
 import math
-import os
 import re
 import struct
 import subprocess
@@ -304,19 +303,6 @@ class RightDumps(Program):
         done = self.call("--quantizer", "te_rocm", "--input", "-", stdin=path.read_bytes())
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_formats_are_spelled_one_way(self):
-        """Every option accepts the library's name and that of safetensors."""
-        path = self.make("--quantizer", "te_rocm")
-        for name in ("mxfp4", "e2m1", "F4"):
-            self.same("--quantizer", "te_rocm", "--format", name, "--input", path)
-        for name in ("bf16", "BF16"):
-            self.same("--quantizer", "te_rocm", "--source", name, "--input", path)
-        path = self.make("--quantizer", "fp8", "--format", "fp8_e4m3")
-        for name in ("fp8_e4m3", "e4m3", "F8_E4M3"):
-            self.same("--quantizer", "fp8", "--format", name, "--input", path)
-        self.refused("--source: 'e4m3' is none of fp32, fp16, bf16", "--quantizer", "fp8", "--source", "e4m3",
-                     "--input", path)
-
 
 class UnknownWords(Program):
     """Stochastic rounding checked by its distribution. Two codes are right where a value lies between numbers; the
@@ -400,25 +386,6 @@ class UnknownWords(Program):
         out = self.differs("scale: ", *self.check, "--policy", "primus")
         self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
 
-    def test_words_of_columns_lie_as_the_source_does(self):
-        """Words of zeros and ones, chosen by each element's rounding under a seed, make a dump's rows, and its
-        transpose's columns."""
-        toward_zero = load(self.make("--quantizer", "te_rocm", "--rounding", "toward_zero", name="zero.safetensors"))
-        path = self.make("--quantizer", "te_rocm", "--rounding", "stochastic", "--random-seed", 7)
-        tensors = load(path)
-        self.assertEqual(tensors["x"], toward_zero["x"])
-        words = b"".join(b"\xff" * 4 if (a ^ b) >> shift & 15 else bytes(4)
-                         for a, b in zip(tensors["codes"][2], toward_zero["codes"][2]) for shift in (0, 4))
-        shape = tensors["x"][1]
-        write_safetensors(path, {**tensors, "random": ("U32", shape, words)})
-        self.same(*self.check[:-1], path)
-        self.turn(path)
-        tensors = load(path)
-        write_safetensors(path, {**tensors, "random": ("U32", *turned(shape, words))})
-        self.assertRegex(self.same(*self.check[:-1], path), r"\Acodes_t: 0 of 512 blocks differ")
-        write_safetensors(path, {**tensors, "random": ("U32", shape[::-1], words)})
-        self.differs("code: rounding", *self.check[:-1], path)
-
 
 class SourceTypes(Program):
     """x of F32 and F16 instead of BF16, along rows and columns, with and without a rotation."""
@@ -447,15 +414,6 @@ class SourceTypes(Program):
                 self.same(*known)
                 write_safetensors(path, {**tensors, "x": ("BF16", shape, b"".join(map(to_bf16, values)))})
                 (self.same if preset == "te_rocm" else lambda *a: self.differs("blocks differ", *a))(*known)
-
-    def test_the_preset_is_identified(self):
-        path = self.make("--quantizer", "primus", "--x-format", "F16", "--m", 16)
-
-        def check():
-            found, done = self.ranking("--input", path)
-            self.assertEqual((done.returncode, found[0]), (0, ("128", "primus")))
-            self.assertLess(int(found[1][0]), 128, done.stdout)
-        self.both_ways(path, check)
 
     def test_what_the_source_was_rounded_to_is_identified(self):
         for dtype, preset, rounded, text in (("F32", "primus", "bf16", "source rounded to BF16"),
@@ -656,32 +614,6 @@ class PlantedFaults(Program):
                 out = self.differs("1 of 512 blocks differ", "--quantizer", "te_rocm", "--input", path)
                 self.assertEqual(re.findall(r"^  ((?:scale|code): [^:]+): (\d+)$", out, re.M), [(kind, "1")])
 
-    def test_layouts_are_a_kind(self):
-        for arguments, placed in ((["--code-placement", "column_major"], "codes in column_major"),
-                                  (["--code-placement", "aiter_data_16x16"], "codes in aiter_data_16x16"),
-                                  (["--scale-placement", "nvidia_scale_128x4"], "scales in nvidia_scale_128x4"),
-                                  (["--scale-placement", "column_major"], "scales in column_major")):
-            path = self.make("--quantizer", "te_rocm", "--m", 128, *arguments, name="placed.safetensors")
-            out = self.differs("blocks differ", "--quantizer", "te_rocm", "--input", path)
-            self.assertEqual(re.findall(r"layout: (.*) \(bytes\): \d+\n", out), [placed])
-        out = self.differs("scale: ", *self.check, "--scale-rule", "floor")
-        self.assertNotIn("layout", out)
-
-    def test_the_element_of_the_amax_and_every_offset_are_shown(self):
-        self.change(self.path, "scales", lambda b: b[:14] + bytes([b[14] ^ 1]) + b[15:])
-        out = self.differs("1 scales", *self.check)
-        self.assertRegex(out, r"amax \S+ \(0x[0-9a-f]{8}\) of \[1, (19[2-9]|2[01]\d|22[0-3])\], rule even")
-        self.assertIn(" written at byte 14\n", out)
-        wide = ["--quantizer", "te_rocm", "--rotation", 64]  # two blocks per run; the fault is in the second
-        path = self.make(*wide)
-        self.change(path, "scales", lambda b: b[:15] + bytes([b[15] ^ 1]) + b[16:])
-        out = self.differs("1 scales", *wide, "--input", path)
-        self.assertRegex(out,
-                         r"elements 224..255 .*\n.*\n.*\n  amax \S+ \(0x[0-9a-f]{8}\) of \[1, (22[4-9]|2[345]\d)\], "
-                         r"rule even")
-        x = floats_of_bf16(load(path)["x"][2])[256 + 224:512]
-        self.assertIn("\n  source of row 1:  " + " ".join(f"{v:.6g}" for v in x) + "\n  after", out)
-
 
 class Threads(Program):
     def test_their_number_changes_nothing(self):
@@ -703,19 +635,6 @@ class Threads(Program):
                                    "report.json")
                 said.add((out, (self.folder / "report.json").read_text()))
             self.assertEqual(len(said), 1, made)
-
-    @unittest.skipUnless(os.environ.get("ROTOSCALE_FAULTS"), "no library of faults")
-    def test_out_of_memory_is_one_line(self):
-        """The first allocation of the source's size fails. validate_memory_test.cpp covers all allocations."""
-        if "libstdc++" not in subprocess.run(["ldd", VALIDATE], capture_output=True, text=True).stdout:
-            self.skipTest("the C++ library is linked statically: its allocations cannot be made to fail")
-        path = self.make("--quantizer", "te_rocm", "--m", 512)
-        faults = {"LD_PRELOAD": os.environ["ROTOSCALE_FAULTS"], "FAULTS_HEAP_AT": "0",
-                  "FAULTS_HEAP_BYTES": str(4 * 512 * 256)}
-        done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", path], capture_output=True, text=True,
-                              env={**os.environ, **faults})
-        self.assertEqual((done.returncode, done.stdout, done.stderr),
-                         (2, "", "rotoscale-validate: not enough memory for tensors of this size\n"))
 
 
 if __name__ == "__main__":

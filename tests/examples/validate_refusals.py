@@ -150,65 +150,17 @@ class BadInput(Program):
                 self.assertEqual((done.returncode, done.stderr),
                                  (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
 
-    def test_fp8_needs_its_format(self):
-        self.refused("--quantizer: 'fp8' has one factor a tensor and no blocks: --format fp8_e4m3", "--quantizer",
-                     "fp8", "--make-case", "new.safetensors")
-        self.refused("--quantizer: 'fp8' has one factor", "--quantizer", "fp8", "--input",
-                     self.make("--quantizer", "te_rocm"))
-
-    def test_a_dump_needs_a_quantizer(self):
-        self.refused("--quantizer: needed .or --identify.", "--input", self.make("--quantizer", "te_rocm"))
-
     def test_options_without_a_meaning(self):
-        """One option of each kind. validate_details_test.cpp has all of them."""
+        """One of a dump, one of a GEMM. validate_details_test.cpp has all of them."""
         path = self.make("--quantizer", "te_rocm")
         gemm = self.make("--model", "hopper-wgmma-fp8-f32", "--m", 8, "--n", 8, name="gemm.safetensors")
-        before = sorted(p.name for p in self.folder.iterdir())
-        bases = {"compare": ["--quantizer", "te_rocm", "--input", path],
-                 "make-case": ["--quantizer", "te_rocm", "--make-case", "made.safetensors"],
-                 "gemm": ["--model", "hopper-wgmma-fp8-f32", "--input", gemm]}
-        for arguments, pattern in (((*bases["make-case"], "--input", path), "--make-case: excludes --input"),
-                                   ((*bases["make-case"], "--identify"), "--make-case: excludes --identify"),
-                                   ((*bases["make-case"], "--fit"), "--make-case: excludes --fit"),
-                                   ((*bases["compare"], "--fit"), "--fit: is for GEMMs"),
-                                   ((*bases["gemm"], "--sample", 5), "--sample: is for --identify and --fit"),
-                                   ((*bases["compare"], "--nan", "any"), "--nan: is for GEMMs"),
-                                   (("--input", gemm, "--identify", "--seed", 5),
-                                    "--seed: is for --make-case and --tell-"),
-                                   ((*bases["gemm"], "--identify"),
-                                    "--model: is for comparisons, --fit and --make-case"),
-                                   ((*bases["gemm"], "--scale-rule", "even"), "--scale-rule: is for quantizers' dumps"),
-                                   (("--quantizer", "te_rocm", "--input", gemm), "tensor 'a': not part of a quantizer"),
-                                   ((*bases["gemm"], "--quantizer", "te_rocm"), "--model: is for GEMMs")):
-            self.refused(pattern, *arguments)
-        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), before)
-
-    def test_options_that_the_format_leaves_idle(self):
-        """validate_details_test.cpp has all of them."""
-        paths = {blocks: self.make("--quantizer", preset, "--format", blocks, name=blocks)
-                 for preset, blocks in (("fp8", "fp8_e4m3"), ("te_rocm", "mxfp4"))}
-        words = "is for --rounding stochastic"
-        self.refused("--rotation: is for blocks", "--quantizer", "fp8", "--input", paths["fp8_e4m3"], "--rotation", 16)
-        self.refused("--factor: is for NVFP4", "--quantizer", "te_rocm", "--make-case", "new.safetensors", "--factor", 2)
-        # --identify tries other rotations and roundings, but does not replace given ones without a preset.
-        known = ["--identify", "--input", paths["mxfp4"]]
-        for idle, fixed, pattern in ((("--signs", "ffff"), ("--rotation", 0), "is for a rotation"),
-                                     (("--random-seed", 1), ("--rounding", "nearest_even"), words),
-                                     (("--random-bits", 8), ("--rounding", "nearest_even"), words)):
-            self.refused(f"{idle[0]}: {pattern}", *known, *idle, *fixed)
-            self.assertEqual(self.ranking(*known[1:], *idle, *fixed, "--quantizer", "te_rocm")[1].returncode, 0)
-        self.refused("--random-bits: is for --random-seed", "--quantizer", "te_rocm", "--make-case", "new.safetensors",
-                     "--rounding", "stochastic", "--random-bits", 8)
-        tensors = load(paths["mxfp4"])
-        write_safetensors(paths["mxfp4"], {**tensors, "factor": ("F32", [1], struct.pack("<f", 1))})
-        self.refused("tensor 'factor': scales of powers of two have none", "--quantizer", "te_rocm", "--input",
-                     paths["mxfp4"])
-        rows, cols = tensors["x"][1]
-        write_safetensors(paths["mxfp4"], {**tensors, "random": ("U32", [rows, cols], bytes(4 * rows * cols))})
-        self.refused("tensor 'random': give --rounding stochastic", "--quantizer", "te_rocm", "--input", paths["mxfp4"])
-        self.refused("--random-seed: the words are in tensor 'random'", "--quantizer", "te_rocm", "--rounding",
-                     "stochastic", "--random-seed", 1, "--input", paths["mxfp4"])
-        self.assertFalse((self.folder / "new.safetensors").exists())
+        self.refused("--nan: is for GEMMs", "--quantizer", "te_rocm", "--input", path, "--nan", "any")
+        self.refused("--scale-rule: is for quantizers' dumps", "--model", "hopper-wgmma-fp8-f32", "--input", gemm,
+                     "--scale-rule", "even")
+        self.refused("--make-case: excludes --input", "--quantizer", "te_rocm", "--make-case", "made", "--input", path)
+        self.refused("tensor 'a': not part of a quantizer", "--quantizer", "te_rocm", "--input", gemm)
+        self.refused("--rotation: is for blocks", "--quantizer", "fp8", "--format", "fp8_e4m3", "--make-case", "made",
+                     "--rotation", 16)
 
     def test_dtypes_that_say_otherwise_than_the_format(self):
         path = self.make("--quantizer", "ocp", "--format", "mxfp8_e4m3")
