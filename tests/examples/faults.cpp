@@ -6,7 +6,6 @@
 //   FAULTS_TRACE=FILE    one line per call: its name, the path, and the number of bytes or the new path
 //   FAULTS_KILL_AT=N     SIGKILL instead of call N (from 1); a write or pwrite is done by half
 //   FAULTS_MEMORY=N      aligned allocations of at least N bytes, a model's arenas, fail
-//   FAULTS_SMALL_AT=N    aligned allocation N (from 1) of at most 256 bytes fails, as in a device's queue
 //   FAULTS_HEAP_AT=N     after fsync N, one `operator new` of FAULTS_HEAP_BYTES (1024) or more throws
 //   FAULTS_THREADS=N     starting thread N (from 0) and later ones fails
 //   FAULTS_FULL_AT=N     writes fail with ENOSPC from byte N on, counted over all calls
@@ -63,7 +62,7 @@ std::string path_at(int directory, const char* path) {
   return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
 }
 
-std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, small{0}, logged{0};
+std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, logged{0};
 std::atomic<bool> heap_failed{false}, signalled{false};
 
 /// Traces the call. True if the process is to be killed here. Calls on other files are not counted.
@@ -123,8 +122,7 @@ void hold(const std::string& path) {
 }
 
 bool is_refused(std::size_t bytes) {
-  static const long most = number_in("FAULTS_MEMORY"), at = number_in("FAULTS_SMALL_AT");
-  if (at >= 0 && bytes <= 256 && ++small == at) return true;
+  static const long most = number_in("FAULTS_MEMORY");
   return most >= 0 && bytes >= static_cast<std::size_t>(most);
 }
 

@@ -7,7 +7,6 @@ any number of threads, inputs, logs and outputs. Other scripts use its `Scratch`
 usage: mini_llama.py PROGRAM [NAME...]   NAME: only tests whose name contains one of these
 """
 import fcntl
-import gzip
 import hashlib
 import json
 import math
@@ -29,7 +28,7 @@ from safetensors_bytes import load
 
 PROGRAM = ""
 ROOT = Path(__file__).resolve().parents[2]
-NO_GNUPLOT = shutil.which("gnuplot") is None
+NO_PLOTS = "gnuplot is not on PATH: plots skipped\n"  # plots take seconds; report_test.cpp makes them
 SHAPE = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 64}
 TRAIN = {"sequence": 32, "batch": 2, "eval_windows": 4, "final_eval_windows": 8, "eval_every": 4}
@@ -99,7 +98,8 @@ class Scratch(unittest.TestCase):
 
     def run_program(self, *arguments, stdout=subprocess.PIPE):
         return subprocess.run([PROGRAM, *map(str, arguments)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=stdout,
-                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=120)
+                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=120,
+                              env={**os.environ, "PATH": ""})
 
     def train_command(self, out, *more, data="text.txt", **options):
         flags = {**SHAPE, **TRAIN, **THREADS, "steps": 8, **options}
@@ -112,9 +112,7 @@ class Scratch(unittest.TestCase):
 
     def succeed(self, *arguments):
         done = self.run_program(*arguments)
-        # Without gnuplot a report has no plots.
-        said = done.stderr.replace("gnuplot is not on PATH: plots skipped\n", "") if NO_GNUPLOT else done.stderr
-        self.assertEqual((done.returncode, said), (0, ""))
+        self.assertEqual((done.returncode, done.stderr.replace(NO_PLOTS, "")), (0, ""))
         return done.stdout
 
     def replay(self, *arguments, code=0):
@@ -203,12 +201,6 @@ class Resume(Scratch):
         for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
             self.assertEqual(ends[0][key], ends[1][key])
 
-    def test_bf16(self):
-        self.check(4, schedule="bf16")
-
-    def test_fp8(self):
-        self.check(4, schedule="fp8_delayed")
-
     def test_fp8_accumulated(self):
         self.check(4, schedule="fp8_amd", accumulate=2)
 
@@ -222,22 +214,9 @@ class Resume(Scratch):
         self.write("again.json", {"base": "mxfp4_h16_step_signs", "backward_override": "dequantized"})
         self.check(4, schedule="again.json", accumulate=2)
 
-    def test_scales_once_a_step(self):
-        self.write("fp8.json", {"base": "fp8_amd", "fp8": {"update": "step"}})
-        self.check(4, schedule="fp8.json", accumulate=2)
-
-    def test_an_odd_step_without_evaluation(self):
-        self.check(3, schedule="mxfp4_h16", eval_every=5)
-
     def check_heal(self, switch, **options):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": switch}]})
         self.check(4, schedule="heal.json", **options)
-
-    def test_heal_at_the_stop(self):
-        self.check_heal(4)
-
-    def test_heal_behind_the_stop(self):
-        self.check_heal(5)
 
     def test_heal_accumulated(self):
         self.check_heal(4, accumulate=2)
@@ -298,24 +277,6 @@ class Results(Scratch):
             for threads in (1, 3):
                 self.train(f"{schedule}-{threads}", schedule=schedule, threads=threads, name="arm")
             self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-3")
-
-    def test_a_directory_is_the_same_text(self):
-        """With a gzip file in it. mini_llama_data.py compares gzip alone."""
-        text = (self.folder / "text.txt").read_bytes()
-        (self.folder / "many").mkdir()
-        cut = text.index(b" ", len(text) // 2)
-        lines = [text[:cut] + b"\n", text[cut + 1:]]
-        (self.folder / "many/a.txt").write_bytes(lines[0])
-        (self.folder / "many/b.gz").write_bytes(gzip.compress(lines[1]))
-        (self.folder / "many/.hidden").write_bytes(b"not read")
-        (self.folder / "joined.txt").write_bytes(b"".join(lines))
-        for out, data in (("joined", "joined.txt"), ("many", "many")):
-            self.train(out, data=data)
-        self.assert_same_tensors("joined", "many")
-        several = [*self.train_command("several"), "--data", "many/a.txt", "many/b.gz"]
-        several[several.index("--data"):several.index("--data") + 2] = []
-        self.succeed(*several)
-        self.assert_same_tensors("several", "many")
 
     def test_configuration_file_and_flags_over_it(self):
         self.write("run.json", {"name": "from file", "data": ["text.txt"], "schedule": "mxfp4", "model": SHAPE,
@@ -466,18 +427,6 @@ class Warmup(Scratch):
         self.assertEqual(max(rates[1]), 8e-4)
         self.assertGreater(rates[1][-1], 0.999999 * 8e-4)  # the cosine ends after 1.2 million steps
 
-    def test_what_a_synthetic_warmup_refuses(self):
-        for more in ((), ("--synthetic-warmup", 0)):
-            self.refuse(self.train_command("out", "--synthetic-recipe", "mxfp4", *more),
-                        "--synthetic-recipe: needs --synthetic-warmup")
-        self.refuse(self.train_command("out", "--synthetic-warmup", -1), "--synthetic-warmup")
-        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "fp8_amx"), "fp8_amx",
-                    "did you mean 'fp8_amd'?")
-        self.refuse(self.train_command("out", "--synthetic-warmup", 1, "--synthetic-recipe", "mxfp4", batch=1,
-                                       sequence=31), "--synthetic-recipe: recipe mxfp4: --batch * --sequence: 31")
-        self.train("run", "--stop-at", 2)
-        self.refuse(["train", "--resume", "run", "--synthetic-warmup", 1], "--synthetic-warmup")
-
 
 def documented_events():
     """Required keys and optional keys by event, in order: the table of docs/reference/logs.md."""
@@ -532,16 +481,6 @@ class Log(Scratch):
         code, shown = self.on_a_terminal(self.train_command("quiet", "--no-progress"))
         self.assertEqual((code, shown), (0, ""))
 
-    def test_evaluation_and_tokenizing_get_one_too(self):
-        self.train("run")
-        commands = [(["eval", "--checkpoint", "run"], "evaluating"),
-                    (["tokenizer", "encode", "--data", "text.txt", "--out", "t.bin"], "encoding")]
-        for command, what in commands:
-            self.assertEqual(self.run_program(*command).stderr, "")
-            code, shown = self.on_a_terminal(command)
-            self.assertEqual((code, shown.count("\n")), (0, 1))
-            self.assertRegex(shown, rf"\r[^\r\n]*{what} \d+ %")
-
     def test_the_line_fits_the_terminal(self):
         for columns in (12, 40, 60):
             code, shown = self.on_a_terminal(self.train_command(f"run{columns}", name="a name of some length"), columns)
@@ -551,13 +490,6 @@ class Log(Scratch):
             self.assertIn("step 8/8", shown)
             self.assertEqual("ETA" in shown and "loss" in shown, columns >= 40)
             self.assertEqual("a name" in shown, columns >= 60)
-
-    def test_terminal_line_ends_before_a_message(self):
-        code, shown = self.on_a_terminal(self.train_command("run", "--stop-at", 4))
-        self.assertEqual((code, shown.count("\n"), shown[-1]), (0, 1, "\n"))
-        code, shown = self.on_a_terminal(self.train_command("wild", learning_rate=1e30))
-        self.assertEqual((code, shown.count("\n")), (3, 2))
-        self.assertRegex(shown, r"\nmini-llama: bf16: diverged at step \d+ [^\r\n]*\r\n\Z")
 
 
 class Diverged(Scratch):
@@ -574,16 +506,6 @@ class Diverged(Scratch):
 
     def test_at_once(self):
         self.check([], learning_rate=1e30)
-
-    def test_a_folder_whose_name_has_two_lines(self):
-        done = self.run_program(*self.train_command("two\nlines", steps=30, learning_rate=1e30))
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (3, 1), done.stderr)
-        self.assertTrue(done.stderr.endswith("kept in two\\x0alines\n"), done.stderr)
-
-    def test_checkpoints_of_overflown_weights_are_not_written(self):
-        for rate in (1e10, 1e20, 1e30):
-            self.check([], learning_rate=rate, checkpoint_every=1, eval_every=30)
-            shutil.rmtree(self.folder / "run")
 
     def test_in_the_last_step(self):
         done = self.run_program(*self.train_command("run", steps=1, learning_rate=1e30))
@@ -623,15 +545,6 @@ class Schedule(Scratch):
         self.assertGreater(longer[-1], 0.625)
         self.assertEqual(ended[4:], [0.25] * 4)
 
-    def test_stop_at_a_target(self):
-        self.train("run", steps=40, eval_every=5, learning_rate=0.01, target_loss=5.0)
-        end = records(self.folder / "run/log.jsonl", "end")[0]
-        evaluations = records(self.folder / "run/log.jsonl", "eval")
-        self.assertEqual(end["status"], "target")
-        self.assertLessEqual(evaluations[-1]["val_loss"], 5.0)
-        self.assertTrue(all(r["val_loss"] > 5.0 for r in evaluations[:-1]))
-        self.assertTrue(self.checkpoint("run", end["step"]).exists())
-
 
 class Output(Scratch):
     def test_an_existing_run_is_left_alone(self):
@@ -670,14 +583,6 @@ class Output(Scratch):
         (self.folder / "full").mkdir()
         (self.folder / "full/log.jsonl").symlink_to("/dev/full")
         self.refuse([*self.train_command("full"), "--overwrite"], "full/log.jsonl", "No space left")
-
-    def test_checkpoints_cannot_be_written(self):
-        self.train("run", "--stop-at", 4)
-        self.write("other/checkpoints", "in the way")
-        done = self.run_program("train", "--resume", "run", "--out", "other")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, r"\Amini-llama: other/checkpoints[^\n]*\n\Z")
-        self.assertEqual((self.folder / "other/checkpoints").read_text(), "in the way")
 
     def test_files_that_are_no_run_are_left_alone(self):
         self.train("run", "--stop-at", 4)

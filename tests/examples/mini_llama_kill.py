@@ -349,34 +349,6 @@ class Rollback(Runs):
             self.assertEqual(self.run_program(*self.command()).returncode, 0)
             self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
 
-    def test_without_memory_for_a_queue(self):
-        """Fails an allocation of the device, one of the model, and one of the model loaded again for a rollback."""
-        if self.run_program("plan", "--device", "host").returncode != 0:
-            self.skipTest("no host mode")
-        self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
-        seen, log = set(), self.folder / "run/log.jsonl"
-        for number in range(1, 40):
-            code, out, said = self.with_faults(self.command("run", "--device", "host"), FAULTS_SMALL_AT=number)
-            self.assertEqual((code, out), (5, ""), said)
-            if log.exists():
-                self.assertIn("rollback", [r["event"] for r in records(log)])
-                self.assertEqual(records(log)[-1]["status"], "failed")
-                self.assert_memory_table(said[said.index("mini-llama: bf16: the device failed behind step "):],
-                                         "(make_queue: out of memory)", "--resume run; its memory, by category:")
-                seen.add("rollback")
-                break
-            if "loaded" in said:
-                self.assert_memory_table(said,
-                                         "the device failed while the model was loaded (make_queue: out of memory); "
-                                         "no file")
-                seen.add("model")
-            else:
-                self.assertEqual(said, "mini-llama: --device host: out of memory; --device cpu needs no device\n")
-                seen.add("device")
-        self.assertEqual(seen, {"device", "model", "rollback"})
-        self.assertEqual(self.run_program("train", "--resume", "run").returncode, 0)
-        self.assertEqual(tree_of(self.folder / "run/checkpoints"), tree_of(self.folder / "whole/checkpoints"))
-
     def test_an_extra_checkpoint_is_not_gone_back_to(self):
         self.assertEqual(self.run_program(*self.command("whole")).returncode, 0)
         back = records(self.folder / "whole/log.jsonl", "rollback")

@@ -46,12 +46,6 @@ class Init(Lora):
         self.assertEqual(tree_of(self.checkpoint("from-base"))["model.safetensors"],
                          tree_of(self.checkpoint("from-model.safetensors"))["model.safetensors"])
 
-    def test_the_shape_is_the_given_models(self):
-        shape = [part for flag in ("sequence", "batch", "steps")
-                 for part in ("--" + flag, {"sequence": 32, "batch": 2, "steps": 2}[flag])]
-        self.succeed("train", "--data", "text.txt", "--out", "run", "--init", "base", *shape)
-        self.assertEqual(records(self.folder / "run/log.jsonl", "start")[0]["config"]["model"]["hidden_size"], 32)
-
     def test_resume_needs_no_base(self):
         self.train("whole", "--init", "base", learning_rate=0.01)
         self.train("parts", "--init", "base", "--stop-at", 4, learning_rate=0.01)
@@ -242,19 +236,6 @@ class Adapters(Lora):
         self.assertEqual((code, shown.count("\n")), (0, 1))
         self.assertIn("merging 0 %", shown)
 
-    def test_the_plan_shows_what_adapters_take(self):
-        def plan(*more):
-            command = self.train_command("out", schedule="mxfp4_h16")[3:]
-            return self.planned(*command, *more)[0]
-        base, lora = plan(), plan("--init", self.base, "--lora-rank", 4)
-        self.assertEqual((base["adapters"], lora["quantized"]), (0, base["quantized"]))
-        self.assertGreater(lora["adapters"], 0)
-        self.assertLess(lora["moments"], base["moments"] / 2)
-        self.lora("run", schedule="mxfp4_h16", lora_targets="qkv_proj,o_proj")
-        start = records(self.folder / "run/log.jsonl", "start")[0]
-        self.assertEqual({name: entry["peak"] for name, entry in start["memory"].items()}, lora)
-        self.assertEqual(start["trained_parameters"], 4 * (32 + 128) + 4 * (64 + 32))
-
     def test_the_plan_of_llama_2_70b(self):
         """MLPerf's adapters have 44.6 million parameters. MXFP4 takes 4.25 bits per weight and orientation, the head
         16."""
@@ -411,24 +392,6 @@ class Amd(Lora):
         self.assertEqual((rates[0], len(rates)), (6e-4, 8))
         self.assertTrue(0 < rates[-1] < 0.05 * 6e-4)  # the cosine ends with the run
 
-    def test_a_synthetic_warmup_leaves_the_bytes_of_a_run_without(self):
-        """AMD's takes 5 steps."""
-        self.run_config("plain", steps=8)
-        self.run_config("warm", "--synthetic-warmup", 5, steps=8)
-        self.assert_same_checkpoint("plain", "warm")
-        # In the run's own MXFP4: warm-up keeps the base for no additional recipe.
-        self.assertEqual(records(self.folder / "warm/log.jsonl", "warm_up")[0]["recipe"], "mxfp4_h16")
-        peaks = [{name: entry["peak"] for name,
-                  entry in records(self.folder / run / "log.jsonl", "start")[0]["memory"].items()}
-                 for run in ("plain", "warm")]
-        self.assertEqual(*peaks)
-        self.run_config("fp8", "--synthetic-warmup", 2, "--synthetic-recipe", "fp8_delayed", steps=8)
-        self.assert_same_checkpoint("plain", "fp8")
-        for out, warm in (("a", ()), ("b", ("--synthetic-warmup", 2))):
-            self.succeed(*self.train_command(out, "--init", self.base, "--adapter", "plain", *warm,
-                                             schedule="mxfp4_h16"))
-        self.assert_same_checkpoint("a", "b")
-
 
 class BadInput(Lora):
     def test_fields(self):
@@ -535,16 +498,6 @@ class BadInput(Lora):
         for base in ("base", self.base):
             self.refuse([*self.train_command("base"), "--overwrite", "--init", base, "--lora-rank", 4], str(base),
                         "--overwrite")
-
-    def test_a_fused_checkpoint_whose_parts_disagree(self):
-        self.lora("run", "--stop-at", 4, lora_targets=FUSED)
-        path = self.checkpoint("run", 4) / "adapter_model.safetensors"
-        tensors = load(path)
-        name = "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight"
-        dtype, shape, data = tensors[name]
-        tensors[name] = dtype, shape, data[:-1] + bytes([data[-1] ^ 1])
-        write_safetensors(path, tensors)
-        self.refuse(["train", "--resume", "run"], name, "fused")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ models above a memory limit or the size limits. One case of each kind; unit test
 usage: mini_llama_refusals.py PROGRAM [NAME...]
 """
 import json
-import os
 import re
 import shutil
 import struct
@@ -31,20 +30,6 @@ class BadArguments(Scratch):
         command = self.train_command("out")
         self.refuse(command[:1] + command[3:], "--out", "is required")
         self.refuse(command[:3] + command[5:], "--data", "no text given")
-
-    def test_dimension_that_is_no_multiple_of_32(self):
-        self.train("bf16", hidden_size=48, intermediate_size=80, head_dim=24)
-        self.refuse(["eval", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
-        self.refuse(["sample", "--checkpoint", "bf16", "--recipe", "mxfp4"], "config.json", "hidden_size: 48")
-
-    def test_eval_and_sample_arguments(self):
-        self.train("run")
-        for command in (["eval", "--windows", "-1"], ["eval", "--recipe", "fp9"], ["sample", "--temperature", "-1"],
-                        ["sample", "--top-k", "33554432"]):
-            self.refuse([command[0], "--checkpoint", "run", *command[1:]], command[1].strip("-").split("-")[0])
-        self.refuse(["eval"], "--checkpoint")
-        self.refuse(["eval", "--checkpoint", "nowhere"], "nowhere")
-        self.refuse(["report", "nowhere", "--out", "report"], "nowhere")
 
 
 class BadFiles(Scratch):
@@ -78,43 +63,17 @@ class BadFiles(Scratch):
     def test_recipe_and_schedule_files(self):
         """Names the file and the field. All faults of a recipe: recipe_test; of a schedule: schedule_test,
         trigger_test."""
-        h16 = {"format": "mxfp4", "rotation": {"points": 16}}
-        for content, *parts in (({"fprop": {"x": h16, "w": {"format": "mxfp4"}}}, "fprop", "same rotation"),
-                                ({"fprop": {"x": {"format": "mxfp5"}}}, "fprop.x.format", "did you mean 'mxfp4'?"),
-                                ({"wgrad": {"accumulate": "hopper-wgmma-fp8-f32"}}, "wgrad.accumulate",
-                                 "does not take wgrad.dy (bf16)")):
-            self.write("recipe.json", content)
-            self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
-            for schedule in ("arm.json", "recipe.json"):
-                self.refuse(self.train_command("out", schedule=schedule), "recipe.json", *parts)
-        for content, *parts in (({"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 9}]}, "phases[1].at",
-                                 "before the end"),
-                                ({"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 2}}]},
-                                 "arm.json: phases[1].trigger.patience", "never fires"),
-                                ({"phases": [{"recipe": "nvfp5"}]}, "arm.json: phases[0].recipe: 'nvfp5'",
-                                 "did you mean 'nvfp4'?")):
-            self.write("arm.json", content)
-            self.refuse(self.train_command("out", schedule="arm.json"), *parts)
+        self.write("recipe.json", {"fprop": {"x": {"format": "mxfp5"}}})
+        self.write("arm.json", {"phases": [{"recipe": "recipe.json"}]})
+        for schedule in ("arm.json", "recipe.json"):
+            self.refuse(self.train_command("out", schedule=schedule), "recipe.json", "fprop.x.format",
+                        "did you mean 'mxfp4'?")
         # A later phase is checked before the first step.
         self.write("arm.json", {"phases": [{"recipe": "bf16"}, {"recipe": "mxfp4", "at": 4}]})
         self.refuse(self.train_command("out", schedule="arm.json", hidden_size=48),
                     "arm.json: phases[1].recipe: recipe mxfp4: --hidden-size: 48", "fprop.x")
         self.refuse(self.train_command("out", schedule="heal_gradient_noise"), "heal_gradient_noise: phases[1].trigger",
                     "never fires")
-
-    def test_triggers_by_the_evaluations_that_there_are(self):
-        """By sequences, as in MLPerf's rules; eval_every is ignored."""
-        self.write("heal.json",
-                   {"phases": [{"recipe": "mxfp4"}, {"recipe": "bf16", "trigger": {"patience": 1, "min_delta": 10}}]})
-        self.train("run", schedule="heal.json", eval_every=1000, eval_every_samples=6)  # two per step: after 3 and 6
-        self.assertEqual([r["step"] for r in records(self.folder / "run/log.jsonl", "switch")], [6])
-        self.refuse(self.train_command("out", schedule="heal.json", eval_every=1, eval_every_samples=8),
-                    "heal.json: phases[1].trigger.patience: never fires", "8 sequences (2 a step)", "end at step 8")
-        lora = {"mlperf": "llama2_70b_lora", "eval_every_samples": 2, "eval_windows": 4, "final_eval_windows": 4}
-        self.train("left-out", schedule="heal.json", **lora)  # the first two are left out
-        self.assertEqual([r["step"] for r in records(self.folder / "left-out/log.jsonl", "switch")], [4])
-        self.refuse(self.train_command("out", schedule="heal.json", **{**lora, "steps": 4}),
-                    "the first 2 times left out")
 
 
 class BadCheckpoints(Scratch):
@@ -276,11 +235,6 @@ class Memory(Scratch):
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
         self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
 
-    def test_activations_in_bf16_take_less(self):
-        self.write("narrow.json", {"activations": "bf16"})
-        wide, narrow = self.plan(schedule="fp32"), self.plan(schedule="narrow.json")
-        self.assertLess(narrow["activations"], 0.6 * wide["activations"])
-
     def test_contracts_are_logged(self):
         self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}, "bf16_first_layers": 1,
                                  "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
@@ -292,13 +246,6 @@ class Memory(Scratch):
         for operation in ("attention", "rmsnorm", "adamw", "squares"):
             self.assertIn(operation, contracts)
         self.assertFalse([name for name in contracts if name.startswith("adapters")])
-        self.write("wrong.json", {"fprop": {"accumulate": "cublas"}})
-        self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", "accumulate", "'cublas'")
-
-        for field in ("bf16_layers", "adapters"):
-            self.write("wrong.json", {field: {"dgrad": {"accumulate": "cublas"}}})
-            self.refuse(self.train_command("out", schedule="wrong.json"), "wrong.json", f"{field}.dgrad.accumulate",
-                        "is no contract")
 
 
     def test_a_contract_set_is_logged_under_its_name(self):
@@ -360,18 +307,6 @@ class Limits(Scratch):
         (path.parent / "trainer_state.json").unlink()  # as in another program's model
         for command in commands:
             self.refuse(command, "its shape 256 x 32 is not the model's 256 x 16777216")
-
-    def test_a_file_larger_than_the_memory(self):
-        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
-        with open(self.folder / "holes", "wb") as file:
-            file.truncate(size)
-        # Not by refuse(), which reads every file.
-        done = self.run_program(*self.train_command("out", data="holes"))
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr,
-                         rf"\Amini-llama: holes: cannot read: {size} bytes are more than \d+, half of this machine's "
-                         rf"memory\n\Z")
-        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["holes", "text.txt"])
 
 
 if __name__ == "__main__":

@@ -224,20 +224,10 @@ class Replays(Scratch):
 
     def test_files_of_a_checkpoint_that_differ_are_named(self):
         self.train("run", "--device", "cpu", steps=4, checkpoint_every=2)
-        whole, command = self.folder / "run/checkpoints/step-000000004", ["replay", "run", "--steps", "2:4"]
+        whole = self.folder / "run/checkpoints/step-000000004"
         (whole / "notes").write_text("mine")
         self.assertIn("step 4: notes: the replay has no such file\n", self.replay("--steps", "2:4", code=1))
         (whole / "notes").unlink()
-        for name in ("optimizer.safetensors", "generation_config.json"):
-            with self.subTest(name):
-                kept = (whole / name).read_bytes()
-                (whole / name).unlink()
-                self.assertIn(f"step 4: {name}: the run's checkpoint has no such file\n",
-                              self.replay("--steps", "2:4", code=1))
-                (whole / name).mkdir()
-                self.refuse(command, f"step-000000004/{name}: cannot read: a directory, not a regular file")
-                (whole / name).rmdir()
-                (whole / name).write_bytes(kept)
         # One tensor more than the replay has.
         path = whole / "optimizer.safetensors"
         kept = path.read_bytes()

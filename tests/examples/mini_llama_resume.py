@@ -9,13 +9,11 @@ usage: mini_llama_resume.py PROGRAM FAULTS [NAME...]   FAULTS: the library of fa
 import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 
 import mini_llama
-import mini_llama_kill
 from mini_llama import records, tree_of
 from mini_llama_kill import Runs, step_record
 
@@ -264,24 +262,6 @@ class Streams(Runs):
         self.assertEqual(self.without_a_reader(["sample", "--checkpoint", "run", "--threads", 1, "--tokens",
                                                 1 << 24]).wait(timeout=60), 2)
 
-    def test_a_rollback_that_nobody_hears_of(self):
-        command = self.train_command("run", **mini_llama_kill.Rollback.OPTIONS)
-        self.assertEqual(self.without_a_reader(command).wait(timeout=60), 2)  # the line on standard output is lost
-        self.assertGreater(len(records(self.folder / "run/log.jsonl", "rollback")), 0)
-        self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "ok")
-
-    def test_a_limit_of_files(self):
-        self.unbroken()
-        limit = (self.checkpoint("whole", self.OPTIONS["steps"]) / "model.safetensors").stat().st_size - 1
-        done = subprocess.run([mini_llama.PROGRAM, *map(str, self.command())], cwd=self.folder, capture_output=True,
-                              text=True,
-                              timeout=60, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr,
-                         r"\Amini-llama: [^\n]*File too large; when that is mended: mini-llama train --resume run\n\Z")
-        self.succeed("train", "--resume", "run", "--threads", 1)
-        self.assert_like_unbroken()
-
 
 class Resume(Runs):
     def test_another_process_has_the_run(self):
@@ -377,22 +357,6 @@ class Resume(Runs):
                     with self.subTest(what=what, command=command):
                         said = self.refuse(command, *what.split(), "; the one before it: " + (flag and flag + " "))
                         self.assertTrue(said.strip().endswith(older), said)
-
-    def test_a_checkpoint_without_its_files_is_none_that_begins_again(self):
-        self.train("made", "--stop-at", 4, **self.OPTIONS)
-        newest, older = self.checkpoint("run", 4), self.checkpoint("run", 2)
-        tensors = ["model.safetensors", "optimizer.safetensors"]
-        everything = sorted(p.name for p in self.checkpoint("made", 4).iterdir())
-        for missing in (tensors[:1], tensors, [n for n in everything if n != "trainer_state.json"], everything):
-            with self.subTest(missing=missing):
-                shutil.rmtree(self.folder / "run", ignore_errors=True)
-                shutil.copytree(self.folder / "made", self.folder / "run")
-                for name in missing:
-                    (newest / name).unlink()
-                for start in ("run", f"{newest}/"):
-                    said = self.refuse(["train", "--resume", start], "step-000000004/",
-                                       "; the one before it: --resume ")
-                    self.assertTrue(said.strip().endswith(str(older.relative_to(self.folder))), said)
 
     def test_a_checkpoint_outside_of_a_run(self):
         self.unbroken()
