@@ -25,7 +25,6 @@ from pathlib import Path
 BUILDS = [
     ("g++ -O3 native contract", ["g++", "-O3", "-march=native", "-ffp-contract=fast"], [], "all"),
     ("clang++-14 -O1 native", ["clang++-14", "-O1", "-march=native"], [], "numerics"),
-    ("g++ -O0", ["g++", "-O0"], [], "numerics"),
 ]
 NVCC_BUILDS = [
     ("nvcc host pass", ["nvcc", "-x", "cu", "-O2"], [], "numerics"),
@@ -35,6 +34,7 @@ NVCC_BUILDS = [
 TREE = "g++ -O3 native contract"
 # --all: other optimization levels, training by other compilers, and vector code of other CPUs.
 MORE_BUILDS = [
+    ("g++ -O0", ["g++", "-O0"], [], "numerics"),
     # Headers only, as users compile them. The tree's own program takes them from a library.
     ("g++ -O2 native, headers only", ["g++", "-O2", "-march=native"], [], "numerics"),
     ("clang++-14 -O1 native, training", ["clang++-14", "-O1", "-march=native"], [], "all"),
