@@ -6,8 +6,8 @@
 usage: consumer.py CHECK ROOT | consumer.py gpu ROOT MODE
   meson      as a Meson subproject (tests/consumer/meson)
   pkgconfig  installed, found through pkg-config, compiled by hand
-  cmake      installed and found by find_package (tests/consumer/cmake); as a source tree by add_subdirectory and by
-             FetchContent. Skipped (exit status 77) without CMake.
+  cmake      installed and found by find_package (tests/consumer/cmake); as a source tree by FetchContent. Skipped (exit
+             status 77) without CMake.
   gpu        the device library built for MODE (host, cuda, hip), installed, found both ways, and used by programs that
              g++ compiles. Without a device the programs must say so and exit with 77.
 """
@@ -109,13 +109,10 @@ def check_cmake(root, folder):
     run("cmake", "--build", build)
     for name in ("consumer", "consumer_io"):
         check_output(root, build / name)
-    for way in ("OFF", "ON"):
-        tree = folder / f"tree-{way}"
-        run("cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", tree, f"-DROTOSCALE_TREE={root}",
-            f"-DROTOSCALE_FETCH={way}")
-        run("cmake", "--build", tree)
-        for name in ("consumer", "consumer_io"):
-            check_output(root, tree / name)
+    run("cmake", "-G", "Ninja", "-S", root / "tests/consumer/cmake", "-B", folder / "tree", f"-DROTOSCALE_TREE={root}")
+    run("cmake", "--build", folder / "tree")
+    for name in ("consumer", "consumer_io"):
+        check_output(root, folder / "tree" / name)
     # An incompatible version must be refused.
     refused = subprocess.run([str(part) for part in [*configure, f"-DROTOSCALE_WANTED={major}.{minor + 1}"]],
                              capture_output=True, text=True)
