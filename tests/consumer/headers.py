@@ -7,8 +7,8 @@ usage: headers.py CHECK ROOT
   alone      each header by itself, numerics headers without exceptions and RTTI. Compiles eight, chosen by the hashes of
              their texts, with clang++-14 if installed, which is twice as fast as g++.
   alone-g++  all of them with g++, for the slow suite
-  warnings   all headers together, and the templates that include/compiled instantiates: g++ in C++23, clang++-14 in
-             C++20, clang++-22 in C++23, where installed. Skipped unless warnings are errors.
+  COMPILER   all headers together, and the templates that include/compiled instantiates: by g++ in C++23, clang++-14 in
+             C++20, clang++-22 in C++23. Skipped where it is not installed, and unless warnings are errors.
   standard   each header as C++17: the first error names the required standard
   odr        an object of all headers, linked into one program twice
   isa        two translation units of a program for different instruction sets, which must keep separate functions: the
@@ -17,6 +17,7 @@ usage: headers.py CHECK ROOT
   cuda       all numerics headers as CUDA code, with warnings as errors. Skipped (exit status 77) without nvcc.
 """
 import concurrent.futures
+import functools
 import os
 import platform
 import re
@@ -29,7 +30,7 @@ import zlib
 from pathlib import Path
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
-WARNING_JOBS = (("g++", "c++2b"), ("clang++-14", "c++20"), ("clang++-22", "c++2b"))
+WARNING_JOBS = {"g++": "c++2b", "clang++-14": "c++20", "clang++-22": "c++2b"}  # check_odr covers g++ in C++20
 NO_DEVICE_CODE = {"rotoscale/eigen.hpp"}
 THROWING = {"rotoscale/checked.hpp"}
 JOBS = min(16, len(os.sched_getaffinity(0)))  # each thread reserves 128 MiB of addresses
@@ -96,21 +97,13 @@ def warnings():
     return WARNINGS + (["-Werror"] if warnings_are_errors() else [])
 
 
-def check_warnings(root, folder):
-    if not warnings_are_errors():
-        print("skipped: warnings are no errors here (CI=true, or tests/run.sh --werror)")
+def check_warnings(root, folder, compiler):
+    if not warnings_are_errors() or shutil.which(compiler) is None:
+        print(f"skipped: no {compiler}, or warnings are no errors here (CI=true, or tests/run.sh --werror)")
         sys.exit(77)
     text = including(public_headers(root)) + including(sorted((root / "include/compiled").glob("*.cpp")))
-
-    def check(job):
-        compiler, standard = job
-        return compile_text([compiler, f"-std={standard}", "-fsyntax-only", *warnings(), f"-I{root}/include",
-                             *dependency_flags(), "-DROTOSCALE_COMPILED"], text, folder, f"{compiler}.cpp")
-
-    # check_odr covers g++ in C++20.
-    jobs = [job for job in WARNING_JOBS if shutil.which(job[0])]
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        return list(pool.map(check, jobs))
+    return [compile_text([compiler, f"-std={WARNING_JOBS[compiler]}", "-fsyntax-only", *warnings(),
+                          f"-I{root}/include", *dependency_flags(), "-DROTOSCALE_COMPILED"], text, folder, "all.cpp")]
 
 
 def check_standard(root, folder):
@@ -205,8 +198,9 @@ def check_cuda(root, folder):
     return [*failures, "all numerics headers together do not compile"]
 
 
-CHECKS = {"alone": check_alone, "alone-g++": check_alone_gcc, "warnings": check_warnings, "standard": check_standard,
-          "odr": check_odr, "isa": check_isa, "isa-all": check_isa_all, "cuda": check_cuda}
+CHECKS = {"alone": check_alone, "alone-g++": check_alone_gcc, "standard": check_standard, "odr": check_odr,
+          "isa": check_isa, "isa-all": check_isa_all, "cuda": check_cuda}
+CHECKS |= {compiler: functools.partial(check_warnings, compiler=compiler) for compiler in WARNING_JOBS}
 
 
 def main(check, root):
