@@ -255,17 +255,6 @@ TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   CHECK(ranks == std::vector<int>{1, 1, 2, 4});
 }
 
-TEST_CASE("Student's t is that of the tables") {
-  using rotoscale::llama_program::report_parts::student_t;
-  const std::pair<int, double> table[] = {{1, 12.706}, {2, 4.303}, {3, 3.182},  {4, 2.776},  {5, 2.571},  {6, 2.447},
-                                          {7, 2.365},  {9, 2.262}, {10, 2.228}, {20, 2.086}, {30, 2.042}, {120, 1.980}};
-  for (const auto& row : table) {
-    const auto& [freedom, t] = row;
-    CAPTURE(row.first);
-    CHECK(std::fabs(student_t(freedom) - t) < 0.0006);
-  }
-}
-
 namespace {
 
 /// A generated run with a seed.

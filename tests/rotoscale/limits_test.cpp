@@ -290,7 +290,5 @@ TEST_CASE("text that is read gives the code again") {
   check_texts<tf32>();
 }
 
-#if defined(__cpp_lib_format)
-#endif
 
 }  // namespace limits_test
