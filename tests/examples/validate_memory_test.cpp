@@ -50,8 +50,8 @@ void fail_allocations(long tries, const Run& run) {
 TEST_CASE("an allocation that fails on any thread is std::bad_alloc") {
   thread_pool pool(4);
   const auto [dump, q] = damaged_case(pool);
-  fail_allocations(200, [&] { static_cast<void>(check_dump(q, dump, std::nullopt, pool)); });
-  fail_allocations(20, [&] { static_cast<void>(identify_dump(&q, q, {}, dump, 16, 4, pool)); });
+  fail_allocations(80, [&] { static_cast<void>(check_dump(q, dump, std::nullopt, pool)); });
+  fail_allocations(8, [&] { static_cast<void>(identify_dump(&q, q, {}, dump, 16, 4, pool)); });
 }
 
 }  // namespace rotoscale::validate
