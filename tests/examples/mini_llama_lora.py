@@ -463,25 +463,6 @@ class BadInput(Lora):
         self.adapter(None, lambda t: t.clear())
         self.check_adapter("no tensor of a linear layer's adapter")
 
-    def test_numbers_that_are_not_finite(self):
-        """One line with file, tensor and element, and nothing written: for the base and for adapters."""
-        self.lora("run", lora_targets="q_proj,v_proj")
-        value = (0xFF800000).to_bytes(4, "little")
-        name = "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight"
-        dtype, shape, data = load(self.checkpoint("run") / "adapter_model.safetensors")[name]
-        self.adapter(None, lambda t: t.update({name: (dtype, shape, data[:24] + value + data[28:])}))
-        self.check_adapter(f"adapter/adapter_model.safetensors: tensor '{name}': element [1, 2] is -Inf")
-        shutil.copytree(self.folder / self.base, self.folder / "bad")
-        tensors = load(self.folder / "bad/model.safetensors")
-        name = "model.layers.0.mlp.up_proj.weight"
-        dtype, shape, data = tensors[name]
-        tensors[name] = dtype, shape, data[:-4] + value
-        write_safetensors(self.folder / "bad/model.safetensors", tensors)
-        message = f"bad/model.safetensors: tensor '{name}': element [63, 31] is -Inf"
-        for more in ((), ("--adapter", "run"), ("--synthetic-warmup", 1)):
-            self.refuse([*self.train_command("out"), "--init", "bad", *more], message)
-        self.refuse(["merge", "--base", "bad", "--adapter", "run", "--out", "merged"], message)
-
     def test_commands_without_their_parts(self):
         self.lora("run")
         self.refuse(["eval", "--checkpoint", "base", "--adapter", "base"], "holds no adapters")
