@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host mode's thread-block executor: indices, barriers, exchanges, shared memory, and error detection.
+// Host mode's thread-block executor: error detection and shared memory. Every kernel's test covers the rest.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -19,51 +19,21 @@ using gpu::host::thread_order;
 
 namespace {
 
-constexpr thread_order orders[] = {thread_order::forward, thread_order::reverse, thread_order::shuffled};
-
 struct order_scope {
   explicit order_scope(thread_order o) { gpu::host::set_thread_order(o); }
   ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
 };
 
-__global__ void record_indices(std::uint32_t* seen) {
-  const dim3 t = gpu::thread_index(), b = gpu::block_index(), s = gpu::block_size(), g = gpu::grid_size();
-  const unsigned block = (b.z * g.y + b.y) * g.x + b.x;
-  const unsigned thread = (t.z * s.y + t.y) * s.x + t.x;
-  ++seen[block * (s.x * s.y * s.z) + thread];
-}
-
 struct tile {
   std::uint32_t cell[64];
 };
 
-/// Reverses each block's 64 words, `rounds` times.
-__global__ void reverse(std::uint32_t* words, int rounds) {
-  auto& shared = gpu::block_shared<tile>();
-  const unsigned t = gpu::thread_index().x;
-  std::uint32_t* mine = words + 64 * gpu::block_index().x;
-  for (int i = 0; i < rounds; ++i) {
-    shared.cell[t] = mine[t];
-    gpu::block_barrier();
-    mine[t] = shared.cell[63 - t];
-    gpu::block_barrier();
-  }
-}
-
-/// The same without its barrier.
+/// Reverses a block's 64 words, without the barrier that it needs.
 __global__ void racy_reverse(std::uint32_t* words) {
   auto& shared = gpu::block_shared<tile>();
   const unsigned t = gpu::thread_index().x;
   shared.cell[t] = words[t];
   words[t] = shared.cell[63 - t];
-}
-
-__global__ void exchanges(std::uint32_t* out) {
-  const unsigned t = gpu::thread_index().x;
-  std::uint32_t sum = t;
-  for (unsigned mask = 1; mask < 32; mask *= 2) sum += gpu::shuffle_xor(sum, mask);
-  const std::uint32_t first = gpu::shuffle(sum, 0), third = gpu::shuffle(100 + t, 3);
-  out[t] = first + third + (gpu::subgroup_any(t == 40) ? 1000000u : 0u);
 }
 
 __global__ void half_waits(int where) {
@@ -97,24 +67,6 @@ __global__ void read_poison(std::uint32_t* out) {
 
 }  // namespace
 
-TEST_CASE("every thread of every block runs once, in three dimensions") {
-  std::vector<std::uint32_t> seen(2 * 3 * 4 * 5 * 6 * 7);
-  CHECK(gpu::launch(record_indices, dim3{2, 3, 4}, dim3{5, 6, 7}, 0, {}, seen.data()).ok());
-  CHECK(seen == std::vector<std::uint32_t>(seen.size(), 1));
-}
-
-TEST_CASE("barriers separate writes from reads in every thread order") {
-  for (const thread_order order : orders) {
-    const order_scope scope(order);
-    std::vector<std::uint32_t> words(3 * 64);
-    for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::uint32_t>(i);
-    CHECK(gpu::launch(reverse, dim3{3}, dim3{64}, 0, {}, words.data(), 3).ok());
-    bool equal = true;
-    for (std::size_t i = 0; i < words.size(); ++i) equal = equal && words[i] == i / 64 * 64 + 63 - i % 64;
-    CHECK(equal);
-  }
-}
-
 TEST_CASE("a missing barrier shows: the orders differ and shared memory is poisoned") {
   std::vector<std::uint32_t> results[2];
   for (const bool backwards : {false, true}) {
@@ -124,18 +76,6 @@ TEST_CASE("a missing barrier shows: the orders differ and shared memory is poiso
   }
   CHECK(results[0] != results[1]);
   CHECK(results[0][0] == 0xFDFDFDFDu);
-}
-
-TEST_CASE("lanes exchange values within subgroups of 32") {
-  for (const thread_order order : orders) {
-    const order_scope scope(order);
-    std::vector<std::uint32_t> out(64);
-    CHECK(gpu::launch(exchanges, dim3{1}, dim3{64}, 0, {}, out.data()).ok());
-    for (std::uint32_t t = 0; t < 64; ++t) {
-      const std::uint32_t sum = t < 32 ? 31 * 32 / 2 : 31 * 32 / 2 + 32 * 32;
-      CHECK(out[t] == sum + 100 + t / 32 * 32 + 3 + (t < 32 ? 0 : 1000000));
-    }
-  }
 }
 
 TEST_CASE("threads that wait for what cannot come are an error") {
