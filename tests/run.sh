@@ -190,11 +190,13 @@ elif [ $sanitize = no ]; then
   # the benchmarks and the demo use this build too.
   ndebug=$([ $slow = yes ] && echo true || echo false)
   bench=$([ "${CI:-}" = true ] && echo enabled || echo disabled)
+  # Vector code for other instruction sets than the machine's.
+  other_sets=$([ "${CI:-}" = true ] || [ $slow = yes ] && echo true || echo false)
   # Without a device kernels run on the host alone. CI compiles them for CUDA all the same, if nvcc is found.
   gpu=auto
   if [ "${CI:-}" != true ] && ! nvidia-smi -L >/dev/null 2>&1; then gpu=host; fi
   options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled
-    -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "${at_once[@]}")
+    -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "-Dinstruction_sets=$other_sets" "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   if [ "${CI:-}" = true ] && [ -z "$filter" ]; then also filter tests/run.sh --filter include_rule; fi
   run_tests build
