@@ -88,6 +88,72 @@ inline rmsnorm_gradients rmsnorm_backward(const tensor& dy, const tensor& x, con
   return grad;
 }
 
+// --- LayerNorm: y = weight · n + bias, n = (x - mean) · s, s = 1 / sqrt(variance + eps), for each row of x[n,d]
+// -------
+
+struct row_moments {
+  double mean, s;
+};
+
+inline row_moments moments(const tensor& x, size_t row, size_t d, double eps) {
+  double sum = 0.0, squares = 0.0;
+  for (size_t i = 0; i < d; ++i) sum += x[row * d + i];
+  const double mean = sum / static_cast<double>(d);
+  for (size_t i = 0; i < d; ++i) squares += (x[row * d + i] - mean) * (x[row * d + i] - mean);
+  return {mean, 1.0 / std::sqrt(squares / static_cast<double>(d) + eps)};
+}
+
+inline tensor layernorm(const tensor& x, const tensor& weight, const tensor& bias, double eps) {
+  const size_t d = weight.size(), n = x.size() / d;
+  tensor y(x.size());
+  for (size_t r = 0; r < n; ++r) {
+    const row_moments m = moments(x, r, d, eps);
+    for (size_t i = 0; i < d; ++i) y[r * d + i] = weight[i] * (x[r * d + i] - m.mean) * m.s + bias[i];
+  }
+  return y;
+}
+
+struct layernorm_gradients {
+  tensor x, weight, bias;
+};
+
+/// dx_i = s (g_i - mean(g) - n_i mean(g n)) with g = dy · weight.
+inline layernorm_gradients layernorm_backward(const tensor& dy, const tensor& x, const tensor& weight, double eps) {
+  const size_t d = weight.size(), rows = x.size() / d;
+  layernorm_gradients grad{tensor(x.size()), tensor(d, 0.0), tensor(d, 0.0)};
+  for (size_t r = 0; r < rows; ++r) {
+    const row_moments m = moments(x, r, d, eps);
+    double g = 0.0, gn = 0.0;
+    for (size_t i = 0; i < d; ++i) {
+      const size_t at = r * d + i;
+      const double n = (x[at] - m.mean) * m.s;
+      g += dy[at] * weight[i] / static_cast<double>(d);
+      gn += dy[at] * weight[i] * n / static_cast<double>(d);
+      grad.weight[i] += dy[at] * n;
+      grad.bias[i] += dy[at];
+    }
+    for (size_t i = 0; i < d; ++i) {
+      const size_t at = r * d + i;
+      grad.x[at] = m.s * (dy[at] * weight[i] - g - (x[at] - m.mean) * m.s * gn);
+    }
+  }
+  return grad;
+}
+
+// --- Bias: row t mod (rows of the table) of table[r,d] is added to row t of x[n,d] -----------------------------------
+
+inline tensor add_table(const tensor& x, const tensor& table) {
+  tensor y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] + table[i % table.size()];
+  return y;
+}
+
+inline tensor table_backward(const tensor& dy, size_t size) {
+  tensor d(size, 0.0);
+  for (size_t i = 0; i < dy.size(); ++i) d[i % size] += dy[i];
+  return d;
+}
+
 // --- RoPE: in each head, the pair (i, i + D/2) turns by the angle position · frequency_i -----------------------------
 
 /// config.json's "rope_scaling" with "rope_type": "llama3".
@@ -243,6 +309,27 @@ inline swiglu_gradients swiglu_backward(const tensor& dy, const tensor& gate, co
     d.up[i] = dy[i] * gate[i] * s;
   }
   return d;
+}
+
+// --- GELU, tanh form: y = x (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x³) ------------------------------------
+
+inline double gelu_inner(double x) { return std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x); }
+
+inline tensor gelu_tanh(const tensor& x) {
+  tensor y(x.size());
+  for (size_t i = 0; i < y.size(); ++i) y[i] = 0.5 * x[i] * (1.0 + std::tanh(gelu_inner(x[i])));
+  return y;
+}
+
+/// dy/dx = (1 + tanh(u)) / 2 + x (1 - tanh²(u)) u' / 2.
+inline tensor gelu_tanh_backward(const tensor& dy, const tensor& x) {
+  tensor dx(x.size());
+  for (size_t i = 0; i < dx.size(); ++i) {
+    const double t = std::tanh(gelu_inner(x[i]));
+    const double slope = std::sqrt(2.0 / std::acos(-1.0)) * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
+    dx[i] = dy[i] * (0.5 * (1.0 + t) + 0.5 * x[i] * (1.0 - t * t) * slope);
+  }
+  return dx;
 }
 
 // --- Embedding: row t of the result is row tokens[t] of table[vocab,d] -----------------------------------------------

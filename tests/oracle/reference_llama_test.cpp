@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of the oracle. Gradients of the whole model equal finite differences of its loss. Results equal recorded values
 // of PyTorch and transformers.
-#include "reference_llama.hpp"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,6 +11,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "reference_gpt2.hpp"
 
 namespace reference_llama_test {
 
@@ -131,6 +131,39 @@ TEST_CASE("oracle: the model's gradients, untied and tied") {
     const auto f = [&](const tensor&) { return m.loss(); };
     for (auto& [name, values] : m.params) check_gradient(name, f, values, grads.at(name));
   }
+}
+
+namespace {
+
+struct gpt2_case {
+  oracle::gpt2::config config;
+  tensor_map params;
+  std::vector<int> tokens, targets;
+};
+
+gpt2_case gpt2_model(const oracle::gpt2::config& c, int B, int T, unsigned seed) {
+  std::mt19937_64 engine(seed);
+  gpt2_case m{c, {}, {}, {}};
+  for (const auto& [name, shape] : oracle::gpt2::parameter_shapes(c)) {
+    const bool is_vector = shape.size() == 1, is_gain = is_vector && name.find("weight") != name.npos;
+    const size_t size = static_cast<size_t>(shape[0]) * static_cast<size_t>(is_vector ? 1 : shape[1]);
+    const double width = is_vector ? 0.3 : name == "transformer.wte.weight" ? 2.0 : 0.5;
+    m.params[name] = random_tensor(size, engine, width, is_gain ? 1.0 : 0.0);
+  }
+  m.tokens = random_tokens(static_cast<size_t>(B * T), c.vocab_size, engine);
+  m.targets = random_tokens(static_cast<size_t>(B * T), c.vocab_size, engine);
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("oracle: GPT-2's gradients") {
+  gpt2_case m = gpt2_model({11, 5, 12, 2, 3}, 2, 5, 7);
+  m.targets[3] = oracle::ignored_target;
+  const tensor_map grads = oracle::gpt2::gradients(m.config, m.params, m.tokens, m.targets, 2, 5);
+  REQUIRE(grads.size() == m.params.size());
+  const auto f = [&](const tensor&) { return oracle::gpt2::loss(m.config, m.params, m.tokens, m.targets, 2, 5); };
+  for (auto& [name, values] : m.params) check_gradient(name, f, values, grads.at(name));
 }
 
 // Recorded values of torch 2.15.0 and transformers 5.23.0 in double precision (transformers_reference.py), for the same
