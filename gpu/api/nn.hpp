@@ -41,8 +41,8 @@ status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view 
 
 /// y = x * rstd * gain for x [rows, cols] and gain [cols]; writes rstd [rows]. x and y have one storage.
 status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd, stream s);
-/// RMSNorm of sum = x + branch. An empty view of branch means sum = x. An empty view of y means that only rstd is
-/// written.
+/// RMSNorm, or with a bias LayerNorm, of sum = x + branch. An empty view of branch means sum = x. An empty view of y
+/// means that only mean and rstd are written.
 status residual_norm(const nn::residual_norm_args& args, stream s);
 /// residual_norm and quantize(f, y, rows, columns) in two launches. The second computes y from the sum and quantizes
 /// both orientations from one read. An empty y is not written. One orientation may be null, as in quantize.
@@ -57,32 +57,53 @@ std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols);
 status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
                         nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s);
 
+/// y = (x - mean) * rstd * gain + bias for x [rows, cols]; writes mean and rstd [rows]. x and y have one storage.
+status layernorm_forward(nn::const_tensor_view x, const float* gain, const float* bias, float eps, nn::tensor_view y,
+                         float* mean, float* rstd, stream s);
+/// Workspace of layernorm_backward in bytes.
+std::size_t layernorm_backward_workspace_bytes(index_t rows, index_t cols);
+/// Adds x's gradient to dx [rows, cols], the gain's to dgain and the bias's to dbias [cols]. With a null dgain, neither
+/// is computed.
+status layernorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* mean,
+                          const float* rstd, nn::tensor_view dx, float* dgain, float* dbias, void* workspace,
+                          std::size_t workspace_bytes, stream s);
+
+/// Adds row t mod r of the table [r, features], FP32, to row t of x [tokens, features].
+status bias_forward(nn::const_tensor_view table, nn::tensor_view x, stream s);
+/// Workspace of bias_backward for a table of `period` rows, in bytes.
+std::size_t bias_backward_workspace_bytes(index_t rows, index_t cols, index_t period);
+/// Adds dy [tokens, features] to dtable [r, features], FP32 and contiguous: row t to row t mod r, tokens ascending.
+status bias_backward(nn::const_tensor_view dy, nn::tensor_view dtable, void* workspace, std::size_t workspace_bytes,
+                     stream s);
+
 /// Rotates x [batch, seq, heads, head_dim] in place. Cosine and sine are [seq, head_dim / 2]. `inverse` rotates back.
 status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s);
 /// Queries and keys in one launch. They have one storage and differ only in their number of heads.
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
                  stream s);
 
-/// h = silu(gate) * up; gate_up is [tokens, gate | up].
-status swiglu_forward(nn::const_tensor_view gate_up, nn::tensor_view h, stream s);
-/// The gradient of gate_up.
-status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up, stream s);
-/// swiglu_forward and quantize(f, h, rows, columns) in one launch. An empty h is not written.
-status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
-                       const quantized_output& columns, stream s);
-/// swiglu_backward and quantize(f, d_gate_up, rows, columns) in one launch that reads dh and gate_up once. An empty
-/// d_gate_up is not written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
-status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
-                                block_format f, const quantized_output& rows, const quantized_output& columns,
-                                stream s);
-/// swiglu_forward and cast_transpose_fp8(o, h, scale, out) in one launch. An empty h is not written. o.rounding must be
-/// nearest_even.
-status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
-                       const fp8_output& out, stream s);
-/// swiglu_backward and cast_transpose_fp8(o, d_gate_up, scale, out) in one launch that reads dh and gate_up once. An
-/// empty d_gate_up is not written. o.rounding must be nearest_even.
-status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
-                                const fp8_options& o, const float* scale, const fp8_output& out, stream s);
+/// h = activation(x). x is [tokens, gate | up] if the activation is gated, otherwise it has h's extents.
+status activation_forward(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, stream s);
+/// The gradient of x.
+status activation_backward(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x, nn::tensor_view dx,
+                           stream s);
+/// activation_forward and quantize(f, h, rows, columns) in one launch. An empty h is not written.
+status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, block_format f,
+                           const quantized_output& rows, const quantized_output& columns, stream s);
+/// activation_backward and quantize(f, dx, rows, columns) in one launch that reads dh and x once. An empty dx is not
+/// written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
+status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
+                                    nn::tensor_view dx, block_format f, const quantized_output& rows,
+                                    const quantized_output& columns, stream s);
+/// activation_forward and cast_transpose_fp8(o, h, scale, out) in one launch. An empty h is not written. o.rounding
+/// must be nearest_even.
+status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, const fp8_options& o,
+                           const float* scale, const fp8_output& out, stream s);
+/// activation_backward and cast_transpose_fp8(o, dx, scale, out) in one launch that reads dh and x once. An empty dx is
+/// not written. o.rounding must be nearest_even.
+status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
+                                    nn::tensor_view dx, const fp8_options& o, const float* scale, const fp8_output& out,
+                                    stream s);
 /// sum = x + y; sum may be x.
 status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s);
 

@@ -8,6 +8,7 @@
 #include "gpu/api/device.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/dialect/launch.hpp"
+#include "gpu/nn/norm.hpp"
 #include "gpu/nn/rows.hpp"
 
 namespace rotoscale::gpu::detail {
@@ -36,19 +37,22 @@ inline status check_like(const nn::const_tensor_view& x, const nn::const_tensor_
   }
   return {};
 }
-/// Returns half of gate_up's columns. `which`: 0 the gate, 1 the up projection.
+/// Input `at` of an activation: half of x's columns if it is gated, otherwise x.
 template <class View>
-View half_of(const View& x, index_t which) {
+View input_of(nn::activation which, const View& x, index_t at) {
   const index_t n = x.extent(1) / 2;
-  return x.part(1, which * n, n);
+  return nn::inputs_of(which) == 2 ? x.part(1, at * n, n) : x;
 }
 
-inline status check_gate_up(const nn::const_tensor_view& gate_up, const nn::const_tensor_view& h,
-                            const char* argument) {
-  if (status s = check_rows(gate_up, 2, argument); !s.ok()) return s;
-  if (gate_up.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
-  if (gate_up.extent(0) != h.extent(0) || gate_up.extent(1) != 2 * h.extent(1)) {
-    return {error_code::bad_extent, argument, "must have a gate and an up for each element of the others"};
+/// Checks the input, or its gradient, of an activation with result h.
+inline status check_input(nn::activation which, const nn::const_tensor_view& x, const nn::const_tensor_view& h,
+                          const char* argument) {
+  if (status s = check_rows(x, 2, argument); !s.ok()) return s;
+  if (x.type != h.type) return {error_code::bad_option, argument, "must have the storage of the others"};
+  if (x.extent(0) != h.extent(0) || x.extent(1) != nn::inputs_of(which) * h.extent(1)) {
+    return {error_code::bad_extent, argument,
+            nn::inputs_of(which) == 2 ? "must have a gate and an up for each element of the others"
+                                      : "must have the extents of the others"};
   }
   return {};
 }
@@ -84,6 +88,13 @@ inline status count_blocks(const row_extents& e, unsigned each, unsigned& count)
     return {error_code::bad_extent, "", "has more than 2^32 vectors of 8 elements"};
   count = static_cast<unsigned>((items + row_threads - 1) / row_threads);
   return {};
+}
+
+/// Returns body(constant of the norm's kind).
+template <class Body>
+status with_norm_kind(const nn::residual_norm_args& args, const Body& body) {
+  if (args.bias != nullptr) return body(std::integral_constant<norm_kind, norm_kind::layer>{});
+  return body(std::integral_constant<norm_kind, norm_kind::rms>{});
 }
 
 /// Returns body(T{}) for the C++ type of a storage.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise kernels: add, SwiGLU, dropout, RoPE. A thread takes one vec8 of a few rows and issues all of its loads
-// before it computes.
+// Element-wise kernels: add, activations, dropout, RoPE. A thread takes one vec8 of a few rows and issues all of its
+// loads before it computes.
 #pragma once
 
 #include "gpu/dialect/math.hpp"
@@ -21,7 +21,7 @@ struct row_item {
   }
 };
 
-inline constexpr unsigned add_rows = 4, swiglu_rows = 2, embedding_rows = 2, rope_heads = 2;  // per thread
+inline constexpr unsigned add_rows = 4, activation_rows = 2, embedding_rows = 2, rope_heads = 2;  // per thread
 
 /// x = combine(x, y), computed in FP32 and rounded once.
 template <class T, class Combine>
@@ -94,67 +94,96 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   }
 }
 
-/// Replaces gate by h = silu(gate) * up.
-template <class T>
-__device__ inline void swiglu_vec8(stored_vec8<T>& gate, const stored_vec8<T>& up) {
-  float g[vec8_elements], u[vec8_elements], s[vec8_elements];
-  gate.widen(g);
-  up.widen(u);
-  sigmoids(g, s);
+/// s = nn::sigmoid(A::sigmoid_input(x)) for an activation A.
+template <class A>
+__device__ inline void activation_sigmoids(const float (&x)[vec8_elements], float (&s)[vec8_elements]) {
+  float input[vec8_elements];
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < vec8_elements; ++i) g[i] = nn::swiglu(g[i], u[i], s[i]);
-  gate.narrow(g);
+  for (unsigned i = 0; i < vec8_elements; ++i) input[i] = A::sigmoid_input(x[i]);
+  sigmoids(input, s);
 }
 
-/// Replaces gate and up by their gradients.
-template <class T>
-__device__ inline void swiglu_gradients(const stored_vec8<T>& dh, stored_vec8<T>& gate, stored_vec8<T>& up) {
-  float g[vec8_elements], u[vec8_elements], d[vec8_elements], s[vec8_elements];
-  gate.widen(g);
-  up.widen(u);
+/// Replaces x by h. `up` is not used if A is not gated.
+template <class A, class T>
+__device__ inline void activate(stored_vec8<T>& x, const stored_vec8<T>& up) {
+  float g[vec8_elements], u[vec8_elements] = {}, s[vec8_elements];
+  x.widen(g);
+  if constexpr (A::gated) up.widen(u);
+  activation_sigmoids<A>(g, s);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < vec8_elements; ++i) g[i] = A::value(g[i], u[i], s[i]);
+  x.narrow(g);
+}
+
+/// Replaces x and, if A is gated, up by their gradients.
+template <class A, class T>
+__device__ inline void activation_gradients(const stored_vec8<T>& dh, stored_vec8<T>& x, stored_vec8<T>& up) {
+  float g[vec8_elements], u[vec8_elements] = {}, d[vec8_elements], s[vec8_elements];
+  x.widen(g);
+  if constexpr (A::gated) up.widen(u);
   dh.widen(d);
-  sigmoids(g, s);
+  activation_sigmoids<A>(g, s);
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) {
-    const nn::float_pair both = nn::swiglu_gradients(d[i], g[i], u[i], s[i]);
+    const nn::float_pair both = A::gradients(d[i], g[i], u[i], s[i]);
     g[i] = both.first;
     u[i] = both.second;
   }
-  gate.narrow(g);
-  up.narrow(u);
+  x.narrow(g);
+  if constexpr (A::gated) up.narrow(u);
 }
 
-/// `e` has the extents of h.
+/// `e` has the extents of h. `up` and `dup` are empty if the activation is not gated.
 template <class T>
-struct swiglu_args {
+struct activation_args {
   row_extents e;
-  row_span<const T> gate, up, dh;
-  row_span<T> h, dgate, dup;
+  row_span<const T> x, up, dh;
+  row_span<T> h, dx, dup;
 };
 
-template <class T>
-__global__ void __launch_bounds__(row_threads) swiglu_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
-  combine_rows<swiglu_rows>(a.e, a.gate, a.up, a.h, swiglu_vec8<T>);
+/// Loads a thread's vec8 of rows of x and, if A is gated, of up.
+template <class A, class T>
+__device__ inline void load_inputs(const activation_args<T>& a, index_t row, unsigned col, unsigned count,
+                                   stored_vec8<T>& x, stored_vec8<T>& up) {
+  x.load(a.x[row] + col, count, a.e.vectors);
+  if constexpr (A::gated) up.load(a.up[row] + col, count, a.e.vectors);
 }
 
-template <class T>
-__global__ void __launch_bounds__(row_threads) swiglu_gradient_kernel(const ROTOSCALE_GRID_CONSTANT swiglu_args<T> a) {
-  const row_item at = row_item::of_thread(a.e, swiglu_rows);
+template <class A, class T>
+__global__ void __launch_bounds__(row_threads) activation_kernel(const ROTOSCALE_GRID_CONSTANT activation_args<T> a) {
+  const row_item at = row_item::of_thread(a.e, activation_rows);
   const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
-  stored_vec8<T> gate[swiglu_rows], up[swiglu_rows], dh[swiglu_rows];
+  stored_vec8<T> x[activation_rows], up[activation_rows];
   ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < swiglu_rows; ++r) {
+  for (unsigned r = 0; r < activation_rows; ++r) {
+    if (at.row + r < a.e.rows) load_inputs<A>(a, at.row + r, col, count, x[r], up[r]);
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < activation_rows; ++r) {
     if (at.row + r >= a.e.rows) continue;
-    gate[r].load(a.gate[at.row + r] + col, count, a.e.vectors);
-    up[r].load(a.up[at.row + r] + col, count, a.e.vectors);
+    activate<A>(x[r], up[r]);
+    x[r].store(a.h[at.row + r] + col, count, a.e.vectors);
+  }
+}
+
+template <class A, class T>
+__global__ void __launch_bounds__(row_threads)
+    activation_gradient_kernel(const ROTOSCALE_GRID_CONSTANT activation_args<T> a) {
+  const row_item at = row_item::of_thread(a.e, activation_rows);
+  const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
+  stored_vec8<T> x[activation_rows], up[activation_rows], dh[activation_rows];
+  ROTOSCALE_UNROLL
+  for (unsigned r = 0; r < activation_rows; ++r) {
+    if (at.row + r >= a.e.rows) continue;
+    load_inputs<A>(a, at.row + r, col, count, x[r], up[r]);
     dh[r].load(a.dh[at.row + r] + col, count, a.e.vectors);
   }
   ROTOSCALE_UNROLL
-  for (unsigned r = 0; r < swiglu_rows; ++r) {
+  for (unsigned r = 0; r < activation_rows; ++r) {
     if (at.row + r >= a.e.rows) continue;
-    swiglu_gradients(dh[r], gate[r], up[r]);
-    gate[r].store(a.dgate[at.row + r] + col, count, a.e.vectors);
-    up[r].store(a.dup[at.row + r] + col, count, a.e.vectors);
+    activation_gradients<A>(dh[r], x[r], up[r]);
+    x[r].store(a.dx[at.row + r] + col, count, a.e.vectors);
+    if constexpr (A::gated) up[r].store(a.dup[at.row + r] + col, count, a.e.vectors);
   }
 }
 

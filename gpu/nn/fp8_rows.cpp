@@ -45,16 +45,17 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
 
 }  // namespace
 
-status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, const fp8_options& o, const float* scale,
-                       const fp8_output& out, stream s) {
-  return produce_swiglu(gate_up, h, [&](const auto& produced, index_t m, index_t n) {
+status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, const fp8_options& o,
+                           const float* scale, const fp8_output& out, stream s) {
+  return produce_activation(which, x, h, [&](const auto& produced, index_t m, index_t n) {
     return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
   });
 }
 
-status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
-                                const fp8_options& o, const float* scale, const fp8_output& out, stream s) {
-  return produce_swiglu_gradients(dh, gate_up, d_gate_up, [&](const auto& produced, index_t m, index_t n) {
+status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
+                                    nn::tensor_view dx, const fp8_options& o, const float* scale, const fp8_output& out,
+                                    stream s) {
+  return produce_activation_gradients(which, dh, x, dx, [&](const auto& produced, index_t m, index_t n) {
     return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
   });
 }

@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launchers of gpu/api/nn.hpp for element-wise layers, RMSNorm, RoPE and the embedding. The loss and the optimizer have
-// their own files.
+// Launchers of gpu/api/nn.hpp for element-wise layers, norms, biases, RoPE and the embedding. The loss and the
+// optimizer have their own files.
 #include <algorithm>
 #include <type_traits>
 
+#include "gpu/nn/bias.hpp"
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/elementwise.hpp"
 #include "gpu/nn/embedding.hpp"
+#include "gpu/nn/gain_sum.hpp"
 #include "gpu/nn/norm_gradient.hpp"
 
 namespace rotoscale::gpu {
@@ -21,11 +23,11 @@ using namespace detail;
 constexpr std::size_t staged_bytes = 12 * 1024;
 constexpr std::size_t max_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
-template <class T, bool Residual>
+template <class T, bool Residual, norm_kind Kind>
 status launch_norm(const nn::residual_norm_args& n, stream s) {
   norm_args<T> a;
   a.e = extents_of(n.x.extent(0), n.x.extent(1), {n.x, n.branch, n.y, Residual ? nn::const_tensor_view(n.sum) : n.x},
-                   {n.gain});
+                   {n.gain, n.bias});
   a.x = span_of<T>(n.x);
   if constexpr (Residual) {
     a.branch = span_of<T>(n.branch);
@@ -34,6 +36,8 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
   a.y = span_of<T>(n.y);
   a.gain = n.gain;
   a.rstd = n.rstd;
+  a.bias = n.bias;
+  a.mean = n.mean;
   a.eps = n.epsilon;
   const std::size_t pitch = row_pitch<T>(a.e.cols);
   const bool staged = pitch <= max_shared_bytes;
@@ -41,8 +45,8 @@ status launch_norm(const nn::residual_norm_args& n, stream s) {
       static_cast<unsigned>(std::max<std::size_t>(2 * pitch <= max_shared_bytes ? 2 : 1, staged_bytes / pitch));
   a.block_rows = staged ? std::min(fitting, max_norm_rows) : max_norm_rows;
   const auto grid = static_cast<std::uint64_t>((a.e.rows + a.block_rows - 1) / a.block_rows);
-  return staged ? launch_rows(norm_kernel<T, Residual, true>, grid, row_threads, s, a, a.block_rows * pitch)
-                : launch_rows(norm_kernel<T, Residual, false>, grid, row_threads, s, a);
+  return staged ? launch_rows(norm_kernel<T, Residual, true, Kind>, grid, row_threads, s, a, a.block_rows * pitch)
+                : launch_rows(norm_kernel<T, Residual, false, Kind>, grid, row_threads, s, a);
 }
 
 /// Launches one block per chain of the gain's gradient.
@@ -54,10 +58,10 @@ status launch_norm_gradient(void (*kernel)(norm_gradient_args<T>), const norm_gr
 }
 /// Chooses the largest row groups with which four blocks fit in an SM's shared memory (prefetch distance 2), or else
 /// two blocks (distance 1).
-template <class T>
+template <norm_kind Kind, class T>
 status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
   // Shares of 228 KiB, less CUDA's 1 KiB per block and the block's static shared memory, in steps of 128 bytes.
-  constexpr std::size_t others = (sizeof(norm_gradient_shared) + 127) / 128 * 128;
+  constexpr std::size_t others = (sizeof(norm_gradient_shared<Kind>) + 127) / 128 * 128;
   constexpr std::size_t half = has_small_shared_memory ? max_shared_bytes : 113 * 1024 - others;
   constexpr std::size_t quarter = 56 * 1024 - others;
   const unsigned threads = std::min(row_threads, (a.e.vec8s + subgroup_lanes - 1) / subgroup_lanes * subgroup_lanes);
@@ -65,7 +69,7 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
   const auto bytes = [&](unsigned rows, unsigned stages) { return norm_gradient_bytes<T>(a.e.cols, rows, stages); };
   const auto launch_groups =
       [&]<unsigned Vec8s, unsigned Rows, unsigned Stages>(norm_gradient_shape<Vec8s, Rows, Stages>) {
-        return launch_norm_gradient(norm_gradient_kernel<T, Vec8s, Rows, Stages>, a, threads + dot_threads<Rows>,
+        return launch_norm_gradient(norm_gradient_kernel<T, Kind, Vec8s, Rows, Stages>, a, threads + dot_threads<Rows>,
                                     bytes(Rows, Stages), s);
       };
   if (a.e.vectors) {
@@ -81,7 +85,7 @@ status launch_norm_gradient(const norm_gradient_args<T>& a, stream s) {
       return launch_groups(norm_gradient_shape<4, 1, 3>{});
     }
   }
-  return launch_norm_gradient(norm_gradient_unstaged_kernel<T>, a, row_threads, 0, s);
+  return launch_norm_gradient(norm_gradient_unstaged_kernel<T, Kind>, a, row_threads, 0, s);
 }
 
 /// Strides and heads of x, which has been checked.
@@ -135,44 +139,51 @@ status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum
   });
 }
 
-status swiglu_forward(nn::const_tensor_view gate_up, nn::tensor_view h, stream s) {
-  if (status c = check_rows(h, 2, "h"); !c.ok()) return c;
-  if (status c = check_gate_up(gate_up, h, "gate_up"); !c.ok()) return c;
-  return with_storage(h.type, [&](auto t) {
-    using T = decltype(t);
-    const auto gate = half_of(gate_up, 0), up = half_of(gate_up, 1);
-    swiglu_args<T> a{extents_of(h.extent(0), h.extent(1), {gate, up, h}),
-                     span_of<T>(gate),
-                     span_of<T>(up),
-                     {},
-                     span_of<T>(h),
-                     {},
-                     {}};
-    unsigned blocks = 0;
-    if (status c = count_blocks(a.e, swiglu_rows, blocks); !c.ok()) return c;
-    return launch_rows(swiglu_kernel<T>, blocks, row_threads, s, a);
+namespace {
+
+/// Launches the kernel of an activation, forward or backward. dh, dx: empty for the forward pass.
+template <class T>
+status launch_activation(nn::activation which, const nn::const_tensor_view& x, const nn::const_tensor_view& dh,
+                         const nn::tensor_view& h, const nn::tensor_view& dx, stream s) {
+  const auto first = input_of(which, x, 0), up = input_of(which, x, 1);
+  const index_t rows = first.extent(0), cols = first.extent(1);
+  activation_args<T> a;
+  a.x = span_of<T>(first);
+  a.up = span_of<T>(up);
+  if (dx.data == nullptr) {
+    a.e = extents_of(rows, cols, {first, up, h});
+    a.h = span_of<T>(h);
+  } else {
+    const auto to = input_of(which, dx, 0), to_up = input_of(which, dx, 1);
+    a.e = extents_of(rows, cols, {first, up, dh, to, to_up});
+    a.dh = span_of<T>(dh);
+    a.dx = span_of<T>(to);
+    a.dup = span_of<T>(to_up);
+  }
+  unsigned blocks = 0;
+  if (status c = count_blocks(a.e, activation_rows, blocks); !c.ok()) return c;
+  return nn::with_activation(which, [&](auto activation) {
+    using A = decltype(activation);
+    const auto kernel = dx.data == nullptr ? activation_kernel<A, T> : activation_gradient_kernel<A, T>;
+    return launch_rows(kernel, blocks, row_threads, s, a);
   });
 }
 
-status swiglu_backward(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up, stream s) {
+}  // namespace
+
+status activation_forward(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, stream s) {
+  if (status c = check_rows(h, 2, "h"); !c.ok()) return c;
+  if (status c = check_input(which, x, h, "x"); !c.ok()) return c;
+  return with_storage(h.type, [&](auto t) { return launch_activation<decltype(t)>(which, x, {}, h, {}, s); });
+}
+
+status activation_backward(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x, nn::tensor_view dx,
+                           stream s) {
   if (status c = check_rows(dh, 2, "dh"); !c.ok()) return c;
-  if (status c = check_gate_up(gate_up, dh, "gate_up"); !c.ok()) return c;
-  if (status c = check_gate_up(d_gate_up, dh, "d_gate_up"); !c.ok()) return c;
-  return with_storage(dh.type, [&](auto t) {
-    using T = decltype(t);
-    const auto gate = half_of(gate_up, 0), up = half_of(gate_up, 1);
-    const auto dgate = half_of(d_gate_up, 0), dup = half_of(d_gate_up, 1);
-    swiglu_args<T> a{extents_of(dh.extent(0), dh.extent(1), {gate, up, dh, dgate, dup}),
-                     span_of<T>(gate),
-                     span_of<T>(up),
-                     span_of<T>(dh),
-                     {},
-                     span_of<T>(dgate),
-                     span_of<T>(dup)};
-    unsigned blocks = 0;
-    if (status c = count_blocks(a.e, swiglu_rows, blocks); !c.ok()) return c;
-    return launch_rows(swiglu_gradient_kernel<T>, blocks, row_threads, s, a);
-  });
+  if (status c = check_input(which, x, dh, "x"); !c.ok()) return c;
+  if (status c = check_input(which, dx, dh, "dx"); !c.ok()) return c;
+  if (dh.size() == 0) return {};
+  return with_storage(dh.type, [&](auto t) { return launch_activation<decltype(t)>(which, x, dh, {}, dx, s); });
 }
 
 status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
@@ -209,9 +220,15 @@ status residual_norm(const nn::residual_norm_args& args, stream s) {
   if (args.x.size() == 0) return {};
   if (status c = check_pointer(args.gain, "gain"); !c.ok()) return c;
   if (status c = check_pointer(args.rstd, "rstd"); !c.ok()) return c;
+  if (status c = check_optional(args.bias, "bias"); !c.ok()) return c;
+  if (args.bias != nullptr) {
+    if (status c = check_pointer(args.mean, "mean"); !c.ok()) return c;
+  }
   return with_storage(args.x.type, [&](auto t) {
-    using T = decltype(t);
-    return args.branch.empty() ? launch_norm<T, false>(args, s) : launch_norm<T, true>(args, s);
+    return with_norm_kind(args, [&](auto kind) {
+      using T = decltype(t);
+      return args.branch.empty() ? launch_norm<T, false, kind()>(args, s) : launch_norm<T, true, kind()>(args, s);
+    });
   });
 }
 
@@ -230,20 +247,32 @@ std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols) {
   return static_cast<std::size_t>((rows + nn::gain_chunk - 1) / nn::gain_chunk * cols) * sizeof(float);
 }
 
-status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
-                        nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s) {
+namespace {
+
+/// Adds the sums of `parts` rows of n columns to n numbers.
+status add_parts(const float* partial, index_t parts, index_t n, float* to, stream s) {
+  const gain_sum_args sum{partial, to, parts, static_cast<unsigned>(n)};
+  return launch_behind(gain_sum_kernel, blocks((n + gain_cols - 1) / gain_cols), blocks(row_threads), 0, s, sum);
+}
+
+/// A null dgain: the gain's gradient is not computed, nor the bias's. A mean: LayerNorm.
+status norm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* mean,
+                     const float* rstd, nn::tensor_view dx, float* dgain, float* dbias, void* workspace,
+                     std::size_t workspace_bytes, stream s) {
   if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
   if (status c = check_like(dy, x, "dy"); !c.ok()) return c;
   if (status c = check_like(dx, x, "dx"); !c.ok()) return c;
   if (x.size() == 0) return {};
   if (status c = check_pointer(gain, "gain"); !c.ok()) return c;
   if (status c = check_pointer(rstd, "rstd"); !c.ok()) return c;
+  if (status c = check_optional(mean, "mean"); !c.ok()) return c;
   if (status c = check_optional(dgain, "dgain"); !c.ok()) return c;
-  const index_t rows = x.extent(0), cols = x.extent(1);
+  if (status c = check_optional(dbias, "dbias"); !c.ok()) return c;
+  const index_t rows = x.extent(0), cols = x.extent(1), parts = (rows + nn::gain_chunk - 1) / nn::gain_chunk;
   if (dgain != nullptr) {
-    if (status c = check_workspace(workspace, workspace_bytes, rmsnorm_backward_workspace_bytes(rows, cols), 16);
-        !c.ok())
-      return c;
+    const std::size_t bytes =
+        mean == nullptr ? rmsnorm_backward_workspace_bytes(rows, cols) : layernorm_backward_workspace_bytes(rows, cols);
+    if (status c = check_workspace(workspace, workspace_bytes, bytes, 16); !c.ok()) return c;
   }
   auto* const partial = dgain == nullptr ? nullptr : static_cast<float*>(workspace);
   const status launched = with_storage(x.type, [&](auto t) {
@@ -255,12 +284,96 @@ status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const
     a.dx = span_of<T>(dx);
     a.gain = gain;
     a.rstd = rstd;
+    a.mean = mean;
     a.partial = partial;
-    return launch_norm_gradient(a, s);
+    return mean == nullptr ? launch_norm_gradient<norm_kind::rms>(a, s) : launch_norm_gradient<norm_kind::layer>(a, s);
   });
   if (!launched.ok() || dgain == nullptr) return launched;
-  const gain_sum_args sum{partial, dgain, (rows + nn::gain_chunk - 1) / nn::gain_chunk, static_cast<unsigned>(cols)};
-  return launch_behind(gain_sum_kernel, blocks((cols + gain_cols - 1) / gain_cols), blocks(row_threads), 0, s, sum);
+  if (status c = add_parts(partial, parts, cols, dgain, s); !c.ok() || dbias == nullptr) return c;
+  return add_parts(partial + parts * cols, parts, cols, dbias, s);
+}
+
+}  // namespace
+
+status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
+                        nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s) {
+  return norm_backward(dy, x, gain, nullptr, rstd, dx, dgain, nullptr, workspace, workspace_bytes, s);
+}
+
+status layernorm_forward(nn::const_tensor_view x, const float* gain, const float* bias, float eps, nn::tensor_view y,
+                         float* mean, float* rstd, stream s) {
+  if (status c = check_pointer(bias, "bias"); !c.ok()) return c;
+  return residual_norm({x, {}, gain, eps, {}, y, rstd, bias, mean}, s);
+}
+
+std::size_t layernorm_backward_workspace_bytes(index_t rows, index_t cols) {
+  return static_cast<std::size_t>(nn::layernorm_partials(rows, cols)) * sizeof(float);
+}
+
+status layernorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* mean,
+                          const float* rstd, nn::tensor_view dx, float* dgain, float* dbias, void* workspace,
+                          std::size_t workspace_bytes, stream s) {
+  if (status c = check_pointer(mean, "mean"); !c.ok()) return c;
+  return norm_backward(dy, x, gain, mean, rstd, dx, dgain, dbias, workspace, workspace_bytes, s);
+}
+
+namespace {
+
+/// Checks the table of a bias for rows x.
+status check_table(const nn::const_tensor_view& table, const nn::const_tensor_view& x, const char* argument) {
+  if (status c = check_rows(table, 2, argument); !c.ok()) return c;
+  if (table.type != nn::dtype::fp32) return {error_code::bad_option, argument, "must be FP32"};
+  if (table.extent(0) < 1 || table.extent(0) > 0x7FFFFFFF || table.extent(1) != x.extent(1)) {
+    return {error_code::bad_extent, argument, "must have the columns of the others, and rows"};
+  }
+  return {};
+}
+
+}  // namespace
+
+status bias_forward(nn::const_tensor_view table, nn::tensor_view x, stream s) {
+  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
+  if (status c = check_table(table, x, "table"); !c.ok()) return c;
+  return with_storage(x.type, [&](auto t) {
+    using T = decltype(t);
+    const bias_args<T> a{extents_of(x.extent(0), x.extent(1), {x, table}), span_of<float>(table), span_of<T>(x),
+                         static_cast<unsigned>(table.extent(0))};
+    unsigned blocks = 0;
+    if (status c = count_blocks(a.e, bias_rows, blocks); !c.ok()) return c;
+    return launch_rows(bias_kernel<T>, blocks, row_threads, s, a);
+  });
+}
+
+std::size_t bias_backward_workspace_bytes(index_t rows, index_t cols, index_t period) {
+  return static_cast<std::size_t>(nn::bias_partials(rows, cols, period)) * sizeof(float);
+}
+
+status bias_backward(nn::const_tensor_view dy, nn::tensor_view dtable, void* workspace, std::size_t workspace_bytes,
+                     stream s) {
+  if (status c = check_rows(dy, 2, "dy"); !c.ok()) return c;
+  if (status c = check_table(dtable, dy, "dtable"); !c.ok()) return c;
+  const index_t rows = dy.extent(0), cols = dy.extent(1), period = dtable.extent(0);
+  if (dy.size() == 0) return {};
+  if (period > 1 && dtable.stride(0) != cols) return {error_code::bad_extent, "dtable", "must be contiguous"};
+  if (period > max_columns / cols) return {error_code::bad_extent, "dtable", "must have at most 2^28 elements"};
+  if (status c = check_workspace(workspace, workspace_bytes, bias_backward_workspace_bytes(rows, cols, period), 16);
+      !c.ok()) {
+    return c;
+  }
+  auto* const partial = static_cast<float*>(workspace);
+  const index_t parts = nn::bias_partials(rows, 1, period);
+  const status launched = with_storage(dy.type, [&](auto t) {
+    using T = decltype(t);
+    const bias_gradient_args<T> a{extents_of(rows, cols, {dy}), span_of<T>(dy), partial, static_cast<unsigned>(period),
+                                  parts};
+    row_extents items = a.e;
+    items.rows = parts;
+    unsigned blocks = 0;
+    if (status c = count_blocks(items, 1, blocks); !c.ok()) return c;
+    return launch_rows(bias_gradient_kernel<T>, blocks, row_threads, s, a);
+  });
+  if (!launched.ok()) return launched;
+  return add_parts(partial, parts / period, period * cols, static_cast<float*>(dtable.data), s);
 }
 
 status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,

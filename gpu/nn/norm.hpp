@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm forward kernel, with an optional residual addition. Sixteen lanes sum a row, one chain each, so a block
-// stages several rows in shared memory and sums them concurrently. Rows too long for that are read again from global
-// memory.
+// Forward kernel of RMSNorm and LayerNorm, with an optional residual addition. Sixteen lanes sum a row, one chain each,
+// so a block stages several rows in shared memory and sums them concurrently. Rows too long for that are read again
+// from global memory.
 #pragma once
 
 #include "gpu/nn/rows.hpp"
@@ -56,7 +56,10 @@ __device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const L
   }
 }
 
-/// y = norm(sum), sum = x + branch. Without a branch the sum is x and is not written. Without y only rstd is computed.
+enum class norm_kind { rms, layer };
+
+/// y = norm(sum), sum = x + branch. Without a branch the sum is x and is not written. Without y only mean and rstd are
+/// computed.
 template <class T>
 struct norm_args {
   row_extents e;
@@ -64,10 +67,16 @@ struct norm_args {
   row_span<T> sum, y;
   const float* gain = nullptr;
   float* rstd = nullptr;
+  const float* bias = nullptr;  ///< of LayerNorm
+  float* mean = nullptr;        ///< of LayerNorm
   float eps = 0.0f;
   unsigned block_rows = 0;  ///< at most max_norm_rows
 };
 inline constexpr unsigned max_norm_rows = 16;
+template <norm_kind Kind>
+struct norm_shared {
+  float rstd[max_norm_rows], mean[Kind == norm_kind::layer ? max_norm_rows : 1];
+};
 
 /// Stores x + branch of a block's rows and passes them to keep(row, vec8, sum).
 template <class T, class Keep>
@@ -91,24 +100,41 @@ __device__ inline void add_branch(const norm_args<T>& a, index_t row0, unsigned 
       });
 }
 
-/// Replaces x by x * rstd * gain.
-template <class T>
-__device__ inline void norm_vec8(stored_vec8<T>& x, float rstd, const float (&gain)[vec8_elements]) {
+/// Gain and bias of eight columns.
+template <norm_kind Kind>
+struct norm_columns {
+  float gain[vec8_elements], bias[vec8_elements];
+
+  __device__ void load(const float* gains, const float* biases, unsigned col, unsigned count, bool vectors) {
+    load_floats(gains + col, count, vectors, gain);
+    if constexpr (Kind == norm_kind::layer) load_floats(biases + col, count, vectors, bias);
+  }
+};
+
+/// Replaces x by its norm.
+template <norm_kind Kind, class T>
+__device__ inline void norm_vec8(stored_vec8<T>& x, float mean, float rstd, const norm_columns<Kind>& c) {
   float u[vec8_elements];
   x.widen(u);
   ROTOSCALE_UNROLL
-  for (unsigned i = 0; i < vec8_elements; ++i) u[i] = nn::rms_normed(u[i], rstd, gain[i]);
+  for (unsigned i = 0; i < vec8_elements; ++i) {
+    if constexpr (Kind == norm_kind::layer) {
+      u[i] = nn::layer_normed(u[i], mean, rstd, c.gain[i], c.bias[i]);
+    } else {
+      u[i] = nn::rms_normed(u[i], rstd, c.gain[i]);
+    }
+  }
   x.narrow(u);
 }
 
-/// Computes the sum, rstd and y of block_rows rows per block. Staged: rows are in shared memory.
-template <class T, bool Residual, bool Staged>
+/// Computes the sum, mean, rstd and y of block_rows rows per block. Staged: rows are in shared memory.
+template <class T, bool Residual, bool Staged, norm_kind Kind>
 __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_CONSTANT norm_args<T> a) {
   const unsigned t = thread_index().x, pitch = row_pitch<T>(a.e.cols);
   const index_t row0 = block_index().x * index_t{a.block_rows};
   const unsigned rows = a.e.rows - row0 < a.block_rows ? static_cast<unsigned>(a.e.rows - row0) : a.block_rows;
   auto* const staged = dynamic_shared<unsigned char>();
-  auto& rstd = block_shared<float[max_norm_rows]>();
+  auto& [rstd, mean] = block_shared<norm_shared<Kind>>();
   const auto row_of = [&](unsigned r) {
     return Staged ? reinterpret_cast<const T*>(staged + r * pitch) : Residual ? a.sum[row0 + r] : a.x[row0 + r];
   };
@@ -126,28 +152,35 @@ __global__ void __launch_bounds__(row_threads) norm_kernel(const ROTOSCALE_GRID_
     wait_for_copies();
   }
   block_barrier();
-  // 2. rstd from the sum of squares, 16 lanes per row.
+  // 2. mean and rstd, 16 lanes per row.
   for (unsigned r = t / 16; r - t / 16 % 2 < rows; r += block_size().x / 16) {
     const T* const row = row_of(r < rows ? r : 0);
-    const float squares = lane_sum(r < rows ? a.e.cols : 0, t % 16, [&](unsigned i, float sum) {
-      const float x = widened(row[i]);
+    const unsigned cols = r < rows ? a.e.cols : 0;
+    float center = 0.0f;
+    if constexpr (Kind == norm_kind::layer) {
+      center = lane_sum(cols, t % 16, [&](unsigned i, float sum) { return sum + widened(row[i]); }) /
+               static_cast<float>(a.e.cols);
+    }
+    const float squares = lane_sum(cols, t % 16, [&](unsigned i, float sum) {
+      const float x = Kind == norm_kind::layer ? widened(row[i]) - center : widened(row[i]);
       return nn::fma(x, x, sum);
     });
     if (t % 16 == 0 && r < rows) {
       rstd[r] = nn::rms_reciprocal(squares, a.e.cols, a.eps);
       a.rstd[row0 + r] = rstd[r];
+      if constexpr (Kind == norm_kind::layer) a.mean[row0 + r] = mean[r] = center;
     }
   }
   if (a.y.data == nullptr) return;
   block_barrier();
-  // 3. x * rstd * gain.
+  // 3. y.
   for (vec8_walk at(a.e.vec8s); at.row < rows; at.step()) {
     const unsigned col = at.vec8 * vec8_elements, count = a.e.count(at.vec8);
-    float gain[vec8_elements];
-    load_floats(a.gain + col, count, a.e.vectors, gain);
+    norm_columns<Kind> columns;
+    columns.load(a.gain, a.bias, col, count, a.e.vectors);
     stored_vec8<T> x;
     x.load(row_of(at.row) + col, Staged ? vec8_elements : count, Staged || a.e.vectors);
-    norm_vec8(x, rstd[at.row], gain);
+    norm_vec8(x, Kind == norm_kind::layer ? mean[at.row] : 0.0f, rstd[at.row], columns);
     x.store(a.y[row0 + at.row] + col, count, a.e.vectors);
   }
 }

@@ -1,23 +1,28 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm backward kernels. A block has the 64 rows of one chain of the gain's gradient. It goes through them in
-// groups, as a pipeline: gradients of group i, dot products of group i + 1 by separate warps, copies of groups i + 2
-// (and i + 3) to shared memory.
+// Backward kernels of RMSNorm and LayerNorm. A block has the 64 rows of one chain of the gain's gradient. It goes
+// through them in groups, as a pipeline: gradients of group i, dot products of group i + 1 by separate warps, copies of
+// groups i + 2 (and i + 3) to shared memory.
 #pragma once
 
 #include "gpu/nn/norm.hpp"
 
 namespace rotoscale::gpu {
 
-/// dx += gradient of y = norm(x). `partial` receives one row per 64 rows: that chain's part of the gain's gradient.
-/// Null: the gain is frozen.
+/// dx += gradient of y = norm(x). `partial` receives one row per 64 rows: that chain's part of the gain's gradient,
+/// then as many rows for the bias of LayerNorm. Null: gain and bias are frozen.
 template <class T>
 struct norm_gradient_args {
   row_extents e;
   row_span<const T> dy, x;
   row_span<T> dx;
-  const float *gain = nullptr, *rstd = nullptr;
+  const float *gain = nullptr, *rstd = nullptr, *mean = nullptr;
   float* partial = nullptr;
+
+  /// First row of the bias's parts.
+  __device__ float* bias_partial() const {
+    return partial + (e.rows + nn::gain_chunk - 1) / nn::gain_chunk * index_t{e.cols};
+  }
 };
 
 /// Threads that compute a group's dot products, 16 per row.
@@ -39,19 +44,57 @@ constexpr std::size_t norm_gradient_bytes(unsigned cols, unsigned group_rows, un
   return std::size_t{2 * stages} * group_rows * dot_pitch<T>(cols) + cols * sizeof(float);
 }
 
-struct norm_gradient_shared {
-  float rstd[nn::gain_chunk];
-  float pulls[2][4];  ///< nn::rms_pull of the rows, double-buffered by group
+/// Sums of a row: nn::rms_pull, or pull and pulled of nn::layer_gradient.
+struct norm_pulls {
+  float pull, pulled;
 };
+template <norm_kind Kind>
+struct norm_gradient_shared {
+  float rstd[nn::gain_chunk], mean[Kind == norm_kind::layer ? nn::gain_chunk : 1];
+  norm_pulls pulls[2][4];  ///< of the rows, double-buffered by group
+};
+
+/// Computes a row's pulls by 16 neighbouring lanes.
+template <norm_kind Kind, class T>
+__device__ inline norm_pulls sum_pulls(const T* dy, const T* x, const float* gain, unsigned cols, unsigned lane,
+                                       index_t d, float mean, float rstd) {
+  if constexpr (Kind == norm_kind::layer) {
+    const float pulled =
+        lane_sum(cols, lane, [&](unsigned i, float sum) { return nn::fma(gain[i], widened(dy[i]), sum); });
+    const float pull = lane_sum(cols, lane, [&](unsigned i, float sum) {
+      return nn::fma(gain[i] * widened(dy[i]), nn::layer_unit(widened(x[i]), mean, rstd), sum);
+    });
+    return {pull / static_cast<float>(d), pulled / static_cast<float>(d)};
+  } else {
+    const float dot = lane_sum(
+        cols, lane, [&](unsigned i, float sum) { return nn::fma(gain[i] * widened(dy[i]), widened(x[i]), sum); });
+    return {nn::rms_pull(dot, d, rstd), 0.0f};
+  }
+}
+
+/// Adds one element's terms to dx and to the sums of gain and bias.
+template <norm_kind Kind>
+__device__ inline void add_gradients(float x, float dy, float gain, float mean, float rstd, const norm_pulls& pulls,
+                                     float& dx, float& gain_sum, float& bias_sum) {
+  if constexpr (Kind == norm_kind::layer) {
+    const float unit = nn::layer_unit(x, mean, rstd);
+    dx = nn::layer_gradient(unit, pulls.pulled, pulls.pull, gain, dy, rstd, dx);
+    gain_sum = nn::fma(dy, unit, gain_sum);
+    bias_sum += dy;
+  } else {
+    dx = nn::rms_gradient(x, pulls.pull, gain, dy, rstd, dx);
+    gain_sum = nn::fma(dy * x, rstd, gain_sum);
+  }
+}
 
 /// A block's work on rows of whole vec8s. A thread has Vec8s vec8s of each row; a group has Rows rows. Shared memory
 /// holds Stages groups: one in the gradient step, one in the dot products, the others in flight.
-template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
+template <class T, norm_kind Kind, unsigned Vec8s, unsigned Rows, unsigned Stages>
 struct norm_gradient_block {
   static_assert(Rows <= 4 && Stages >= 3);
   static constexpr unsigned ahead = Stages - 2;
   const norm_gradient_args<T>& a;
-  norm_gradient_shared& shared;
+  norm_gradient_shared<Kind>& shared;
   unsigned char* stages;
   float* gain;
   index_t row0;
@@ -61,9 +104,10 @@ struct norm_gradient_block {
   const T *next_dy, *next_x, *next_dx;
   T* to_dx;
   stored_vec8<T> dx[Rows][Vec8s];
-  float sums[Vec8s][vec8_elements] = {};
+  float sums[Vec8s][vec8_elements] = {}, bias_sums[Vec8s][vec8_elements] = {};
 
-  __device__ norm_gradient_block(const norm_gradient_args<T>& args, unsigned char* memory, norm_gradient_shared& s)
+  __device__ norm_gradient_block(const norm_gradient_args<T>& args, unsigned char* memory,
+                                 norm_gradient_shared<Kind>& s)
       : a(args),
         shared(s),
         stages(memory),
@@ -110,15 +154,20 @@ struct norm_gradient_block {
     next_dx += a.dx.stride;
   }
 
+  __device__ float mean_of(unsigned row) const {
+    if constexpr (Kind == norm_kind::layer) return shared.mean[row];
+    return 0.0f;
+  }
+
   /// Computes a group's pulls, by the threads after those of the gradients.
   __device__ void sum_dots(unsigned group) const {
     const unsigned t = thread_index().x - threads, lane = t % nn::sum_lanes, r = t / nn::sum_lanes;
     const bool any = r < count(group);
     const T *const dy = staged(group, any ? r : 0, 0), *const x = staged(group, any ? r : 0, 1);
-    const float dot = lane_sum(any ? a.e.cols : 0, lane, [&](unsigned i, float sum) {
-      return nn::fma(gain[i] * widened(dy[i]), widened(x[i]), sum);
-    });
-    if (any && lane == 0) shared.pulls[group % 2][r] = nn::rms_pull(dot, a.e.cols, shared.rstd[group * Rows + r]);
+    const unsigned row = any ? group * Rows + r : 0;
+    const norm_pulls pulls =
+        sum_pulls<Kind>(dy, x, gain, any ? a.e.cols : 0, lane, a.e.cols, mean_of(row), shared.rstd[row]);
+    if (any && lane == 0) shared.pulls[group % 2][r] = pulls;
   }
 
   /// Computes the gradients of `group` from dx in registers, then loads dx of the next group into them.
@@ -138,10 +187,11 @@ struct norm_gradient_block {
     ROTOSCALE_UNROLL
     for (unsigned r = 0; r < Rows; ++r) {
       if (!Whole && r >= here) break;
-      const float rstd = shared.rstd[group * Rows + r], pull = shared.pulls[group % 2][r];
+      const float rstd = shared.rstd[group * Rows + r], mean = mean_of(group * Rows + r);
+      const norm_pulls pulls = shared.pulls[group % 2][r];
       ROTOSCALE_UNROLL
       for (unsigned k = 0; k < Vec8s; ++k) {
-        if (Whole || column(k) < a.e.cols) update_vec8(group, r, k, rstd, pull);
+        if (Whole || column(k) < a.e.cols) update_vec8(group, r, k, mean, rstd, pulls);
       }
       to_dx += a.dx.stride;
     }
@@ -151,7 +201,7 @@ struct norm_gradient_block {
       if (Whole || r < behind) load_dx<Whole>(r);
     }
   }
-  __device__ void update_vec8(unsigned group, unsigned r, unsigned k, float rstd, float pull) {
+  __device__ void update_vec8(unsigned group, unsigned r, unsigned k, float mean, float rstd, const norm_pulls& pulls) {
     float g[vec8_elements], dy[vec8_elements], x[vec8_elements], sum[vec8_elements];
     load_floats(gain + column(k), vec8_elements, true, g);
     stored_vec8<T> vec8;
@@ -162,8 +212,7 @@ struct norm_gradient_block {
     dx[r][k].widen(sum);
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < vec8_elements; ++i) {
-      sum[i] = nn::rms_gradient(x[i], pull, g[i], dy[i], rstd, sum[i]);
-      sums[k][i] = nn::fma(dy[i] * x[i], rstd, sums[k][i]);
+      add_gradients<Kind>(x[i], dy[i], g[i], mean, rstd, pulls, sum[i], sums[k][i], bias_sums[k][i]);
     }
     vec8.narrow(sum);
     vec8.store(to_dx + k * threads * vec8_elements, vec8_elements, true);
@@ -176,7 +225,10 @@ struct norm_gradient_block {
       gain[c] = a.gain[c];
       gain[c + 1] = a.gain[c + 1];
     }
-    for (unsigned r = t; r < rows; r += block_size().x) shared.rstd[r] = a.rstd[row0 + r];
+    for (unsigned r = t; r < rows; r += block_size().x) {
+      shared.rstd[r] = a.rstd[row0 + r];
+      if constexpr (Kind == norm_kind::layer) shared.mean[r] = a.mean[row0 + r];
+    }
     if (!sums_dots) {
       ROTOSCALE_UNROLL
       for (unsigned group = 0; group < ahead; ++group) {
@@ -204,12 +256,16 @@ struct norm_gradient_block {
     }
     release_kernel_behind();  // not earlier: a waiting kernel takes space from blocks that have not started
     if (a.partial == nullptr || sums_dots) return;
-    float* const to = a.partial + block_index().x * index_t{a.e.cols};
+    store_sums(a.partial, sums);
+    if constexpr (Kind == norm_kind::layer) store_sums(a.bias_partial(), bias_sums);
+  }
+  __device__ void store_sums(float* partial, const float (&from)[Vec8s][vec8_elements]) const {
+    float* const to = partial + block_index().x * index_t{a.e.cols};
     ROTOSCALE_UNROLL
     for (unsigned k = 0; k < Vec8s; ++k) {
       if (column(k) >= a.e.cols) continue;
       stored_vec8<float> vec8;
-      vec8.narrow(sums[k]);
+      vec8.narrow(from[k]);
       vec8.store(to + column(k), vec8_elements, true);
     }
   }
@@ -219,40 +275,45 @@ struct norm_gradient_block {
 template <unsigned Vec8s, unsigned Rows, unsigned Stages>
 struct norm_gradient_shape {};
 
-template <class T, unsigned Vec8s, unsigned Rows, unsigned Stages>
+template <class T, norm_kind Kind, unsigned Vec8s, unsigned Rows, unsigned Stages>
 __global__ void __launch_bounds__(row_threads + dot_threads<Rows>, norm_gradient_blocks<Vec8s>)
     norm_gradient_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
-  norm_gradient_block<T, Vec8s, Rows, Stages>(a, dynamic_shared<unsigned char>(), block_shared<norm_gradient_shared>())
+  norm_gradient_block<T, Kind, Vec8s, Rows, Stages>(a, dynamic_shared<unsigned char>(),
+                                                    block_shared<norm_gradient_shared<Kind>>())
       .run();
 }
 
 /// The same for any row length, without staging: rows are read twice from global memory. A block takes 64 rows, 16 at a
-/// time, and keeps the gain's sums in `partial`.
-template <class T>
+/// time, and keeps the sums of gain and bias in `partial`.
+template <class T, norm_kind Kind>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_unstaged_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
   const unsigned t = thread_index().x, cols = a.e.cols;
-  auto& pulls = block_shared<float[max_norm_rows]>();
+  auto& pulls = block_shared<norm_pulls[max_norm_rows]>();
   const index_t row0 = block_index().x * nn::gain_chunk,
                 end = a.e.rows - row0 < nn::gain_chunk ? a.e.rows : row0 + nn::gain_chunk;
-  float* const partial = a.partial + block_index().x * index_t{cols};
+  const index_t own = block_index().x * index_t{cols};
+  float *const partial = a.partial + own, *const bias_partial = a.bias_partial() + own;
+  const auto mean_of = [&](index_t row) { return Kind == norm_kind::layer ? a.mean[row] : 0.0f; };
   for (index_t row = row0; row < end; row += max_norm_rows) {
     const unsigned count = end - row < max_norm_rows ? static_cast<unsigned>(end - row) : max_norm_rows;
     for (unsigned r = t / 16; r - t / 16 % 2 < count; r += row_threads / 16) {
-      const T *const dy = a.dy[row + (r < count ? r : 0)], *const x = a.x[row + (r < count ? r : 0)];
-      const float dot = lane_sum(r < count ? cols : 0, t % 16, [&](unsigned i, float sum) {
-        return nn::fma(a.gain[i] * widened(dy[i]), widened(x[i]), sum);
-      });
-      if (t % 16 == 0 && r < count) pulls[r] = nn::rms_pull(dot, cols, a.rstd[row + r]);
+      const index_t at = row + (r < count ? r : 0);
+      const norm_pulls made =
+          sum_pulls<Kind>(a.dy[at], a.x[at], a.gain, r < count ? cols : 0, t % 16, cols, mean_of(at), a.rstd[at]);
+      if (t % 16 == 0 && r < count) pulls[r] = made;
     }
     block_barrier();
     for (unsigned p = t; p < a.e.vec8s; p += row_threads) {
       const unsigned col = p * vec8_elements, some = a.e.count(p);
-      float sums[vec8_elements] = {}, gain[vec8_elements];
-      if (a.partial != nullptr && row != row0) load_floats(partial + col, some, false, sums);
+      float sums[vec8_elements] = {}, bias_sums[vec8_elements] = {}, gain[vec8_elements];
+      if (a.partial != nullptr && row != row0) {
+        load_floats(partial + col, some, false, sums);
+        if constexpr (Kind == norm_kind::layer) load_floats(bias_partial + col, some, false, bias_sums);
+      }
       load_floats(a.gain + col, some, a.e.vectors, gain);
       for (unsigned r = 0; r < count; ++r) {
-        const float rstd = a.rstd[row + r];
+        const float rstd = a.rstd[row + r], mean = mean_of(row + r);
         float dy[vec8_elements], x[vec8_elements], dx[vec8_elements];
         stored_vec8<T> vec8;
         vec8.load(a.dy[row + r] + col, some, a.e.vectors);
@@ -263,76 +324,17 @@ __global__ void __launch_bounds__(row_threads)
         vec8.widen(dx);
         ROTOSCALE_UNROLL
         for (unsigned i = 0; i < vec8_elements; ++i) {
-          dx[i] = nn::rms_gradient(x[i], pulls[r], gain[i], dy[i], rstd, dx[i]);
-          sums[i] = nn::fma(dy[i] * x[i], rstd, sums[i]);
+          add_gradients<Kind>(x[i], dy[i], gain[i], mean, rstd, pulls[r], dx[i], sums[i], bias_sums[i]);
         }
         vec8.narrow(dx);
         vec8.store(a.dx[row + r] + col, some, a.e.vectors);
       }
-      if (a.partial != nullptr) store_floats(partial + col, some, sums);
+      if (a.partial == nullptr) continue;
+      store_floats(partial + col, some, sums);
+      if constexpr (Kind == norm_kind::layer) store_floats(bias_partial + col, some, bias_sums);
     }
     block_barrier();
   }
-}
-
-/// dgain += sum of the partial rows in order. A block has eight columns. All of its threads load their terms to shared
-/// memory; then one thread per column adds them.
-inline constexpr unsigned gain_cols = 8, gain_rows = 512, gain_batch = 32;
-struct gain_sum_args {
-  const float* partial = nullptr;
-  float* dgain = nullptr;
-  index_t chunks = 0;
-  unsigned cols = 0;
-};
-struct gain_sum_shared {
-  vec16 terms[gain_cols][gain_rows / 4 + 1];  ///< FP32 bits; columns are in different banks
-};
-[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
-    gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
-  auto& shared = block_shared<gain_sum_shared>();
-  wait_for_kernel_before();
-  const unsigned t = thread_index().x, first_col = block_index().x * gain_cols, half = t % 2 * 4;
-  const bool vectors = a.cols % 4 == 0;
-  float sum = 0.0f;
-  for (index_t first = 0; first < a.chunks; first += gain_rows) {
-    const unsigned count = a.chunks - first < gain_rows ? static_cast<unsigned>(a.chunks - first) : gain_rows;
-    vec16 some[gain_rows / (row_threads / 2)] = {};
-    const auto for_each_row = [&](const auto& body) {
-      ROTOSCALE_UNROLL
-      for (unsigned i = 0; i < gain_rows / (row_threads / 2); ++i) {
-        const unsigned r = t / 2 + i * (row_threads / 2);
-        if (r < count) body(r, some[i]);
-      }
-    };
-    for_each_row([&](unsigned r, vec16& to) {
-      const unsigned col = first_col + half;
-      const float* const from = a.partial + (first + r) * a.cols + col;
-      if (vectors && col < a.cols) {
-        to = *reinterpret_cast<const vec16*>(from);
-      } else {
-        ROTOSCALE_UNROLL
-        for (unsigned j = 0; j < 4; ++j) to.word[j] = col + j < a.cols ? fp32_bits(from[j]) : 0u;
-      }
-    });
-    for_each_row([&](unsigned r, const vec16& from) {
-      ROTOSCALE_UNROLL
-      for (unsigned j = 0; j < 4; ++j) shared.terms[half + j][r / 4].word[r % 4] = from.word[j];
-    });
-    block_barrier();
-    if (t < gain_cols) {
-      unsigned r = 0;
-      for (; r + gain_batch <= count; r += gain_batch) {
-        vec16 batch[gain_batch / 4];  // prefetched for the chain of additions
-        ROTOSCALE_UNROLL
-        for (unsigned i = 0; i < gain_batch / 4; ++i) batch[i] = shared.terms[t][r / 4 + i];
-        ROTOSCALE_UNROLL
-        for (unsigned i = 0; i < gain_batch; ++i) sum += fp32_from_bits(batch[i / 4].word[i % 4]);
-      }
-      for (; r < count; ++r) sum += fp32_from_bits(shared.terms[t][r / 4].word[r % 4]);
-    }
-    block_barrier();
-  }
-  if (t < gain_cols && first_col + t < a.cols) a.dgain[first_col + t] += sum;
 }
 
 }  // namespace rotoscale::gpu

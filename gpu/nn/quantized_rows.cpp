@@ -83,17 +83,17 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
 
 }  // namespace
 
-status swiglu_quantize(nn::const_tensor_view gate_up, nn::tensor_view h, block_format f, const quantized_output& rows,
-                       const quantized_output& columns, stream s) {
-  return produce_swiglu(gate_up, h, [&](const auto& produced, index_t m, index_t n) {
+status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, block_format f,
+                           const quantized_output& rows, const quantized_output& columns, stream s) {
+  return produce_activation(which, x, h, [&](const auto& produced, index_t m, index_t n) {
     return quantize_rows(produced, f, m, n, rows, columns, s, no_prologue);
   });
 }
 
-status swiglu_backward_quantize(nn::const_tensor_view dh, nn::const_tensor_view gate_up, nn::tensor_view d_gate_up,
-                                block_format f, const quantized_output& rows, const quantized_output& columns,
-                                stream s) {
-  return produce_swiglu_gradients(dh, gate_up, d_gate_up, [&](const auto& produced, index_t m, index_t n) -> status {
+status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
+                                    nn::tensor_view dx, block_format f, const quantized_output& rows,
+                                    const quantized_output& columns, stream s) {
+  return produce_activation_gradients(which, dh, x, dx, [&](const auto& produced, index_t m, index_t n) -> status {
     if (n % 32 != 0) return {error_code::bad_extent, "dh", "must have a multiple of 32 columns"};
     if (f.rows != 1) return {error_code::bad_option, "f", "must be blocks of one row"};
     for (const bool is_row : {true, false}) {

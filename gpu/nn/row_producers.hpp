@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose result quantizer kernels compute in place of loading a source: SwiGLU, its gradient, a norm.
+// Layers whose result quantizer kernels compute in place of loading a source: activations, their gradients, a norm.
 #pragma once
 
 #include "gpu/nn/elementwise.hpp"
@@ -14,50 +14,50 @@ namespace rotoscale::gpu {
 
 struct nothing_of_columns {};
 
-/// h = silu(gate) * up.
-template <class T>
-struct swiglu_producer {
+/// h of activation A.
+template <class A, class T>
+struct activation_producer {
   using storage = T;
   using columns = nothing_of_columns;
-  static constexpr unsigned inputs = 2, outputs = 1;
-  row_span<const T> in[inputs];  ///< gate, up
-
-  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
-  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const { swiglu_vec8(x[0], x[1]); }
-};
-
-/// The gradients of gate and up.
-template <class T>
-struct swiglu_gradient_producer {
-  using storage = T;
-  using columns = nothing_of_columns;
-  static constexpr unsigned inputs = 3, outputs = 2;
-  row_span<const T> in[inputs];  ///< gate, up, dh
+  static constexpr unsigned inputs = A::gated ? 2 : 1, outputs = 1;
+  row_span<const T> in[inputs];  ///< x, up
 
   __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
   __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const {
-    swiglu_gradients(x[2], x[0], x[1]);
+    activate<A>(x[0], x[inputs - 1]);
   }
 };
 
-/// The norm of x, from rstd.
-template <class T>
+/// The gradients of x and up.
+template <class A, class T>
+struct activation_gradient_producer {
+  using storage = T;
+  using columns = nothing_of_columns;
+  static constexpr unsigned inputs = A::gated ? 3 : 2, outputs = inputs - 1;
+  row_span<const T> in[inputs];  ///< x, up, dh
+
+  __device__ columns load_columns(unsigned, unsigned, bool) const { return {}; }
+  __device__ void make(unsigned, const columns&, stored_vec8<T> (&x)[inputs]) const {
+    activation_gradients<A>(x[outputs], x[0], x[outputs - 1]);
+  }
+};
+
+/// The norm of x, from mean and rstd.
+template <norm_kind Kind, class T>
 struct norm_producer {
   using storage = T;
-  struct columns {
-    float gain[vec8_elements];
-  };
+  using columns = norm_columns<Kind>;
   static constexpr unsigned inputs = 1, outputs = 1;
   row_span<const T> in[inputs];  ///< x
-  const float *gain = nullptr, *rstd = nullptr;
+  const float *gain = nullptr, *rstd = nullptr, *bias = nullptr, *mean = nullptr;
 
   __device__ columns load_columns(unsigned col, unsigned count, bool vectors) const {
     columns c;
-    load_floats(gain + col, count, vectors, c.gain);
+    c.load(gain, bias, col, count, vectors);
     return c;
   }
   __device__ void make(unsigned row, const columns& c, stored_vec8<T> (&x)[inputs]) const {
-    norm_vec8(x[0], rstd[row], c.gain);
+    norm_vec8(x[0], Kind == norm_kind::layer ? mean[row] : 0.0f, rstd[row], c);
   }
 };
 

@@ -121,6 +121,7 @@ std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, inde
 std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
   return std::max({r.gemm_bytes, embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
                    rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
+                   static_cast<std::size_t>(r.partials) * sizeof(float),
                    cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
                    attention_backward_workspace_bytes(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
                    observe_workspace_bytes(r.observed_rows), compare_workspace_bytes(r.observed_elements)});

@@ -63,34 +63,35 @@ void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_no
                          [&](const auto&... to) { return residual_norm_quantize(own, to..., c.s); });
     });
   }
-  const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}};
+  const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}, o.mean};
   on.run_operation<op::residual_norm>(q, i, norm, [&](const device_call& c) { return launch(c, i, norm); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
 }
 
 template <>
-void row<op::swiglu_quantize>(nn::backend& ops, nn::queue q, const op::swiglu_quantize::in& i,
-                              const op::swiglu_quantize::out& o) {
+void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activation_quantize::in& i,
+                                  const op::activation_quantize::out& o) {
   const auto target = operands::one_launch(o.to);
-  if (!target) return op::swiglu_quantize::compose(ops, q, i, o);
-  device_of(ops).run_operation<op::swiglu_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(c, o.to, *target, i.state,
-                       [&](const auto&... into) { return swiglu_quantize(i.gate_up, kept(o.to, o.h), into..., c.s); });
+  if (!target) return op::activation_quantize::compose(ops, q, i, o);
+  device_of(ops).run_operation<op::activation_quantize>(q, i, o, [&](const device_call& c) {
+    return launch_into(c, o.to, *target, i.state, [&](const auto&... into) {
+      return activation_quantize(i.which, i.x, kept(o.to, o.h), into..., c.s);
+    });
   });
 }
 
 template <>
-void row<op::swiglu_backward_quantize>(nn::backend& ops, nn::queue q, const op::swiglu_backward_quantize::in& i,
-                                       const op::swiglu_backward_quantize::out& o) {
+void row<op::activation_backward_quantize>(nn::backend& ops, nn::queue q, const op::activation_backward_quantize::in& i,
+                                           const op::activation_backward_quantize::out& o) {
   const auto target = operands::one_launch(o.to);
   const auto* const blocks = target ? std::get_if<operands::block_target>(&*target) : nullptr;
   // A block of a row lies in one half, and the rows of a half begin aligned.
   if (!target || (blocks != nullptr && (i.dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1))) {
-    return op::swiglu_backward_quantize::compose(ops, q, i, o);
+    return op::activation_backward_quantize::compose(ops, q, i, o);
   }
-  device_of(ops).run_operation<op::swiglu_backward_quantize>(q, i, o, [&](const device_call& c) {
+  device_of(ops).run_operation<op::activation_backward_quantize>(q, i, o, [&](const device_call& c) {
     return launch_into(c, o.to, *target, i.state, [&](const auto&... into) {
-      return swiglu_backward_quantize(i.dh, i.gate_up, kept(o.to, o.d_gate_up), into..., c.s);
+      return activation_backward_quantize(i.which, i.dh, i.x, kept(o.to, o.dx), into..., c.s);
     });
   });
 }

@@ -46,8 +46,20 @@ inline status launch(const device_call& c, const op::rmsnorm_forward::in& i, con
 inline status launch(const device_call& c, const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o) {
   return rmsnorm_backward(i.dy, i.x, i.gain, i.rstd, o.dx, o.dgain, c.workspace, c.bytes, c.s);
 }
+inline status launch(const device_call& c, const op::layernorm_forward::in& i, const op::layernorm_forward::out& o) {
+  return layernorm_forward(i.x, i.gain, i.bias, i.epsilon, o.y, o.mean, o.rstd, c.s);
+}
+inline status launch(const device_call& c, const op::layernorm_backward::in& i, const op::layernorm_backward::out& o) {
+  return layernorm_backward(i.dy, i.x, i.gain, i.mean, i.rstd, o.dx, o.dgain, o.dbias, c.workspace, c.bytes, c.s);
+}
+inline status launch(const device_call& c, const op::bias_forward::in& i, const op::bias_forward::out& o) {
+  return bias_forward(i.table, o.x, c.s);
+}
+inline status launch(const device_call& c, const op::bias_backward::in& i, const op::bias_backward::out& o) {
+  return bias_backward(i.dy, o.dtable, c.workspace, c.bytes, c.s);
+}
 inline nn::residual_norm_args arguments_of(const op::residual_norm::in& i, const op::residual_norm::out& o) {
-  return {i.x, i.branch, i.gain, i.epsilon, o.sum, o.y, o.rstd};
+  return {i.x, i.branch, i.gain, i.epsilon, o.sum, o.y, o.rstd, i.bias, o.mean};
 }
 /// Without the quantizer.
 inline status launch(const device_call& c, const op::residual_norm::in& i, const op::residual_norm::out& o) {
@@ -71,11 +83,12 @@ inline status launch(const device_call& c, const op::attention_backward::in& i, 
   return attention_backward(i.contract, {i.q, i.k, i.v, result, const_cast<float*>(i.lse), i.starts},
                             {i.d_o, o.dq, o.dk, o.dv}, i.state, c.workspace, c.bytes, c.s);
 }
-inline status launch(const device_call& c, const op::swiglu_forward::in& i, const op::swiglu_forward::out& o) {
-  return swiglu_forward(i.gate_up, o.h, c.s);
+inline status launch(const device_call& c, const op::activation_forward::in& i, const op::activation_forward::out& o) {
+  return activation_forward(i.which, i.x, o.h, c.s);
 }
-inline status launch(const device_call& c, const op::swiglu_backward::in& i, const op::swiglu_backward::out& o) {
-  return swiglu_backward(i.dh, i.gate_up, o.d_gate_up, c.s);
+inline status launch(const device_call& c, const op::activation_backward::in& i,
+                     const op::activation_backward::out& o) {
+  return activation_backward(i.which, i.dh, i.x, o.dx, c.s);
 }
 inline status launch(const device_call& c, const op::add::in& i, const op::add::out& o) {
   return add(i.x, i.y, o.sum, c.s);

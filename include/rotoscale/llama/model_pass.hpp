@@ -117,7 +117,8 @@ inline void model::join_attention(const nn::pass& p, const layer& l) const {
 inline void model::run_mlp(const nn::pass& p, const layer& l) const {
   observe_inputs(p, l.gate_up, l.numbers.gate_up, l.normed2);
   l.gate_up.forward(p, l.normed2, l.gate_up_out);
-  ops_->swiglu_quantize(p.queue, {l.gate_up_out, p.state}, {l.hidden, l.down.input_target(p)});
+  ops_->activation_quantize(p.queue, {l.gate_up_out, nn::activation::swiglu, p.state},
+                            {l.hidden, l.down.input_target(p)});
 }
 
 /// From the normed and quantized input to the residual stream after the layer, normed for the next layer.
@@ -161,7 +162,9 @@ inline void model::restore_layer(nn::pass p, const layer& l) const {
   if (made_again || options_.recompute == recompute_part::mlp) {
     norm(l.middle, l.numbers.norm2, l.normed2, l.rstd2, l.gate_up);
   }
-  if (made_again) ops_->swiglu_quantize(p.queue, {l.gate_up_out, p.state}, {l.hidden, l.down.input_target(p)});
+  if (made_again)
+    ops_->activation_quantize(p.queue, {l.gate_up_out, nn::activation::swiglu, p.state},
+                              {l.hidden, l.down.input_target(p)});
   if (recomputes(recompute_part::mlp)) {
     run_mlp(p, l);
     l.down.forward_adapters(p, l.hidden, branch_);
@@ -250,10 +253,11 @@ inline void model::backward_layer(const nn::pass& p, layer& l) {
   restore_layer(p, l);
   // MLP. d (tokens, hidden): gradient of the layer's output, and of `middle` through the residual.
   ops_->quantize(p.queue, {d, p.state}, {l.down.gradient_target(p)});
-  if (p.observe && l.hidden.data == hidden_.data) ops_->swiglu_forward(p.queue, {l.gate_up_out}, {hidden_again(l)});
+  if (p.observe && l.hidden.data == hidden_.data)
+    ops_->activation_forward(p.queue, {l.gate_up_out, nn::activation::swiglu}, {hidden_again(l)});
   backward_linear(p, l, layer_linear::down, hidden_again(l), d, d_hidden_);
-  ops_->swiglu_backward_quantize(p.queue, {d_hidden_, l.gate_up_out, p.state},
-                                 {d_gate_up_, l.gate_up.gradient_target(p)});
+  ops_->activation_backward_quantize(p.queue, {d_hidden_, l.gate_up_out, nn::activation::swiglu, p.state},
+                                     {d_gate_up_, l.gate_up.gradient_target(p)});
   norm_again(p, l.middle, gain(l.numbers.norm2), l.normed2);
   backward_linear(p, l, layer_linear::gate_up, l.normed2, d_gate_up_, branch_);
   ops_->rmsnorm_backward(p.queue, {branch_, l.middle, gain(l.numbers.norm2), l.rstd2},

@@ -153,8 +153,11 @@ struct operation_contract {
 /// Those of the CPU, which define them; docs/reference/layers.md has each in full.
 inline constexpr operation_contract reference_contracts[] = {
     {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
+    {"layernorm", "layernorm-fp32-lanes16-rows64"},
+    {"bias", "bias-fp32-rows64"},
     {"rope", "rope-fp32-fma"},
     {"swiglu", "swiglu-fp32-exp7"},
+    {"gelu_tanh", "gelu-tanh-fp32-exp7"},
     {"softmax_loss", "softmax-loss-fp32-lanes16-chunks4096"},
     {"embedding", "embedding-fp32-tokens-ascending"},
     {"squares", "squares-fp32-chunks4096-fp64-tree"},

@@ -1,22 +1,22 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the layers do to one element, and what follows from a row's sum: the formulas of docs/reference/layers.md, once, for the
-// CPU's loops and every device's kernels. Always inline: loops over rows become vector code only then.
+// What the layers do to one element, and what follows from a row's sum: the formulas of docs/reference/layers.md, once,
+// for the CPU's loops and every device's kernels. Always inline: loops over rows become vector code only then.
 #pragma once
 
 #include "rotoscale/nn/math.hpp"
 
 namespace rotoscale::nn {
 
-/// Rows whose terms of a norm's gain gradient form one chain.
+/// Rows whose terms of the gradient of a gain or bias form one chain.
 inline constexpr index_t gain_chunk = 64;
 /// Logits of a row whose exponentials share a maximum and a sum.
 inline constexpr index_t softmax_chunk = 4096;
 
 /// Two results of one element.
 struct float_pair {
-  float first;   ///< gate, or lower half
-  float second;  ///< up, or upper half
+  float first;   ///< of the gate, or lower half
+  float second;  ///< of up, or upper half
 };
 
 /// 1 / sqrt(mean square + eps) of a row of d elements.
@@ -36,6 +36,21 @@ struct float_pair {
   return fma(x, pull, fma(gain * dy, rstd, dx));
 }
 
+/// An element of LayerNorm before gain and bias.
+[[gnu::always_inline]] ROTOSCALE_HD inline float layer_unit(float x, float mean, float rstd) {
+  return (x - mean) * rstd;
+}
+/// An element of LayerNorm.
+[[gnu::always_inline]] ROTOSCALE_HD inline float layer_normed(float x, float mean, float rstd, float gain, float bias) {
+  return fma(layer_unit(x, mean, rstd), gain, bias);
+}
+/// dx with the gradient of LayerNorm added. `unit`: layer_unit of x; pulled: mean of gain dy; `pull`: mean of gain dy
+/// unit.
+[[gnu::always_inline]] ROTOSCALE_HD inline float layer_gradient(float unit, float pulled, float pull, float gain,
+                                                                float dy, float rstd, float dx) {
+  return fma(fma(-unit, pull, fma(gain, dy, -pulled)), rstd, dx);
+}
+
 /// The pair (low, high) of a head rotated by an angle.
 [[gnu::always_inline]] ROTOSCALE_HD inline float_pair rotate(float low, float high, float cosine, float sine) {
   return {fma(low, cosine, -(high * sine)), fma(high, cosine, low * sine)};
@@ -45,18 +60,75 @@ struct float_pair {
 [[gnu::always_inline]] ROTOSCALE_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 /// Up to this |x|, e^x, 1 + e^x and its reciprocal are normal numbers.
 inline constexpr float sigmoid_normal_limit = 87.0f;
-/// silu(gate) * up, where s = sigmoid(gate) is known.
-[[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up, float s) { return gate * s * up; }
-/// silu(gate) * up.
-[[gnu::always_inline]] ROTOSCALE_HD inline float swiglu(float gate, float up) { return swiglu(gate, up, sigmoid(gate)); }
-/// Gradients of gate and up, where s = sigmoid(gate) is known; silu'(g) = s (1 + g (1 - s)).
-[[gnu::always_inline]] ROTOSCALE_HD inline float_pair swiglu_gradients(float dh, float gate, float up, float s) {
-  const float slope = s * fma(gate, 1.0f - s, 1.0f);
-  return {dh * up * slope, dh * gate * s};
+
+/// Calls X(name) for each activation of an MLP.
+#define ROTOSCALE_ACTIVATIONS(X) X(swiglu) X(gelu_tanh)
+#define ROTOSCALE_NAME(name) name,
+enum class activation : std::uint8_t { ROTOSCALE_ACTIVATIONS(ROTOSCALE_NAME) };
+#undef ROTOSCALE_NAME
+
+/// Arithmetic of an activation:
+///   gated            it has two inputs, x (the gate) and up; otherwise `up` is not used
+///   forward_name     in digests
+///   backward_name    in digests
+///   sigmoid_input    whose sigmoid `s` value and gradients take
+///   value            h
+///   gradients        of x and up from dh
+template <activation>
+struct activation_math;
+
+/// h = silu(x) * up.
+template <>
+struct activation_math<activation::swiglu> {
+  static constexpr bool gated = true;
+  static constexpr const char *forward_name = "swiglu_forward", *backward_name = "swiglu_backward";
+  [[gnu::always_inline]] ROTOSCALE_HD static float sigmoid_input(float x) { return x; }
+  [[gnu::always_inline]] ROTOSCALE_HD static float value(float x, float up, float s) { return x * s * up; }
+  /// silu'(x) = s (1 + x (1 - s)).
+  [[gnu::always_inline]] ROTOSCALE_HD static float_pair gradients(float dh, float x, float up, float s) {
+    const float slope = s * fma(x, 1.0f - s, 1.0f);
+    return {dh * up * slope, dh * x * s};
+  }
+};
+
+/// h = x (1 + tanh(u)) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x³): "gelu_new".
+template <>
+struct activation_math<activation::gelu_tanh> {
+  static constexpr bool gated = false;
+  static constexpr const char *forward_name = "gelu_tanh_forward", *backward_name = "gelu_tanh_backward";
+  static constexpr float linear = 0x1.988454p+0f;   ///< 2 sqrt(2 / pi)
+  static constexpr float cubic = 0x1.2444f2p-4f;    ///< 0.044715 of it
+  static constexpr float cubic_3 = 0x1.b6676cp-3f;  ///< 3 times that
+  /// x², at most 2^40: its product with a slope of 0 is 0.
+  [[gnu::always_inline]] ROTOSCALE_HD static float square(float x) { return x * x < 0x1p40f ? x * x : 0x1p40f; }
+  [[gnu::always_inline]] ROTOSCALE_HD static float sigmoid_input(float x) { return x * fma(square(x), cubic, linear); }
+  [[gnu::always_inline]] ROTOSCALE_HD static float value(float x, float, float s) { return x * s; }
+  /// s + x s (1 - s) 2 u'.
+  [[gnu::always_inline]] ROTOSCALE_HD static float_pair gradients(float dh, float x, float, float s) {
+    return {dh * fma(x * (s * (1.0f - s)), fma(square(x), cubic_3, linear), s), 0.0f};
+  }
+};
+
+/// Returns body(activation_math<which>{}).
+template <class Body>
+decltype(auto) with_activation(activation which, const Body& body) {
+  switch (which) {
+#define ROTOSCALE_CASE(name) \
+  case activation::name: return body(activation_math<activation::name>{});
+    ROTOSCALE_ACTIVATIONS(ROTOSCALE_CASE)
+#undef ROTOSCALE_CASE
+  }
+  __builtin_unreachable();
 }
-/// Gradients of gate and up.
-[[gnu::always_inline]] ROTOSCALE_HD inline float_pair swiglu_gradients(float dh, float gate, float up) {
-  return swiglu_gradients(dh, gate, up, sigmoid(gate));
+inline const char* forward_name(activation which) {
+  return with_activation(which, [](auto a) { return decltype(a)::forward_name; });
+}
+inline const char* backward_name(activation which) {
+  return with_activation(which, [](auto a) { return decltype(a)::backward_name; });
+}
+/// Columns of an activation's input for each column of h.
+inline index_t inputs_of(activation which) {
+  return with_activation(which, [](auto a) { return index_t{decltype(a)::gated ? 2 : 1}; });
 }
 
 /// An element of dropout.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "rotoscale/nn/layer_math.hpp"
 #include "rotoscale/nn/memory.hpp"
 #include "rotoscale/nn/operand.hpp"
 #include "rotoscale/nn/optimizer_math.hpp"
@@ -107,7 +108,8 @@ struct dropout_args {
   }
 };
 
-/// Arguments of the launchers of residual_norm: y = norm(sum), sum = x + branch, or x without a branch.
+/// Arguments of the launchers of residual_norm: y = norm(sum), sum = x + branch, or x without a branch. With a bias the
+/// norm is LayerNorm, otherwise RMSNorm.
 struct residual_norm_args {
   const_tensor_view x;          ///< [tokens, features]
   const_tensor_view branch;     ///< the same, or empty
@@ -116,7 +118,19 @@ struct residual_norm_args {
   tensor_view sum;              ///< x + branch
   tensor_view y;                ///< its norm
   float* rstd = nullptr;        ///< [tokens], kept for the backward pass
+  const float* bias = nullptr;  ///< [features], of LayerNorm
+  float* mean = nullptr;        ///< [tokens], of LayerNorm, kept for the backward pass
 };
+
+/// Partial sums of layernorm_backward: rows × cols elements, 64 rows each, for gain and bias.
+constexpr index_t layernorm_partials(index_t rows, index_t cols) {
+  return 2 * ((rows + gain_chunk - 1) / gain_chunk) * cols;
+}
+/// Partial sums of bias_backward for a table of `period` rows, 64 terms each.
+constexpr index_t bias_partials(index_t rows, index_t cols, index_t period) {
+  const index_t terms = (rows + period - 1) / period;
+  return (terms + gain_chunk - 1) / gain_chunk * period * cols;
+}
 
 /// Largest extents of operations, for the workspace of a queue.
 struct workspace_request {
@@ -133,6 +147,7 @@ struct workspace_request {
   index_t sequence = 0;               ///< keys of attention
   attention_contract attention = {};  ///< contract of attention
   index_t head_dim = 0;               ///< of attention
+  index_t partials = 0;               ///< most partial sums of layernorm_backward and bias_backward; 0: none
 };
 
 }  // namespace rotoscale::nn

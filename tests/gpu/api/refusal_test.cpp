@@ -211,19 +211,26 @@ void refuse_layers(const refusal& check) {
     check(residual_norm(norm, {}));
     check(rmsnorm_forward(norm.x, norm.gain, 1e-5f, norm.y, norm.rstd, {}));
     check(rmsnorm_backward(norm.x, norm.x, norm.gain, norm.rstd, norm.y, floats(b.codes), b.workspace.data(), all, {}));
+    check(layernorm_forward(norm.x, norm.gain, norm.gain, 1e-5f, norm.y, norm.rstd, norm.rstd, {}));
+    check(layernorm_backward(norm.x, norm.x, norm.gain, norm.rstd, norm.rstd, norm.y, floats(b.codes), floats(b.codes),
+                             b.workspace.data(), all, {}));
+    check(bias_forward(table, norm.y, {}));
+    check(bias_backward(norm.x, nn::dense_tensor(b.out.data(), nn::dtype::fp32, {2, 64}), b.workspace.data(), all, {}));
     check(add(norm.x, norm.x, norm.y, {}));
     check(dropout(norm.x, {}, norm.y, true, state, {}));
-    check(swiglu_forward(rows(b.in, 128), norm.y, {}));
-    check(swiglu_backward(norm.x, rows(b.in, 128), rows(b.out, 128), {}));
+    constexpr auto swiglu = nn::activation::swiglu;
+    check(activation_forward(swiglu, rows(b.in, 128), norm.y, {}));
+    check(activation_backward(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), {}));
     const quantized_output codes{b.codes.data(), b.more_scales.data(), presets::te_rocm}, none;
     check(residual_norm_quantize(norm, mxfp4, codes, none, {}));
-    check(swiglu_quantize(rows(b.in, 128), norm.y, mxfp4, codes, none, {}));
-    check(swiglu_backward_quantize(norm.x, rows(b.in, 128), rows(b.out, 128), mxfp4, codes, none, {}));
+    check(activation_quantize(swiglu, rows(b.in, 128), norm.y, mxfp4, codes, none, {}));
+    check(activation_backward_quantize(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), mxfp4, codes, none, {}));
     const fp8_options fp8{.element = formats::e4m3};
     const fp8_output casts{b.codes.data(), b.more_codes.data(), 0, 0, floats(b.more_scales)};
     check(residual_norm_quantize(norm, fp8, floats(b.scales), casts, {}));
-    check(swiglu_quantize(rows(b.in, 128), norm.y, fp8, floats(b.scales), casts, {}));
-    check(swiglu_backward_quantize(norm.x, rows(b.in, 128), rows(b.out, 128), fp8, floats(b.scales), casts, {}));
+    check(activation_quantize(swiglu, rows(b.in, 128), norm.y, fp8, floats(b.scales), casts, {}));
+    check(activation_backward_quantize(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), fp8, floats(b.scales), casts,
+                                       {}));
     gemm_operand stored;
     stored.element = type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
     stored.rows = 16;

@@ -75,7 +75,7 @@ TEST_CASE("a layer's FP8 operands are those of what it would write") {
   only_columns.rows = false;
   strided.extra_row_stride = 48;
   strided.extra_column_stride = 3;
-  for (const layer which : {layer::norm, layer::swiglu, layer::swiglu_gradient}) {
+  for (const layer which : gpu_test::layers) {
     // Whole tiles and their edges, with NaN and Inf, for every storage and element.
     check_layer<bf16>(which, 256, 128, e4m3_case, true);
     check_layer<bf16>(which, 160, 272, e4m3_case, true);

@@ -22,6 +22,12 @@ inline std::size_t workspace_bytes(const op::embedding_backward::in& i, const op
 inline std::size_t workspace_bytes(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
   return gpu::rmsnorm_backward_workspace_bytes(i.x.extent(0), i.x.extent(1));
 }
+inline std::size_t workspace_bytes(const op::layernorm_backward::in& i, const op::layernorm_backward::out&) {
+  return gpu::layernorm_backward_workspace_bytes(i.x.extent(0), i.x.extent(1));
+}
+inline std::size_t workspace_bytes(const op::bias_backward::in& i, const op::bias_backward::out& o) {
+  return gpu::bias_backward_workspace_bytes(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0));
+}
 inline std::size_t workspace_bytes(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
   return gpu::cross_entropy_workspace_bytes(o.logits.extent(0), o.logits.extent(1));
 }

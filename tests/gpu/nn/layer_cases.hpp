@@ -12,7 +12,9 @@
 
 namespace gpu_test {
 
-enum class layer { norm, swiglu, swiglu_gradient };
+enum class layer { norm, swiglu, swiglu_gradient, gelu, gelu_gradient };
+inline constexpr layer layers[] = {layer::norm, layer::swiglu, layer::swiglu_gradient, layer::gelu,
+                                   layer::gelu_gradient};
 
 /// Random numbers, some special. `finite`: no special ones, because the NaN of a product of two NaNs is not defined.
 template <class T>
@@ -34,7 +36,7 @@ class layer_case {
         m_(m),
         n_(n),
         writes_(writes),
-        x_(source_of<T>(m, which == layer::norm ? n : 2 * n, 1, !writes), skew),
+        x_(source_of<T>(m, inputs(), 1, !writes), skew),
         other_(source_of<T>(m, n, 2, !writes), skew),
         gain_(source_of<float>(1, n, 3, !writes)),
         alone_(static_cast<std::size_t>(m * cols())),
@@ -42,7 +44,13 @@ class layer_case {
         sum_(static_cast<std::size_t>(m * n)),
         rstd_(static_cast<std::size_t>(m)) {}
 
-  rotoscale::index_t cols() const { return which_ == layer::swiglu_gradient ? 2 * n_ : n_; }
+  bool is_gradient() const { return which_ == layer::swiglu_gradient || which_ == layer::gelu_gradient; }
+  rotoscale::nn::activation activation() const {
+    return which_ == layer::gelu || which_ == layer::gelu_gradient ? rotoscale::nn::activation::gelu_tanh
+                                                                   : rotoscale::nn::activation::swiglu;
+  }
+  rotoscale::index_t inputs() const { return which_ == layer::norm ? n_ : rotoscale::nn::inputs_of(activation()) * n_; }
+  rotoscale::index_t cols() const { return is_gradient() ? inputs() : n_; }
 
   /// `target`: the launcher's last arguments except the stream. Returns the values that are quantized.
   template <class... Target>
@@ -53,9 +61,9 @@ class layer_case {
     const auto view = [&](const device_array<T>& a, rotoscale::index_t c) {
       return nn::dense_tensor(a.data(), type, {m_, c});
     };
-    const nn::tensor_view to = writes_ ? view(made_, cols()) : nn::tensor_view{};
-    nn::residual_norm_args norm{view(x_, n_),   view(other_, n_), gain_.data(), 1e-5f,
-                                view(sum_, n_), view(alone_, n_), rstd_.data()};
+    const nn::tensor_view x = view(x_, inputs()), to = writes_ ? view(made_, cols()) : nn::tensor_view{};
+    nn::residual_norm_args norm{x,           view(other_, n_), gain_.data(), 1e-5f, view(sum_, n_), view(alone_, n_),
+                                rstd_.data()};
     switch (which_) {
       case layer::norm:
         gpu_test::expect(gpu::residual_norm(norm, {}));
@@ -63,12 +71,14 @@ class layer_case {
         gpu_test::expect(gpu::residual_norm_quantize(norm, target..., {}));
         break;
       case layer::swiglu:
-        gpu_test::expect(gpu::swiglu_forward(view(x_, 2 * n_), view(alone_, n_), {}));
-        gpu_test::expect(gpu::swiglu_quantize(view(x_, 2 * n_), to, target..., {}));
+      case layer::gelu:
+        gpu_test::expect(gpu::activation_forward(activation(), x, view(alone_, n_), {}));
+        gpu_test::expect(gpu::activation_quantize(activation(), x, to, target..., {}));
         break;
       case layer::swiglu_gradient:
-        gpu_test::expect(gpu::swiglu_backward(view(other_, n_), view(x_, 2 * n_), view(alone_, cols()), {}));
-        gpu_test::expect(gpu::swiglu_backward_quantize(view(other_, n_), view(x_, 2 * n_), to, target..., {}));
+      case layer::gelu_gradient:
+        gpu_test::expect(gpu::activation_backward(activation(), view(other_, n_), x, view(alone_, cols()), {}));
+        gpu_test::expect(gpu::activation_backward_quantize(activation(), view(other_, n_), x, to, target..., {}));
         break;
     }
     const std::vector<T> want = alone_.read(), got = writes_ ? made_.read() : want;

@@ -70,10 +70,21 @@ TEST_CASE("bad arguments of layers") {
           "x");
   refused(gpu::add(nn::dense_tensor(nullptr, nn::dtype::fp32, {4, 8}), rows(4, 8), rows(4, 8), {}),
           error_code::bad_pointer, "x");
-  refused(gpu::swiglu_forward(rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "gate_up");
+  refused(gpu::activation_forward(nn::activation::swiglu, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
+  refused(gpu::activation_forward(nn::activation::gelu_tanh, rows(4, 16), rows(4, 8), {}), error_code::bad_extent, "x");
   refused(gpu::rmsnorm_forward(rows(4, 8), nullptr, 1e-5f, rows(4, 8), memory, {}), error_code::bad_pointer, "gain");
   refused(gpu::rmsnorm_backward(rows(4, 8), rows(4, 8), memory, memory, rows(4, 8), memory, memory, 16, {}),
           error_code::out_of_memory, "workspace_bytes");
+  refused(gpu::layernorm_forward(rows(4, 8), memory, nullptr, 1e-5f, rows(4, 8), memory, memory, {}),
+          error_code::bad_pointer, "bias");
+  refused(gpu::layernorm_forward(rows(4, 8), memory, memory, 1e-5f, rows(4, 8), nullptr, memory, {}),
+          error_code::bad_pointer, "mean");
+  refused(gpu::layernorm_backward(rows(4, 8), rows(4, 8), memory, memory, memory, rows(4, 8), memory, memory, memory,
+                                  63, {}),
+          error_code::out_of_memory, "workspace_bytes");
+  refused(gpu::bias_forward(rows(1, 9), rows(4, 8), {}), error_code::bad_extent, "table");
+  refused(gpu::bias_forward(narrow, narrow, {}), error_code::bad_option, "table");
+  refused(gpu::bias_backward(rows(4, 8), rows(2, 8), memory, 63, {}), error_code::out_of_memory, "workspace_bytes");
   refused(gpu::rope(nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5}), memory, memory, false, {}),
           error_code::bad_extent, "queries");
   refused(gpu::cross_entropy(narrow, {}, 0, memory, true, &state, nullptr, nullptr, 0, {}), error_code::bad_option,
@@ -193,36 +204,51 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
   }
 }
 
-TEST_CASE("SwiGLU of gates of every magnitude, NaN and Inf among them") {
+namespace {
+
+/// Counts elements whose bits differ from those of A's functions. x takes every step-th number.
+template <class A>
+index_t differing_activations(A, std::uint32_t step, index_t count) {
   const auto same = [](float x, float y) { return fp32_bits(x) == fp32_bits(y) || (std::isnan(x) && std::isnan(y)); };
-  const index_t count = gpu_test::on_device ? index_t{1} << 23 : index_t{1} << 16, cols = 64, rows = count / cols;
+  constexpr index_t cols = 64, inputs = A::gated ? 2 : 1;
+  constexpr nn::activation which = A::gated ? nn::activation::swiglu : nn::activation::gelu_tanh;
+  const index_t rows = count / cols;
+  std::vector<float> in(static_cast<std::size_t>(inputs * count)), dh(static_cast<std::size_t>(count));
+  const auto at = [&](index_t i, index_t input) {
+    return static_cast<std::size_t>((i / cols * inputs + input) * cols + i % cols);
+  };
+  for (index_t i = 0; i < count; ++i) {
+    in[at(i, inputs - 1)] = 1.0f + 0x1p-20f * static_cast<float>(i % 4099);
+    in[at(i, 0)] = fp32_from_bits(static_cast<std::uint32_t>(i) * step + 77);
+    dh[static_cast<std::size_t>(i)] = 0.75f + 0x1p-20f * static_cast<float>(i % 4093);
+  }
+  const gpu_test::device_array<float> x(in), d(dh), h(static_cast<std::size_t>(count)), dx(in.size());
+  const auto view = [&](const gpu_test::device_array<float>& t, index_t n) {
+    return nn::dense_tensor(t.data(), nn::dtype::fp32, {rows, n});
+  };
+  gpu_test::expect(gpu::activation_forward(which, view(x, inputs * cols), view(h, cols), {}));
+  gpu_test::expect(gpu::activation_backward(which, view(d, cols), view(x, inputs * cols), view(dx, inputs * cols), {}));
+  const std::vector<float> made = h.read(), gradients = dx.read();
+  index_t differing = 0;
+  for (index_t i = 0; i < count; ++i) {
+    const float own = in[at(i, 0)], up = in[at(i, inputs - 1)], s = nn::sigmoid(A::sigmoid_input(own));
+    const nn::float_pair want = A::gradients(dh[static_cast<std::size_t>(i)], own, up, s);
+    differing += !same(made[static_cast<std::size_t>(i)], A::value(own, up, s)) ||
+                 !same(gradients[at(i, 0)], want.first) || (A::gated && !same(gradients[at(i, 1)], want.second));
+  }
+  return differing;
+}
+
+}  // namespace
+
+TEST_CASE("activations of numbers of every magnitude, NaN and Inf among them") {
+  const index_t count = gpu_test::on_device ? index_t{1} << 23 : index_t{1} << 16;
   // In order, eight neighbours take the same path. Scattered, nearly all take the general one.
   for (const std::uint32_t step :
        {static_cast<std::uint32_t>((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(count)), 0x9E3779B1u}) {
     CAPTURE(step);
-    std::vector<float> gate_up(static_cast<std::size_t>(2 * count)), dh(static_cast<std::size_t>(count));
-    for (index_t i = 0; i < count; ++i) {
-      const index_t at = i / cols * 2 * cols + i % cols;
-      gate_up[static_cast<std::size_t>(at)] = fp32_from_bits(static_cast<std::uint32_t>(i) * step + 77);
-      gate_up[static_cast<std::size_t>(at + cols)] = 1.0f + 0x1p-20f * static_cast<float>(i % 4099);
-      dh[static_cast<std::size_t>(i)] = 0.75f + 0x1p-20f * static_cast<float>(i % 4093);
-    }
-    const gpu_test::device_array<float> x(gate_up), d(dh), h(static_cast<std::size_t>(count)), dx(gate_up.size());
-    const auto view = [&](const gpu_test::device_array<float>& t, index_t n) {
-      return nn::dense_tensor(t.data(), nn::dtype::fp32, {rows, n});
-    };
-    gpu_test::expect(gpu::swiglu_forward(view(x, 2 * cols), view(h, cols), {}));
-    gpu_test::expect(gpu::swiglu_backward(view(d, cols), view(x, 2 * cols), view(dx, 2 * cols), {}));
-    const std::vector<float> made = h.read(), gradients = dx.read();
-    index_t differing = 0;
-    for (index_t i = 0; i < count; ++i) {
-      const auto at = static_cast<std::size_t>(i / cols * 2 * cols + i % cols), own = static_cast<std::size_t>(i);
-      const float gate = gate_up[at], up = gate_up[at + static_cast<std::size_t>(cols)];
-      const nn::float_pair want = nn::swiglu_gradients(dh[own], gate, up);
-      differing += !same(made[own], nn::swiglu(gate, up)) || !same(gradients[at], want.first) ||
-                   !same(gradients[at + static_cast<std::size_t>(cols)], want.second);
-    }
-    CHECK(differing == 0);
+    CHECK(differing_activations(nn::activation_math<nn::activation::swiglu>{}, step, count) == 0);
+    CHECK(differing_activations(nn::activation_math<nn::activation::gelu_tanh>{}, step, count) == 0);
   }
 }
 

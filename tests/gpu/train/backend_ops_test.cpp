@@ -230,7 +230,7 @@ TEST_CASE("what a launcher refuses, and tokens outside the vocabulary, become er
   op_scene scene(*other);
   auto x = scene.tensor(nn::dtype::fp32, 3, 8, 1);
   x.strides[1] = 2;
-  other->swiglu_forward({}, {x}, {x});
+  other->activation_forward({}, {x, nn::activation::gelu_tanh}, {x});
   CHECK_THROWS_AS(other->synchronize(nn::queue{}), nn::backend_error);
 }
 

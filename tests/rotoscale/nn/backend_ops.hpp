@@ -27,7 +27,8 @@ class op_scene {
                     .vocabulary = 9000,
                     .parameters = 24000,
                     .observed_rows = 300,
-                    .observed_elements = 40000}) {}
+                    .observed_elements = 40000,
+                    .partials = 150000}) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};
@@ -155,8 +156,8 @@ void run_fused(op_scene& c, const typename Op::in& i, const typename Op::out& o)
     c.ops().name(c.queue, i, o);                                                                             \
   }
 ROTOSCALE_RUN_FUSED(residual_norm)
-ROTOSCALE_RUN_FUSED(swiglu_quantize)
-ROTOSCALE_RUN_FUSED(swiglu_backward_quantize)
+ROTOSCALE_RUN_FUSED(activation_quantize)
+ROTOSCALE_RUN_FUSED(activation_backward_quantize)
 ROTOSCALE_RUN_FUSED(rope_both)
 ROTOSCALE_RUN_FUSED(cross_entropy_quantize)
 #undef ROTOSCALE_RUN_FUSED

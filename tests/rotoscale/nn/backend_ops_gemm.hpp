@@ -295,20 +295,36 @@ inline std::vector<layer_operands> layer_operands_cases() {
           {"fp8_e4m3 and fp8_e5m2", tensor_fp8, tensor_wide}};
 }
 
-enum class made_by { norm, swiglu, swiglu_gradient };
-inline const char* name_of(made_by by) {
-  return by == made_by::norm ? "residual_norm" : by == made_by::swiglu ? "swiglu" : "swiglu_backward";
+/// The layer that makes an operand's source.
+struct made_by {
+  enum { norm, layer_norm, activation, activation_gradient } layer;
+  nn::activation which = {};
+
+  std::string name() const {
+    if (layer == layer_norm) return "residual_norm with a bias";
+    return layer == norm ? "residual_norm" : name_of(which) + (layer == activation ? "" : "_backward");
+  }
+};
+inline std::vector<made_by> makers() {
+  std::vector<made_by> all = {{made_by::norm}, {made_by::layer_norm}};
+  for (const nn::activation which : activations) {
+    all.push_back({made_by::activation, which});
+    all.push_back({made_by::activation_gradient, which});
+  }
+  return all;
 }
 
 /// A layer's result as operands: their values, and with `raw` all bytes, which differ between backends.
-inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype type, const layer_operands& m, bool raw,
-                                             bool composed) {
-  const bool backward = by == made_by::swiglu_gradient;
-  const index_t cols = backward ? 2 * m.cols : m.cols;
-  const auto x = c.tensor(type, m.rows, by == made_by::norm ? cols : 2 * m.cols, 1, m.width),
-             other = c.tensor(type, m.rows, m.cols, 2, m.width), out = c.tensor(type, m.rows, cols, 3),
-             sum = c.tensor(type, m.rows, m.cols, 4);
-  float *gain = c.floats(m.cols, 5), *rstd = c.floats(m.rows, 6);
+inline op_case::prepared layer_operands_case(op_scene& c, const made_by& by, nn::dtype type, const layer_operands& m,
+                                             bool raw, bool composed) {
+  const bool backward = by.layer == made_by::activation_gradient;
+  const bool normed = by.layer == made_by::norm || by.layer == made_by::layer_norm;
+  const index_t inputs = normed ? m.cols : nn::inputs_of(by.which) * m.cols;
+  const index_t cols = backward ? inputs : m.cols;
+  const auto x = c.tensor(type, m.rows, inputs, 1, m.width), other = c.tensor(type, m.rows, m.cols, 2, m.width),
+             out = c.tensor(type, m.rows, cols, 3), sum = c.tensor(type, m.rows, m.cols, 4);
+  float *gain = c.floats(m.cols, 5), *rstd = c.floats(m.rows, 6), *mean = c.floats(m.rows, 9);
+  float* const bias = by.layer == made_by::layer_norm ? c.floats(m.cols, 10) : nullptr;
   nn::operand_request r{backward ? nn::tensor_role::dy : nn::tensor_role::x, 3, type, m.rows, cols, m.row, {}};
   if (m.columns) r.column = m.column;
   nn::operand_set* const set = c.operands(r, out);
@@ -324,13 +340,17 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
   const nn::quantize_target to{set, true, m.columns, scale, m.keeps_source || c.ops().layout_operands(r).reads_source};
   return {[=, &c] {
             nn::backend& ops = c.ops();
-            switch (by) {
+            switch (by.layer) {
               case made_by::norm:
-                run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state}, {sum, out, rstd, to});
+              case made_by::layer_norm:
+                run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state, bias},
+                                              {sum, out, rstd, to, mean});
                 break;
-              case made_by::swiglu: run_as<nn::op::swiglu_quantize>(c, composed, {x, state}, {out, to}); break;
-              case made_by::swiglu_gradient:
-                run_as<nn::op::swiglu_backward_quantize>(c, composed, {other, x, state}, {out, to});
+              case made_by::activation:
+                run_as<nn::op::activation_quantize>(c, composed, {x, by.which, state}, {out, to});
+                break;
+              case made_by::activation_gradient:
+                run_as<nn::op::activation_backward_quantize>(c, composed, {other, x, by.which, state}, {out, to});
                 break;
             }
             ops.dequantize(c.queue, {{set, nn::operand_form::row}}, {by_rows});
@@ -339,9 +359,10 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
           [=, &c] {
             c.result(by_rows);
             c.result(by_columns);
-            if (by == made_by::norm) {
+            if (normed) {
               c.result(sum);
               c.result(rstd, m.rows);
+              c.result(mean, m.rows);
             }
             if (to.keeps_source) c.result(out);
             if (scaling != nullptr) c.result(scaling + 2, 1);  // the maximum
@@ -352,11 +373,11 @@ inline op_case::prepared layer_operands_case(op_scene& c, made_by by, nn::dtype 
 inline std::vector<op_case> layer_operands_cases(bool raw) {
   std::vector<op_case> all;
   for (const nn::dtype type : storages) {
-    for (const made_by by : {made_by::norm, made_by::swiglu, made_by::swiglu_gradient}) {
+    for (const made_by& by : makers()) {
       for (const layer_operands& m : layer_operands_cases()) {
         // No contract defines the NaN of a product, nor its quantized code.
         if (!raw && m.width == op_scene::special) continue;
-        all.push_back({std::string(name_of(by)) + " to " + m.name + " " + std::string(to_string(type)),
+        all.push_back({by.name() + " to " + m.name + " " + std::string(to_string(type)),
                        true,
                        [=](op_scene& c, bool composed) { return layer_operands_case(c, by, type, m, raw, composed); },
                        {},

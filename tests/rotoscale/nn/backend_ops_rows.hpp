@@ -54,13 +54,55 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
           }};
 }
 
-inline op_case::prepared swiglu_case(op_scene& c, const row_shape& s, nn::dtype type) {
-  const auto gate_up = c.tensor(type, s.rows, 2 * s.cols, 1, part_of(s.width, 4)),
-             h = c.tensor(type, s.rows, s.cols, 2), dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
-             d = c.tensor(type, s.rows, 2 * s.cols, 4);
+/// A null gradient is not computed if `frozen`.
+inline op_case::prepared layernorm_case(op_scene& c, const row_shape& s, nn::dtype type, bool frozen) {
+  const auto x = c.tensor(type, s.rows, s.cols, 1, s.width),
+             dy = c.tensor(type, s.rows, s.cols, 2, part_of(s.width, 2)), y = c.tensor(type, s.rows, s.cols, 3),
+             dx = c.tensor(type, s.rows, s.cols, 4);
+  float *gain = c.floats(s.cols, 5), *bias = c.floats(s.cols, 6), *mean = c.floats(s.rows, 7),
+        *rstd = c.floats(s.rows, 8), *dgain = c.floats(s.cols, 9), *dbias = c.floats(s.cols, 10);
   return {[=, &c] {
-            c.ops().swiglu_forward(c.queue, {gate_up}, {h});
-            c.ops().swiglu_backward(c.queue, {dh, gate_up}, {d});
+            c.ops().layernorm_forward(c.queue, {x, gain, bias, 1e-5f}, {y, mean, rstd});
+            c.ops().layernorm_backward(c.queue, {dy, x, gain, mean, rstd},
+                                       {dx, frozen ? nullptr : dgain, frozen ? nullptr : dbias});
+          },
+          [=, &c] {
+            for (const auto& t : {y, dx}) c.result(t);
+            for (const float* t : {mean, rstd}) c.result(t, s.rows);
+            for (const float* t : {dgain, dbias}) c.result(t, s.cols);
+          }};
+}
+
+inline op_case::prepared bias_case(op_scene& c, const row_shape& s, nn::dtype type, index_t period) {
+  const auto table = c.tensor(nn::dtype::fp32, period, s.cols, 1), x = c.tensor(type, s.rows, s.cols, 2, s.width),
+             dy = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)),
+             d = c.tensor(nn::dtype::fp32, period, s.cols, 4);
+  return {[=, &c] {
+            c.ops().bias_forward(c.queue, {table}, {x});
+            c.ops().bias_backward(c.queue, {dy}, {d});
+          },
+          [=, &c] {
+            c.result(x);
+            c.result(d);
+          }};
+}
+
+#define ROTOSCALE_VALUE(name) nn::activation::name,
+inline constexpr nn::activation activations[] = {ROTOSCALE_ACTIVATIONS(ROTOSCALE_VALUE)};
+#undef ROTOSCALE_VALUE
+/// The activation's name.
+inline std::string name_of(nn::activation which) {
+  const std::string forward = nn::forward_name(which);
+  return forward.substr(0, forward.find("_forward"));
+}
+
+inline op_case::prepared activation_case(op_scene& c, const row_shape& s, nn::dtype type, nn::activation which) {
+  const index_t inputs = nn::inputs_of(which) * s.cols;
+  const auto x = c.tensor(type, s.rows, inputs, 1, part_of(s.width, 4)), h = c.tensor(type, s.rows, s.cols, 2),
+             dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)), d = c.tensor(type, s.rows, inputs, 4);
+  return {[=, &c] {
+            c.ops().activation_forward(c.queue, {x, which}, {h});
+            c.ops().activation_backward(c.queue, {dh, x, which}, {d});
           },
           [=, &c] {
             c.result(h);
@@ -252,6 +294,29 @@ inline op_case::prepared optimizer_case(op_scene& c, int width) {
 inline std::vector<op_case> row_cases() {
   std::vector<op_case> all;
   add_row_cases(all, "rmsnorm", rmsnorm_case);
+  // The grids are those of rmsnorm.
+  for (const row_shape& s : {row_shape{1, 1, 0},
+                             {65, 16, 20},
+                             {130, 70, 0},
+                             {2, 257, 40},
+                             {70, 40, op_scene::special},
+                             {3, 4104, 3},
+                             {67, 768, 3}}) {
+    for (const nn::dtype type : storages) {
+      const bool frozen = s.cols == 16;
+      all.push_back({shape_name(frozen ? "layernorm of frozen weights" : "layernorm", s, type), false,
+                     [=](op_scene& c, bool) { return layernorm_case(c, s, type, frozen); }});
+    }
+  }
+  // One bias, positions with a ragged last sequence, one chunk of 64 terms and more.
+  for (const index_t period : {1, 2, 70}) {
+    for (const row_shape& s : {row_shape{1, 1, 0}, {200, 24, 20}, {130, 7, op_scene::special}, {3, 2056, 0}}) {
+      for (const nn::dtype type : storages) {
+        all.push_back({shape_name("bias of " + std::to_string(period), s, type), false,
+                       [=](op_scene& c, bool) { return bias_case(c, s, type, period); }});
+      }
+    }
+  }
   // Row counts around the rows per block of a device for each width, and more chains of a gain's gradient than are
   // added at once.
   for (const row_shape& s : {row_shape{130, 768, 3}, {67, 1024, 0}, {66, 2048, 0}, {65, 4096, 0}, {32900, 8, 0}}) {
@@ -260,7 +325,10 @@ inline std::vector<op_case> row_cases() {
           {shape_name("rmsnorm", s, type), false, [=](op_scene& c, bool) { return rmsnorm_case(c, s, type); }});
     }
   }
-  add_row_cases(all, "swiglu", swiglu_case);
+  for (const nn::activation which : activations) {
+    add_row_cases(all, name_of(which),
+                  [=](op_scene& c, const row_shape& s, nn::dtype type) { return activation_case(c, s, type, which); });
+  }
   add_row_cases(all, "add", add_case);
   // More ids than a device's sorting range and more tokens than its batch. Few ids with runs longer than a thread or
   // the stages take. Runs of the longest short length, and one more.
@@ -322,20 +390,24 @@ inline std::vector<op_case> attention_cases() {
   return all;
 }
 
-inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool composed) {
+inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtype type, bool branch, bool layer,
+                                       bool composed) {
   const auto x = c.tensor(type, s.rows, s.cols, 1, s.width);
   const nn::const_tensor_view other =
       branch ? nn::const_tensor_view(c.tensor(type, s.rows, s.cols, 2, s.width)) : nn::const_tensor_view{};
   const auto sum = c.tensor(type, s.rows, s.cols, 3), y = c.tensor(type, s.rows, s.cols, 4);
-  float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6);
+  float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *mean = c.floats(s.rows, 7);
+  float* const bias = layer ? c.floats(s.cols, 8) : nullptr;
   nn::step_state* state = c.state();
   return {[=, &c] {
-            run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state}, {sum, y, rstd, {}});
+            run_as<nn::op::residual_norm>(c, composed, {x, other, gain, 1e-5f, state, bias},
+                                          {sum, y, rstd, {}, layer ? mean : nullptr});
           },
           [=, &c] {
             c.result(sum);
             c.result(y);
             c.result(rstd, s.rows);
+            c.result(mean, s.rows);
           }};
 }
 
@@ -358,8 +430,13 @@ inline std::vector<op_case> coarse_row_cases() {
     const std::string stored = " " + std::string(to_string(type));
     for (const row_shape& s : row_shapes) {
       for (const bool branch : {false, true}) {
-        all.push_back({shape_name(branch ? "residual_norm" : "residual_norm without a branch", s, type), true,
-                       [=](op_scene& c, bool composed) { return residual_case(c, s, type, branch, composed); }});
+        for (const bool layer : {false, true}) {
+          if (layer && s.cols > 5000) continue;
+          const std::string name = layer ? "residual_norm with a bias" : "residual_norm";
+          all.push_back(
+              {shape_name(branch ? name : name + " without a branch", s, type), true,
+               [=](op_scene& c, bool composed) { return residual_case(c, s, type, branch, layer, composed); }});
+        }
       }
     }
     for (const head_shape& s : head_shapes) {

@@ -115,7 +115,7 @@ TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of ea
 }
 
 TEST_CASE("a coarse operation runs as the backend has it, and what it writes wrong is named") {
-  enum class coarse { none, residual_norm, swiglu, swiglu_backward, rope, cross_entropy };
+  enum class coarse { none, residual_norm, activation, activation_backward, rope, cross_entropy };
   struct fused_backend final : nn::cpu_backend {
     explicit fused_backend(coarse c) : cpu_backend(1, rows()), wrong(c) {}
     static void flip(const void* number) { *static_cast<std::uint8_t*>(const_cast<void*>(number)) ^= 1; }
@@ -135,17 +135,17 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
         nn::cpu_operations.residual_norm(ops, q, i, o);
         if (is_wrong(ops, coarse::residual_norm)) flip(o.rstd);
       };
-      t.swiglu_quantize = [](nn::backend& ops, nn::queue q, const op::swiglu_quantize::in& i,
-                             const op::swiglu_quantize::out& o) {
-        nn::cpu_operations.swiglu_quantize(ops, q, i, o);
+      t.activation_quantize = [](nn::backend& ops, nn::queue q, const op::activation_quantize::in& i,
+                                 const op::activation_quantize::out& o) {
+        nn::cpu_operations.activation_quantize(ops, q, i, o);
         if (!o.to.keeps_source) fill(o.h);  // as after a fused kernel: no digest may read it
-        if (is_wrong(ops, coarse::swiglu)) flip(o.to);
+        if (is_wrong(ops, coarse::activation)) flip(o.to);
       };
-      t.swiglu_backward_quantize = [](nn::backend& ops, nn::queue q, const op::swiglu_backward_quantize::in& i,
-                                      const op::swiglu_backward_quantize::out& o) {
-        nn::cpu_operations.swiglu_backward_quantize(ops, q, i, o);
-        if (!o.to.keeps_source) fill(o.d_gate_up);
-        if (is_wrong(ops, coarse::swiglu_backward)) flip(o.to);
+      t.activation_backward_quantize = [](nn::backend& ops, nn::queue q, const op::activation_backward_quantize::in& i,
+                                          const op::activation_backward_quantize::out& o) {
+        nn::cpu_operations.activation_backward_quantize(ops, q, i, o);
+        if (!o.to.keeps_source) fill(o.dx);
+        if (is_wrong(ops, coarse::activation_backward)) flip(o.to);
       };
       t.rope_both = [](nn::backend& ops, nn::queue q, const op::rope_both::in& i, const op::rope_both::out& o) {
         nn::cpu_operations.rope_both(ops, q, i, o);
@@ -168,8 +168,8 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
     const char* named;
   } cases[] = {{coarse::none, ""},
                {coarse::residual_norm, "rmsnorm_forward's rstd "},
-               {coarse::swiglu, "quantize x by rows mxfp4 "},
-               {coarse::swiglu_backward, "quantize dy by rows mxfp4 "},
+               {coarse::activation, "quantize x by rows mxfp4 "},
+               {coarse::activation_backward, "quantize dy by rows mxfp4 "},
                {coarse::rope, "rope "},
                {coarse::cross_entropy, "cross_entropy "}};
   nn::cpu_backend composed(2);

@@ -68,6 +68,7 @@ class cpu_backend : public cpu::host_queues {
     const std::size_t needs[] = {
         numbers::bytes(r.tokens * r.widest) + r.gemm_bytes,
         numbers::bytes(chunks * r.hidden) + each(cpu::row_bytes(r.hidden)),
+        numbers::bytes(r.partials) + each(cpu::row_bytes(std::max(r.features, r.hidden))),
         scratch_array<index_t>::bytes(cpu::token_order::room(r.tokens, r.vocabulary)),
         wide_numbers::bytes(cpu::chunk_count(r.parameters)),
         wide_numbers::bytes(r.tokens),

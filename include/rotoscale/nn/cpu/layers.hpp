@@ -1,21 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The row-wise layers on the CPU, forward and backward by hand: RMSNorm, RoPE, SwiGLU, embedding, cross-entropy. Every
-// sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order. Rows
-// are FP32 or BF16 in memory and FP32 in between.
+// The row-wise layers on the CPU, forward and backward by hand: RoPE, activations, embedding, cross-entropy.
+// Every sum has a stated order (math.hpp); sums over tokens go in fixed chunks whose partial sums are added in order.
+// Rows are FP32 or BF16 in memory and FP32 in between.
 #pragma once
 
 #include <algorithm>
 
-#include "rotoscale/nn/cpu/storage.hpp"
-#include "rotoscale/nn/layer_math.hpp"
-#include "rotoscale/nn/operation_arguments.hpp"
-#include "rotoscale/parallel.hpp"
+#include "rotoscale/nn/cpu/norms.hpp"
 
 namespace rotoscale::nn::cpu {
-
-/// Rows that one task takes.
-inline constexpr index_t row_chunk = gain_chunk;
 
 template <class T, class Y>
 void embedding_forward(const std::int32_t* tokens, matrix<T> table, matrix<Y> y, thread_pool& pool) {
@@ -67,83 +61,6 @@ void embedding_backward(const std::int32_t* tokens, matrix<D> dy, matrix<float> 
   });
 }
 
-/// The most scratch memory that a thread takes for rows of n.
-inline std::size_t row_bytes(index_t n) { return scratch_array<float>::bytes(5 * n); }
-
-/// One row of RMSNorm; returns rstd.
-inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d, float* y) {
-  const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(x[j], x[j], sum); });
-  const float r = rms_reciprocal(squares, d, eps);
-  for (index_t j = 0; j < d; ++j) y[j] = rms_normed(x[j], r, gain[j]);
-  return r;
-}
-
-template <class X, class Y>
-void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, float* rstd, thread_pool& pool) {
-  const index_t d = x.extent(1);
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(2, d);
-    for (index_t t = first; t < last; ++t) {
-      float* yt = target_row(&y(t, 0), room[1]);
-      rstd[t] = rmsnorm_row(read_row(&x(t, 0), d, room[0]), gain, eps, d, yt);
-      write_row(yt, d, &y(t, 0));
-    }
-  });
-}
-
-/// sum = x + branch and y = norm(sum), a row at a time: the bytes of add and rmsnorm_forward.
-template <class X, class S>
-void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, matrix<S> sum, matrix<S> y, float* rstd,
-                   thread_pool& pool) {
-  const index_t d = x.extent(1);
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(4, d);
-    for (index_t t = first; t < last; ++t) {
-      const float* a = read_row(&x(t, 0), d, room[0]);
-      const float* b = read_row(&branch(t, 0), d, room[1]);
-      float* to = target_row(&sum(t, 0), room[2]);
-      for (index_t j = 0; j < d; ++j) to[j] = a[j] + b[j];
-      write_row(to, d, &sum(t, 0));
-      float* yt = target_row(&y(t, 0), room[3]);
-      rstd[t] = rmsnorm_row(read_row(&sum(t, 0), d, room[2]), gain, eps, d, yt);
-      write_row(yt, d, &y(t, 0));
-    }
-  });
-}
-
-/// dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x)); dgain_j += Σ_t dy_j x_j rstd: partial sums of 64 rows, added in
-/// order, then to dgain. `partial` has a row for each 64 of x.
-template <class D, class X, class T>
-void rmsnorm_backward(matrix<D> dy, matrix<X> x, const float* gain, const float* rstd, matrix<T> dx, float* dgain,
-                      float* partial, thread_pool& pool) {
-  const index_t d = x.extent(1);
-  const index_t chunks = (x.extent(0) + row_chunk - 1) / row_chunk;
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(3, d);
-    float* dw = partial + first / row_chunk * d;
-    for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
-    for (index_t t = first; t < last; ++t) {
-      const float* xt = read_row(&x(t, 0), d, room[0]);
-      const float* dyt = read_row(&dy(t, 0), d, room[1]);
-      float* dxt = update_row(&dx(t, 0), d, room[2]);
-      const float r = rstd[t];
-      const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dyt[j], xt[j], sum); });
-      const float pull = rms_pull(dot, d, r);
-      for (index_t j = 0; j < d; ++j) {
-        dxt[j] = rms_gradient(xt[j], pull, gain[j], dyt[j], r, dxt[j]);
-        dw[j] = fma(dyt[j] * xt[j], r, dw[j]);
-      }
-      write_row(dxt, d, &dx(t, 0));
-    }
-  });
-  if (dgain == nullptr) return;
-  for (index_t j = 0; j < d; ++j) {
-    float sum = 0.0f;
-    for (index_t c = 0; c < chunks; ++c) sum += partial[c * d + j];
-    dgain[j] += sum;
-  }
-}
-
 /// Rotates the pairs (i, i + head_dim / 2) of every head by the angle of its position ("rotate half").
 template <class T>
 void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, thread_pool& pool) {
@@ -167,39 +84,41 @@ void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, th
   });
 }
 
-template <class G, class H>
-void swiglu_forward(matrix<G> gate, matrix<G> up, matrix<H> h, thread_pool& pool) {
+/// h = activation(x, up). `up` is not read if the activation A is not gated.
+template <class A, class X, class H>
+void activation_forward(A, matrix<X> x, matrix<X> up, matrix<H> h, thread_pool& pool) {
   const index_t n = h.extent(1);
   for_each_chunk(pool, h.extent(0), row_chunk, [&](index_t first, index_t last) {
     const row_scratch room(3, n);
     for (index_t t = first; t < last; ++t) {
-      const float* g = read_row(&gate(t, 0), n, room[0]);
-      const float* u = read_row(&up(t, 0), n, room[1]);
+      const float* g = read_row(&x(t, 0), n, room[0]);
+      const float* u = A::gated ? read_row(&up(t, 0), n, room[1]) : g;
       float* out = target_row(&h(t, 0), room[2]);
-      for (index_t j = 0; j < n; ++j) out[j] = swiglu(g[j], u[j]);
+      for (index_t j = 0; j < n; ++j) out[j] = A::value(g[j], u[j], sigmoid(A::sigmoid_input(g[j])));
       write_row(out, n, &h(t, 0));
     }
   });
 }
 
-template <class D, class G, class T>
-void swiglu_backward(matrix<D> dh, matrix<G> gate, matrix<G> up, matrix<T> dgate, matrix<T> dup, thread_pool& pool) {
+/// Gradients of x and, if A is gated, of up.
+template <class A, class D, class X, class T>
+void activation_backward(A, matrix<D> dh, matrix<X> x, matrix<X> up, matrix<T> dx, matrix<T> dup, thread_pool& pool) {
   const index_t n = dh.extent(1);
   for_each_chunk(pool, dh.extent(0), row_chunk, [&](index_t first, index_t last) {
     const row_scratch room(5, n);
     for (index_t t = first; t < last; ++t) {
       const float* d = read_row(&dh(t, 0), n, room[0]);
-      const float* g = read_row(&gate(t, 0), n, room[1]);
-      const float* u = read_row(&up(t, 0), n, room[2]);
-      float* dg = target_row(&dgate(t, 0), room[3]);
-      float* du = target_row(&dup(t, 0), room[4]);
+      const float* g = read_row(&x(t, 0), n, room[1]);
+      const float* u = A::gated ? read_row(&up(t, 0), n, room[2]) : g;
+      float* dg = target_row(&dx(t, 0), room[3]);
+      float* du = A::gated ? target_row(&dup(t, 0), room[4]) : nullptr;
       for (index_t j = 0; j < n; ++j) {
-        const float_pair gradients = swiglu_gradients(d[j], g[j], u[j]);
-        dg[j] = gradients.first;
-        du[j] = gradients.second;
+        const float_pair both = A::gradients(d[j], g[j], u[j], sigmoid(A::sigmoid_input(g[j])));
+        dg[j] = both.first;
+        if constexpr (A::gated) du[j] = both.second;
       }
-      write_row(dg, n, &dgate(t, 0));
-      write_row(du, n, &dup(t, 0));
+      write_row(dg, n, &dx(t, 0));
+      if constexpr (A::gated) write_row(du, n, &dup(t, 0));
     }
   });
 }

@@ -156,10 +156,40 @@ inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backwar
                      partial.data(), pool);
   });
 }
+inline void compute(const op::layernorm_forward::in& i, const op::layernorm_forward::out& o, thread_pool& pool) {
+  with_storage(i.x.type, [&](auto t) {
+    using T = decltype(t);
+    layernorm_forward<T>(as_matrix<const T>(i.x), {}, i.gain, i.bias, i.epsilon, {}, as_matrix<T>(o.y), o.mean, o.rstd,
+                         pool);
+  });
+}
+inline void compute(const op::layernorm_backward::in& i, const op::layernorm_backward::out& o, thread_pool& pool) {
+  const auto partial = work<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)));
+  with_storage(i.x.type, [&](auto t) {
+    using T = decltype(t);
+    layernorm_backward<T>(as_matrix<const T>(i.dy), as_matrix<const T>(i.x), i.gain, i.mean, i.rstd, as_matrix<T>(o.dx),
+                          o.dgain, o.dbias, partial.data(), pool);
+  });
+}
+inline void compute(const op::bias_forward::in& i, const op::bias_forward::out& o, thread_pool& pool) {
+  with_storage(o.x.type,
+               [&](auto t) { bias_forward(as_matrix<const float>(i.table), as_matrix<decltype(t)>(o.x), pool); });
+}
+inline void compute(const op::bias_backward::in& i, const op::bias_backward::out& o, thread_pool& pool) {
+  const auto partial = work<float>(bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0)));
+  with_storage(i.dy.type, [&](auto t) {
+    using T = decltype(t);
+    bias_backward<T>(as_matrix<const T>(i.dy), as_matrix<float>(o.dtable), partial.data(), pool);
+  });
+}
 /// With a branch and without the quantizer.
 inline void compute(const op::residual_norm::in& i, const op::residual_norm::out& o, thread_pool& pool) {
   with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
+    if (i.bias != nullptr) {
+      return layernorm_forward<T>(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.bias, i.epsilon,
+                                  as_matrix<T>(o.sum), as_matrix<T>(o.y), o.mean, o.rstd, pool);
+    }
     residual_norm(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.epsilon, as_matrix<T>(o.sum),
                   as_matrix<T>(o.y), o.rstd, pool);
   });
@@ -208,23 +238,29 @@ inline void compute(const op::attention_backward::in& i, const op::attention_bac
   });
 }
 
-/// The gate (0) or the up half (1) of gate_up.
-template <class T, class View>
-matrix<T> half(const View& x, index_t which) {
+/// Input `at` of activation A: half of x if A is gated, otherwise x.
+template <class A, class T, class View>
+matrix<T> input_of(const View& x, index_t at) {
   const index_t n = x.extent(1) / 2;
-  return as_matrix<T>(x.part(1, which * n, n));
+  return as_matrix<T>(A::gated ? x.part(1, at * n, n) : x);
 }
-inline void compute(const op::swiglu_forward::in& i, const op::swiglu_forward::out& o, thread_pool& pool) {
+inline void compute(const op::activation_forward::in& i, const op::activation_forward::out& o, thread_pool& pool) {
   with_storage(o.h.type, [&](auto t) {
-    using T = decltype(t);
-    swiglu_forward(half<const T>(i.gate_up, 0), half<const T>(i.gate_up, 1), as_matrix<T>(o.h), pool);
+    with_activation(i.which, [&](auto a) {
+      using T = decltype(t);
+      using A = decltype(a);
+      activation_forward(a, input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1), as_matrix<T>(o.h), pool);
+    });
   });
 }
-inline void compute(const op::swiglu_backward::in& i, const op::swiglu_backward::out& o, thread_pool& pool) {
+inline void compute(const op::activation_backward::in& i, const op::activation_backward::out& o, thread_pool& pool) {
   with_storage(i.dh.type, [&](auto t) {
-    using T = decltype(t);
-    swiglu_backward(as_matrix<const T>(i.dh), half<const T>(i.gate_up, 0), half<const T>(i.gate_up, 1),
-                    half<T>(o.d_gate_up, 0), half<T>(o.d_gate_up, 1), pool);
+    with_activation(i.which, [&](auto a) {
+      using T = decltype(t);
+      using A = decltype(a);
+      activation_backward(a, as_matrix<const T>(i.dh), input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1),
+                          input_of<A, T>(o.dx, 0), input_of<A, T>(o.dx, 1), pool);
+    });
   });
 }
 inline void compute(const op::add::in& i, const op::add::out& o, thread_pool& pool) {

@@ -57,24 +57,81 @@ struct rmsnorm_backward {
   }
 };
 
-/// y = norm(sum) with sum = x + branch, then quantized. An empty branch means sum = x.
+/// y = (x - mean) * rstd * gain + bias, rstd[t] = 1 / sqrt(variance + eps).
+struct layernorm_forward {
+  static constexpr op_info info{"layernorm_forward", op_class::layer};
+  struct in { const_tensor_view x; const float *gain, *bias; float epsilon; };
+  struct out { tensor_view y; float *mean, *rstd; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, i.x});
+    use({access::write, "layernorm_forward", o.y});
+    use({access::write, nullptr, numbers(o.mean, i.x.extent(0))});
+    use({access::write, nullptr, numbers(o.rstd, i.x.extent(0))});
+  }
+};
+
+/// Adds to dx, which holds the residual's gradient. Null dgain and dbias mean that both are frozen.
+struct layernorm_backward {
+  static constexpr op_info info{"layernorm_backward", op_class::layer};
+  struct in { const_tensor_view dy, x; const float *gain, *mean, *rstd; };
+  struct out { tensor_view dx; float *dgain, *dbias; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    reads(use, i.dy, i.x);
+    use({access::update, "layernorm_backward", o.dx});
+    use({access::update, "layernorm_backward's gain", numbers(o.dgain, i.x.extent(1))});
+    use({access::update, "layernorm_backward's bias", numbers(o.dbias, i.x.extent(1))});
+  }
+};
+
+/// Adds row t mod r of a table (r, features), FP32, to row t of x. A bias has one row; learned positions have the rows
+/// of a sequence.
+struct bias_forward {
+  static constexpr op_info info{"bias_forward", op_class::layer};
+  struct in { const_tensor_view table; };
+  struct out { tensor_view x; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, i.table});
+    use({access::update, "bias_forward", o.x});
+  }
+};
+
+/// Adds the gradient of each row to the table's, tokens ascending.
+struct bias_backward {
+  static constexpr op_info info{"bias_backward", op_class::layer};
+  struct in { const_tensor_view dy; };
+  struct out { tensor_view dtable; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, i.dy});
+    use({access::update, "bias_backward", o.dtable});
+  }
+};
+
+/// y = norm(sum) with sum = x + branch, then quantized. An empty branch means sum = x. With a bias the norm is
+/// LayerNorm, otherwise RMSNorm.
 struct residual_norm {
   static constexpr op_info info{"residual_norm", op_class::layer};
-  struct in { const_tensor_view x, branch; const float* gain; float epsilon; const step_state* state; };
-  struct out { tensor_view sum, y; float* rstd; quantize_target to; };
+  struct in {
+    const_tensor_view x, branch; const float* gain; float epsilon; const step_state* state; const float* bias = nullptr;
+  };
+  struct out { tensor_view sum, y; float* rstd; quantize_target to; float* mean = nullptr; };
   static void uses(const auto& use, const in& i, const out& o) {
     use({access::read, nullptr, i.x});
     if (!i.branch.empty()) {
       use({access::read, nullptr, i.branch});
       use({access::write, "add", o.sum});
     }
-    if (is_written(o.to)) use({access::write, "rmsnorm_forward", o.y});
-    use({access::write, "rmsnorm_forward's rstd", numbers(o.rstd, i.x.extent(0))});
+    const bool centred = i.bias != nullptr;
+    if (is_written(o.to)) use({access::write, centred ? "layernorm_forward" : "rmsnorm_forward", o.y});
+    if (centred) use({access::write, "layernorm_forward's mean", numbers(o.mean, i.x.extent(0))});
+    use({access::write, centred ? "layernorm_forward's rstd" : "rmsnorm_forward's rstd",
+         numbers(o.rstd, i.x.extent(0))});
     use_forms(use, o.to);
   }
   static void compose(auto& ops, queue q, const in& i, const out& o) {
     if (!i.branch.empty()) ops.add(q, {i.x, i.branch}, {o.sum});
-    ops.rmsnorm_forward(q, {i.branch.empty() ? i.x : const_tensor_view(o.sum), i.gain, i.epsilon}, {o.y, o.rstd});
+    const const_tensor_view x = i.branch.empty() ? i.x : const_tensor_view(o.sum);
+    if (i.bias == nullptr) ops.rmsnorm_forward(q, {x, i.gain, i.epsilon}, {o.y, o.rstd});
+    if (i.bias != nullptr) ops.layernorm_forward(q, {x, i.gain, i.bias, i.epsilon}, {o.y, o.mean, o.rstd});
     if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
   }
 };
@@ -137,57 +194,57 @@ struct attention_backward {
   }
 };
 
-/// h = silu(gate) * up; gate_up is (tokens, gate | up).
-struct swiglu_forward {
-  static constexpr op_info info{"swiglu_forward", op_class::layer};
-  struct in { const_tensor_view gate_up; };
+/// h = activation(x). x is (tokens, gate | up) if the activation is gated.
+struct activation_forward {
+  static constexpr op_info info{"activation_forward", op_class::layer};
+  struct in { const_tensor_view x; activation which; };
   struct out { tensor_view h; };
   static void uses(const auto& use, const in& i, const out& o) {
-    use({access::read, nullptr, i.gate_up});
-    use({access::write, "swiglu_forward", o.h});
+    use({access::read, nullptr, i.x});
+    use({access::write, forward_name(i.which), o.h});
   }
 };
 
-/// The gradient of gate_up.
-struct swiglu_backward {
-  static constexpr op_info info{"swiglu_backward", op_class::layer};
-  struct in { const_tensor_view dh, gate_up; };
-  struct out { tensor_view d_gate_up; };
+/// The gradient of x.
+struct activation_backward {
+  static constexpr op_info info{"activation_backward", op_class::layer};
+  struct in { const_tensor_view dh, x; activation which; };
+  struct out { tensor_view dx; };
   static void uses(const auto& use, const in& i, const out& o) {
-    reads(use, i.dh, i.gate_up);
-    use({access::write, "swiglu_backward", o.d_gate_up});
+    reads(use, i.dh, i.x);
+    use({access::write, backward_name(i.which), o.dx});
   }
 };
 
-/// swiglu_forward, quantize.
-struct swiglu_quantize {
-  static constexpr op_info info{"swiglu_quantize", op_class::layer};
-  struct in { const_tensor_view gate_up; const step_state* state; };
+/// activation_forward, quantize.
+struct activation_quantize {
+  static constexpr op_info info{"activation_quantize", op_class::layer};
+  struct in { const_tensor_view x; activation which; const step_state* state; };
   struct out { tensor_view h; quantize_target to; };
   static void uses(const auto& use, const in& i, const out& o) {
-    use({access::read, nullptr, i.gate_up});
-    if (is_written(o.to)) use({access::write, "swiglu_forward", o.h});
+    use({access::read, nullptr, i.x});
+    if (is_written(o.to)) use({access::write, forward_name(i.which), o.h});
     use_forms(use, o.to);
   }
   static void compose(auto& ops, queue q, const in& i, const out& o) {
-    ops.swiglu_forward(q, {i.gate_up}, {o.h});
+    ops.activation_forward(q, {i.x, i.which}, {o.h});
     if (o.to.set != nullptr) ops.quantize(q, {o.h, i.state}, {o.to});
   }
 };
 
-/// swiglu_backward, quantize.
-struct swiglu_backward_quantize {
-  static constexpr op_info info{"swiglu_backward_quantize", op_class::layer};
-  struct in { const_tensor_view dh, gate_up; const step_state* state; };
-  struct out { tensor_view d_gate_up; quantize_target to; };
+/// activation_backward, quantize.
+struct activation_backward_quantize {
+  static constexpr op_info info{"activation_backward_quantize", op_class::layer};
+  struct in { const_tensor_view dh, x; activation which; const step_state* state; };
+  struct out { tensor_view dx; quantize_target to; };
   static void uses(const auto& use, const in& i, const out& o) {
-    reads(use, i.dh, i.gate_up);
-    if (is_written(o.to)) use({access::write, "swiglu_backward", o.d_gate_up});
+    reads(use, i.dh, i.x);
+    if (is_written(o.to)) use({access::write, backward_name(i.which), o.dx});
     use_forms(use, o.to);
   }
   static void compose(auto& ops, queue q, const in& i, const out& o) {
-    ops.swiglu_backward(q, {i.dh, i.gate_up}, {o.d_gate_up});
-    if (o.to.set != nullptr) ops.quantize(q, {o.d_gate_up, i.state}, {o.to});
+    ops.activation_backward(q, {i.dh, i.x, i.which}, {o.dx});
+    if (o.to.set != nullptr) ops.quantize(q, {o.dx, i.state}, {o.to});
   }
 };
 

@@ -54,8 +54,8 @@ std::vector<float> run_all(int threads) {
   ops.rmsnorm_forward(q, {whole(x), gain.data(), 1e-5f}, {whole(y), rstd.data()});
   ops.rmsnorm_backward(q, {whole(dy), whole(x), gain.data(), rstd.data()}, {whole(dx), dgain.data()});
   const auto half = [&](const device_array<T>& a) { return whole(a).part(1, 0, d / 2); };
-  ops.swiglu_forward(q, {whole(gate_up)}, {half(h)});
-  ops.swiglu_backward(q, {half(dh), whole(gate_up)}, {whole(d_gate_up)});
+  ops.activation_forward(q, {whole(gate_up), nn::activation::swiglu}, {half(h)});
+  ops.activation_backward(q, {half(dh), whole(gate_up), nn::activation::swiglu}, {whole(d_gate_up)});
   ops.add(q, {whole(x), whole(dy)}, {whole(sum)});
   ops.cross_entropy(q, {source, 0, true, state.data()}, {fp32(logits.data(), n), loss.data()});
   ops.sum_losses(q, {loss.data(), n}, {state.data()});

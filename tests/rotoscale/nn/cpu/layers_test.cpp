@@ -19,6 +19,8 @@ namespace cpu = rotoscale::nn::cpu;
 namespace {
 
 constexpr double nothing = 0.0;
+using swiglu = nn::activation_math<nn::activation::swiglu>;
+using gelu = nn::activation_math<nn::activation::gelu_tanh>;
 
 std::vector<int> to_int(const std::vector<std::int32_t>& x) { return {x.begin(), x.end()}; }
 
@@ -65,6 +67,76 @@ TEST_CASE("RMSNorm of zeros is zero, and its gradient finite") {
     CHECK(y[i] == 0.0f);
     CHECK(dx[i] == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-6));
     CHECK(dw[i] == 0.0f);
+  }
+}
+
+TEST_CASE("LayerNorm forward and backward") {
+  const struct { index_t rows, d; } shapes[] = {{1, 2}, {3, 7}, {5, 32}, {130, 20}};
+  for (const auto& s : shapes) {
+    const index_t rows = s.rows, d = s.d;
+    CAPTURE(rows);
+    CAPTURE(d);
+    thread_pool pool(2);
+    constexpr double eps = 0x1p-17;
+    const tensor x = random_tensor(rows * d, 1, 1.0, 0.5), weight = random_tensor(d, 2, 0.5, 1.0),
+                 bias = random_tensor(d, 6), dy = random_tensor(rows * d, 3), dx0 = random_tensor(rows * d, 4),
+                 dw0 = random_tensor(d, 5), db0 = random_tensor(d, 7);
+    strided_matrix sx(rows, d, 3, x), sy(rows, d, 5), sdy(rows, d, 2, dy), sdx(rows, d, 1, dx0), sum(rows, d, 0),
+        zeros(rows, d, 0, tensor(x.size(), 0.0));
+    const std::vector<float> w = to_float(weight), b = to_float(bias);
+    std::vector<float> mean(static_cast<std::size_t>(rows)), rstd(mean.size()), dw = to_float(dw0), db = to_float(db0);
+    cpu::layernorm_forward<float>(sx.view(), zeros.view(), w.data(), b.data(), static_cast<float>(eps), sum.view(),
+                                  sy.view(), mean.data(), rstd.data(), pool);
+    CHECK(sum.values() == x);
+    // As RMSNorm, and x - mean has the error of the mean.
+    CHECK(roundings_apart(sy.values(), oracle::layernorm(x, weight, bias, eps)) < 16);
+
+    std::vector<float> partial(static_cast<std::size_t>(nn::layernorm_partials(rows, d)), 99.0f);
+    cpu::layernorm_backward<float>(sdy.view(), sx.view(), w.data(), mean.data(), rstd.data(), sdx.view(), dw.data(),
+                                   db.data(), partial.data(), pool);
+    const auto want = oracle::layernorm_backward(dy, x, weight, eps);
+    CHECK(roundings_apart(sdx.values(), oracle::add(want.x, dx0)) < 40);
+    CHECK(roundings_apart(to_double(dw), oracle::add(want.weight, dw0)) < 24 + static_cast<double>(rows) / 4);
+    CHECK(roundings_apart(to_double(db), oracle::add(want.bias, db0)) < 24 + static_cast<double>(rows) / 4);
+    CHECK((sx.gaps_untouched() && sy.gaps_untouched() && sdy.gaps_untouched() && sdx.gaps_untouched()));
+  }
+}
+
+TEST_CASE("the oracle of LayerNorm and GELU has PyTorch's numbers and the derivatives of its forward pass") {
+  // torch.nn.functional.layer_norm of (1, 2, 3, 4): ±1.5 and ±0.5 divided by sqrt(1.25 + 1e-5).
+  const tensor ramp{1.0, 2.0, 3.0, 4.0}, ones(4, 1.0), zeros(4, 0.0);
+  const tensor normed = oracle::layernorm(ramp, ones, zeros, 1e-5);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(normed[i] == doctest::Approx((static_cast<double>(i) - 1.5) / std::sqrt(1.25 + 1e-5)).epsilon(1e-14));
+  }
+  // torch.nn.functional.gelu(x, approximate="tanh").
+  const tensor at{-1.0, 0.5, 1.0, 3.0}, want{-0.15880801, 0.34571401, 0.84119199, 2.99636260};
+  const tensor got = oracle::gelu_tanh(at);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(got[i] == doctest::Approx(want[i]).epsilon(1e-7));
+  tensor x = random_tensor(3 * 5, 1, 2.0), w = random_tensor(5, 2), b = random_tensor(5, 3);
+  const tensor dy = random_tensor(3 * 5, 4);
+  const auto norm = [&] { return dot(oracle::layernorm(x, w, b, 1e-3), dy); };
+  const auto d = oracle::layernorm_backward(dy, x, w, 1e-3);
+  CHECK(roundings_apart(d.x, numeric_gradient(norm, x)) < 0.1);
+  CHECK(roundings_apart(d.weight, numeric_gradient(norm, w)) < 0.1);
+  CHECK(roundings_apart(d.bias, numeric_gradient(norm, b)) < 0.1);
+  const auto gelu_sum = [&] { return dot(oracle::gelu_tanh(x), dy); };
+  CHECK(roundings_apart(oracle::gelu_tanh_backward(dy, x), numeric_gradient(gelu_sum, x)) < 0.1);
+}
+
+TEST_CASE("a bias and positions, forward and backward") {
+  constexpr index_t rows = 200, d = 21;
+  for (const index_t period : {index_t{1}, index_t{3}, index_t{150}}) {
+    thread_pool pool(2);
+    const tensor x = random_tensor(rows * d, 1), table = random_tensor(period * d, 2), dy = random_tensor(rows * d, 3),
+                 before = random_tensor(period * d, 4);
+    strided_matrix sx(rows, d, 3, x), stable(period, d, 1, table), sdy(rows, d, 2, dy), sd(period, d, 2, before);
+    cpu::bias_forward(stable.view(), sx.view(), pool);
+    CHECK(sx.values() == oracle::add_table(x, table));  // exact: multiples of 2^-12
+    std::vector<float> partial(static_cast<std::size_t>(nn::bias_partials(rows, d, period)));
+    cpu::bias_backward<float>(sdy.view(), sd.view(), partial.data(), pool);
+    CHECK(sd.values() == oracle::add(oracle::table_backward(dy, table.size()), before));
+    CHECK((sx.gaps_untouched() && sd.gaps_untouched()));
   }
 }
 
@@ -127,10 +199,11 @@ TEST_CASE("SwiGLU forward and backward on halves of one matrix") {
       }
     }
     const auto half = [&](strided_matrix& m, index_t which) { return submatrix(m.view(), 0, which * f, rows, f); };
-    cpu::swiglu_forward(half(joint, 0), half(joint, 1), h.view(), pool);
+    cpu::activation_forward(swiglu(), half(joint, 0), half(joint, 1), h.view(), pool);
     CHECK(roundings_apart(h.values(), oracle::swiglu(gate, up)) < 8);  // exp (2), +1, 1/, two products
 
-    cpu::swiglu_backward(sdh.view(), half(joint, 0), half(joint, 1), half(d_joint, 0), half(d_joint, 1), pool);
+    cpu::activation_backward(swiglu(), sdh.view(), half(joint, 0), half(joint, 1), half(d_joint, 0), half(d_joint, 1),
+                             pool);
     tensor want_gate, want_up;
     for (std::size_t i = 0; i < gate.size(); ++i) {  // each result has one input
       tensor one_gate{gate[i]}, one_up{up[i]};
@@ -154,8 +227,8 @@ TEST_CASE("SwiGLU far from zero") {
   thread_pool pool(1);
   std::vector<float> gate{-200.0f, 200.0f, -88.0f, 0.0f}, up(4, 2.0f), h(4), dh(4, 1.0f), dg(4), du(4);
   const auto row = [](std::vector<float>& x) { return row_major(x.data(), 1, 4); };
-  cpu::swiglu_forward(row(gate), row(up), row(h), pool);
-  cpu::swiglu_backward(row(dh), row(gate), row(up), row(dg), row(du), pool);
+  cpu::activation_forward(swiglu(), row(gate), row(up), row(h), pool);
+  cpu::activation_backward(swiglu(), row(dh), row(gate), row(up), row(dg), row(du), pool);
   CHECK(std::abs(h[0]) == 0.0f);
   CHECK(h[1] == 400.0f);
   CHECK(h[3] == 0.0f);
@@ -164,6 +237,27 @@ TEST_CASE("SwiGLU far from zero") {
   CHECK(dg[3] == 1.0f);  // silu'(0) = 1/2
   CHECK(du[1] == 200.0f);
   for (const float x : {h[2], dg[2], du[2]}) CHECK(std::isfinite(x));
+}
+
+TEST_CASE("GELU forward and backward, far from zero too") {
+  constexpr index_t rows = 67, f = 33;
+  thread_pool pool(2);
+  tensor x = random_tensor(rows * f, 14, 8.0);
+  const tensor dh = random_tensor(rows * f, 15);
+  strided_matrix sx(rows, f, 2, x), sdh(rows, f, 1, dh), h(rows, f, 3), dx(rows, f, 0);
+  cpu::activation_forward(gelu(), sx.view(), sx.view(), h.view(), pool);
+  // The argument of the sigmoid has three roundings, which up to 60 of |2 u| multiply where the sigmoid is small.
+  CHECK(roundings_apart(h.values(), oracle::gelu_tanh(x)) < 200);
+  cpu::activation_backward(gelu(), sdh.view(), sx.view(), sx.view(), dx.view(), dx.view(), pool);
+  CHECK(roundings_apart(dx.values(), oracle::gelu_tanh_backward(dh, x)) < 200);
+  CHECK((h.gaps_untouched() && dx.gaps_untouched()));
+
+  std::vector<float> far{-1e30f, 1e30f, -30.0f, 0.0f, 1e20f}, value(5), slope(5), one(5, 1.0f);
+  const auto row = [](std::vector<float>& v) { return row_major(v.data(), 1, 5); };
+  cpu::activation_forward(gelu(), row(far), row(far), row(value), pool);
+  cpu::activation_backward(gelu(), row(one), row(far), row(far), row(slope), row(slope), pool);
+  CHECK(value == std::vector<float>{-0.0f, 1e30f, -0.0f, 0.0f, 1e20f});
+  CHECK(slope == std::vector<float>{0.0f, 1.0f, 0.0f, 0.5f, 1.0f});
 }
 
 TEST_CASE("embedding forward and backward, with repeated tokens") {
