@@ -108,9 +108,9 @@ class Cases(Program):
 
     def test_fit_finds_the_parameters(self):
         path = self.make("case.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
-        done = self.call("--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
+        done = self.call("--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 80)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"  150  late_c group 8 fraction_bits 24 late_bits 31 ")
+        self.assertRegex(done.stdout, r"  80  late_c group 8 fraction_bits 24 late_bits 31 ")
 
     def test_fit_finds_how_scales_enter(self):
         path = self.make("case.safetensors", "--model", "blackwell-mxf4-f32", "--kind", "wide")
@@ -384,15 +384,15 @@ class Epilogues(Program):
             self.refused("tensor 'bias': shape", *known)
 
     def test_what_is_found_is_reported(self):
-        """Reports of --identify and --fit. Exit code and output are as without a report."""
+        """Reports of --identify and --fit. The output is as without a report."""
         def report(code, *arguments):
-            plain = self.call(*arguments)
             done = self.call(*arguments, "--report", "report.json")
-            self.assertEqual((done.returncode, done.stdout, done.stderr), (code, plain.stdout, ""))
+            self.assertEqual((done.returncode, done.stderr), (code, ""))
             return json.loads((self.folder / "report.json").read_text()), done.stdout
 
         path = self.plant(floats([fp32(fp32(0.37) * s) for s in self.sums]))
         found, out = report(0, "--identify", "--input", path)
+        self.assertEqual(out, self.call("--identify", "--input", path).stdout)
         self.assertEqual((found["input"], found["identical"], found["elements"], found["looked_at"],
                           found["different"]), (str(path), True, 128, 128, 0))
         self.assertEqual((found["best"]["model"], found["best"]["explained"]), (self.MODEL, 128))
@@ -408,9 +408,9 @@ class Epilogues(Program):
         self.assertRegex(found["conclusion"][0],
                          "nothing explains any of it|nothing that was tried explains half of this result")
         path = self.make("fit.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
-        found, _ = report(0, "--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 150)
+        found, _ = report(0, "--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 80)
         self.assertEqual((found["model"], found["identical"], found["best"]["explained"]),
-                         ("cdna4-mfma-fp16-f32", True, 150))
+                         ("cdna4-mfma-fp16-f32", True, 80))
         self.assertRegex(found["best"]["model"], "late_c group 8 fraction_bits 24 late_bits 31 ")
         path = self.folder / "planted.safetensors"
         self.refused("nowhere", "--identify", "--input", path, "--report", "nowhere/report.json")
@@ -454,7 +454,7 @@ class Epilogues(Program):
         """The advice of --fit works, also for block scales and a sparse A."""
         for model, *more in (("hopper-sparse-mma-fp8-f32", "--ignore", "c"),):
             path = self.make("tie.safetensors", "--model", model, "--kind", "tiny", "--k", 64, *more)
-            known = ["--fit", "--model", model, "--sample", 100, "--input"]
+            known = ["--fit", "--model", model, "--sample", 40, "--input"]
             plain = self.call(*known, path)
             tied = int(re.search(r"^the first (\d+) cannot be told apart .*; --tell-apart FILE", plain.stdout, re.M)[1])
             done = self.call(*known, path, "--tell-apart", "apart.safetensors", "--with-d", "--seed", 3, "--report",
