@@ -82,8 +82,8 @@ if [ $slow = yes ]; then need_packages 'libclang-rt-14-dev|libclang-rt-19-dev'; 
 if [ $aarch64 = yes ]; then need_packages g++-aarch64-linux-gnu qemu-user; fi
 if [ $amd = yes ]; then need_packages clang-22 clang-tools-22 lld-22 libamdhip64-dev; fi
 
-# Of larger unity sources g++ 12 inlines more, and then reports values as uninitialized that are not.
-if [ $werror = true ] || [ $portability = yes ]; then at_once=(-Dunity=on -Dunity_size=7); fi
+# At release flags g++ 12 inlines more of larger unity sources, and then reports values as uninitialized that are not.
+if [ $quick = false ] || [ $portability = yes ]; then at_once=(-Dunity=on -Dunity_size=7); fi
 
 logs=()
 targets=(meson-test-prereq)

@@ -77,7 +77,7 @@ configure() {
 
 # Meson options of a build from scratch. All sources of a program are compiled at once, so that shared headers and
 # inline functions are compiled once. Builds for edits, and the few targets that CI compiles for other processors,
-# compile each source alone. If warnings are errors, tests/run.sh joins fewer.
+# compile each source alone. At release flags tests/run.sh joins fewer.
 at_once=(-Dunity=on -Dunity_size=50)
 
 # build DIRECTORY NINJA_OPTION_OR_TARGET...: shows progress on a terminal, and otherwise only failures.
