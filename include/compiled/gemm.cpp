@@ -4,9 +4,8 @@
 
 namespace rotoscale::detail {
 
-template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
-    const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
-template std::size_t gemm_batch_bytes<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
-    gemm_operand, gemm_operand, const gemm_options&, int);
+template void gemm_batch<gemm_kernels>(const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>,
+                                       thread_pool&);
+template std::size_t gemm_batch_bytes<gemm_kernels>(gemm_operand, gemm_operand, const gemm_options&, int);
 
 }  // namespace rotoscale::detail

@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "rotoscale/detail/gemm_blocks.hpp"
-#include "rotoscale/detail/gemm_chain.hpp"
-#include "rotoscale/detail/gemm_decode.hpp"
+#include "rotoscale/detail/gemm_flushing_chains.hpp"
 #include "rotoscale/detail/gemm_late.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
@@ -33,10 +32,11 @@ class row_finisher {
         plain_(o.output == formats::fp32),
         by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
 
-  /// Writes `n` outputs of a row, from column `first` on.
-  void finish(const float* acc, index_t n, float* to, index_t stride, index_t first) const {
+  /// Writes `n` outputs of a row, from column `first` on. `keeps_nan`: NaN sums stay as they are.
+  void finish(const float* acc, index_t n, float* to, index_t stride, index_t first, bool keeps_nan) const {
     index_t j = 0;
-    for (; by_lanes_ && stride == 1 && j + lane_count <= n; j += lane_count) finish_lanes(acc + j, to + j, first + j);
+    for (; by_lanes_ && !keeps_nan && stride == 1 && j + lane_count <= n; j += lane_count)
+      finish_lanes(acc + j, to + j, first + j);
     for (; j < n; ++j) {
       to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f, first + j);
     }
@@ -128,7 +128,8 @@ struct gemm_tile {
         const float old = o.start_from_c ? c(first_row + i, first_column + j) : 0.0f;
         sum[i * columns + j] = accumulate_ref(a, first_row + i, b, first_column + j, o, old);
       }
-      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1), first_column);
+      finisher.finish(sum + i * columns, n, &c(first_row + i, first_column), c.stride(1), first_column,
+                      o.model.keeps_nan && !admitted[i]);
     }
   }
 
@@ -210,9 +211,9 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
       std::byte* const rows = memory.data();
       operand_range row_ranges[walk.max_rows];
       bool in_place = false;
-      if constexpr (requires { kernel.pack_transposed_rows(first, last, rows); }) {
+      if constexpr (requires { kernel.pack_transposed_rows(first, last, rows, row_ranges); }) {
         in_place = a.transposed;
-        if (in_place) kernel.pack_transposed_rows(first, last, rows);
+        if (in_place) kernel.pack_transposed_rows(first, last, rows, row_ranges);
       }
       for (index_t i = first; i < last && !in_place; ++i) {
         row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
@@ -234,13 +235,17 @@ bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_opt
   return one_sum && Kernel::applies(a, b, o);
 }
 
+template <class... Kernels>
+struct kernel_list {};
+using gemm_kernels = kernel_list<fp32_chain, flushing_chains, exact_blocks, scaled_blocks, aligned_steps, late_steps>;
+
 /// Computes C with the first kernel that applies, or with the definition.
 template <class Kernel, class... Rest>
-void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
-                     thread_pool& pool) {
+void gemm_with_first(kernel_list<Kernel, Rest...>, const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
+                     matrix<float> c, thread_pool& pool) {
   if (kernel_applies<Kernel>(a, b, o)) return gemm_with<Kernel>(a, b, o, c, pool);
   if constexpr (sizeof...(Rest) > 0) {
-    gemm_with_first<Rest...>(a, b, o, c, pool);
+    gemm_with_first(kernel_list<Rest...>{}, a, b, o, c, pool);
   } else {
     pool.for_each(a.rows, [&](index_t i) { gemm_row_ref(a, b, o, c, i); });
   }
@@ -248,9 +253,10 @@ void gemm_with_first(const gemm_operand& a, const gemm_operand& b, const gemm_op
 
 /// Scratch bytes of gemm_with_first.
 template <class Kernel, class... Rest>
-std::size_t first_kernel_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, int threads) {
+std::size_t first_kernel_bytes(kernel_list<Kernel, Rest...>, const gemm_operand& a, const gemm_operand& b,
+                               const gemm_options& o, int threads) {
   if (kernel_applies<Kernel>(a, b, o)) return gemm_walk<Kernel>(a, b, o, threads, true).bytes(threads);
-  if constexpr (sizeof...(Rest) > 0) return first_kernel_bytes<Rest...>(a, b, o, threads);
+  if constexpr (sizeof...(Rest) > 0) return first_kernel_bytes(kernel_list<Rest...>{}, a, b, o, threads);
   return 0;
 }
 
@@ -317,42 +323,45 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::uint8_t* to, threa
   return plain;
 }
 
+/// Does the kernel of this GEMM read transposed operands in place?
+inline bool reads_strips(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+  return fp32_chain::applies(a, b, o) || flushing_chains::applies(a, b, o);
+}
 /// Bytes of the copy that an operand needs; 0 if kernels read it in place.
-inline index_t copy_bytes(const gemm_operand& x, bool chains) {
-  return chains && fp32_chain::reads_in_place(x) ? 0 : plain_copy_bytes(x);
+inline index_t copy_bytes(const gemm_operand& x, bool strips) {
+  return strips && has_column_strips(x) ? 0 : plain_copy_bytes(x);
 }
 
 /// Computes each matrix of a batch with the first kernel that applies.
-template <class... Kernels>
+template <class Kernels>
 void gemm_batch(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, view<float, 3> c,
                 thread_pool& pool) {
-  const bool chains = fp32_chain::applies(a, b, o);
-  const index_t copied[] = {copy_bytes(a, chains), copy_bytes(b, chains)};
+  const bool strips = reads_strips(a, b, o);
+  const index_t copied[] = {copy_bytes(a, strips), copy_bytes(b, strips)};
   const scratch_array<std::uint8_t> memory(copied[0] + copied[1]);
   for (index_t i = 0; i < c.extent(0); ++i) {
     gemm_operand left = batch_element(a, i), right = batch_element(b, i);
     if (copied[0] != 0) left = plain_operand(left, memory.data(), pool);
     if (copied[1] != 0) right = plain_operand(right, memory.data() + copied[0], pool);
-    gemm_with_first<Kernels...>(left, right, o, batch_element(c, i), pool);
+    gemm_with_first(Kernels{}, left, right, o, batch_element(c, i), pool);
   }
 }
 
 /// Scratch bytes of gemm_batch.
-template <class... Kernels>
+template <class Kernels>
 std::size_t gemm_batch_bytes(gemm_operand a, gemm_operand b, const gemm_options& o, int threads) {
-  const bool chains = fp32_chain::applies(a, b, o);
-  const std::size_t copies = scratch_array<std::uint8_t>::bytes(copy_bytes(a, chains) + copy_bytes(b, chains));
+  const bool strips = reads_strips(a, b, o);
+  const std::size_t copies = scratch_array<std::uint8_t>::bytes(copy_bytes(a, strips) + copy_bytes(b, strips));
   for (gemm_operand* const x : {&a, &b}) {
-    if (copy_bytes(*x, chains) != 0) x->transposed = false;
+    if (copy_bytes(*x, strips) != 0) x->transposed = false;
   }
-  return copies + first_kernel_bytes<Kernels...>(a, b, o, threads);
+  return copies + first_kernel_bytes(Kernels{}, a, b, o, threads);
 }
 
 #if defined(ROTOSCALE_COMPILED)
-extern template void gemm_batch<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
-    const gemm_operand&, const gemm_operand&, const gemm_options&, view<float, 3>, thread_pool&);
-extern template std::size_t gemm_batch_bytes<fp32_chain, exact_blocks, scaled_blocks, aligned_steps, late_steps>(  //
-    gemm_operand, gemm_operand, const gemm_options&, int);
+extern template void gemm_batch<gemm_kernels>(const gemm_operand&, const gemm_operand&, const gemm_options&,
+                                              view<float, 3>, thread_pool&);
+extern template std::size_t gemm_batch_bytes<gemm_kernels>(gemm_operand, gemm_operand, const gemm_options&, int);
 #endif
 
 }  // namespace ROTOSCALE_ISA
@@ -366,10 +375,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
                  thread_pool& pool, std::span<std::byte> workspace = {}) {
   ROTOSCALE_REQUIRE(gemm_is_defined(a, b, o) && c.extent(1) == a.rows && c.extent(2) == b.rows);
   if (a.rows == 0 || b.rows == 0) return;
-  const auto compute = [&] {
-    detail::gemm_batch<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks, detail::aligned_steps,
-                       detail::late_steps>(a, b, o, c, pool);
-  };
+  const auto compute = [&] { detail::gemm_batch<detail::gemm_kernels>(a, b, o, c, pool); };
   if (workspace.empty()) return compute();
   const lent_scratch lent(workspace);
   compute();
@@ -384,8 +390,7 @@ inline void gemm(const gemm_operand& a, const gemm_operand& b, const gemm_option
 inline std::size_t gemm_workspace_bytes(const gemm_operand& a, const gemm_operand& b, const gemm_options& o,
                                         int threads) {
   if (a.rows == 0 || b.rows == 0) return 0;
-  return detail::gemm_batch_bytes<detail::fp32_chain, detail::exact_blocks, detail::scaled_blocks,
-                                  detail::aligned_steps, detail::late_steps>(a, b, o, threads) +
+  return detail::gemm_batch_bytes<detail::gemm_kernels>(a, b, o, threads) +
          static_cast<std::size_t>(threads + 1) * scratch_stack::alignment;
 }
 

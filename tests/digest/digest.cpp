@@ -262,6 +262,10 @@ int main(int argc, char** argv) {
     for (const char* name : {"fp32", "bf16", "fp8_delayed", "mxfp4_h16"}) {
       if (r.name == name) print_training(r, threads);
     }
+    if (r.name != "mxfp4_h16") continue;
+    nn::recipe under_cpu = take_contracts(r, *nn::find_contract_set("cpu"));
+    under_cpu.name += "_cpu";
+    print_training(under_cpu, threads);
   }
 #endif
   return 0;

@@ -249,6 +249,80 @@ TEST_CASE("parts of K in each order: the operands of a chain stay where they are
   }
 }
 
+/// BF16 codes by the kind of number that flushing chains must handle.
+std::vector<std::uint16_t> flushing_codes(index_t count, int kind, std::uint64_t seed) {
+  const random_stream random{seed, 22};
+  std::vector<std::uint16_t> codes;
+  for (index_t i = 0; i < count; ++i) {
+    const std::uint32_t word = random.word(static_cast<std::uint64_t>(i)), sign_and_fraction = word & 0x807F;
+    std::uint32_t exponent = 120 + (word >> 16) % 14;                          // 0: ordinary
+    if (kind == 1) exponent = 60 + (word >> 16) % 10;                          // products near 2^-126
+    if (kind == 2) exponent = (word >> 16) % 5 == 0 ? 0 : (word >> 16) % 255;  // zeros, subnormals, all exponents
+    if (kind == 3) exponent = (word >> 16) % 256;                              // Inf and NaN as well
+    if (kind == 4) exponent = 250 + (word >> 16) % 5;                          // sums beyond FP32
+    codes.push_back(static_cast<std::uint16_t>(sign_and_fraction | exponent << 7));
+  }
+  return codes;
+}
+
+TEST_CASE("AMX's chains of BF16, with zero padding, transposed operands, NaN, and numbers around 2^-126") {
+  gemm_options o;
+  o.model = models::intel(32, mma_sum::split_chains);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const int kind = static_cast<int>(seed % 5);
+    CAPTURE(kind);
+    const index_t m = 1 + static_cast<index_t>(seed * 7 % 23), n = 5 + static_cast<index_t>(seed * 11 % 40),
+                  k = seed < 5 ? 64 : 1 + static_cast<index_t>(seed * 13 % 90);
+    const auto a = flushing_codes(m * k, kind, 2 * seed), b = flushing_codes(n * k, kind, 2 * seed + 1);
+    const auto view = [&](const std::vector<std::uint16_t>& codes, index_t rows, bool transposed) {
+      gemm_operand x{formats::bf16, rows, k, reinterpret_cast<const std::uint8_t*>(codes.data())};
+      x.transposed = transposed;
+      x.code_stride = 2 * (transposed ? rows : k);
+      return x;
+    };
+    const gemm_operand left = view(a, m, seed % 2 != 0), right = view(b, n, seed % 3 == 0);
+    o.start_from_c = seed % 4 == 1;
+    o.accumulate = seed % 4 == 2;
+    std::vector<float> want;
+    for (const std::uint16_t code : flushing_codes(m * n, kind, 1000 + seed)) {
+      want.push_back(fp32_from_bits(std::uint32_t{code} << 16 | code));
+    }
+    std::vector<float> got = want;
+    thread_pool pool(2);
+    gemm_ref(left, right, o, row_major(want.data(), m, n));
+    gemm(left, right, o, row_major(got.data(), m, n), pool);
+    CHECK(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("every version of AMX's chains that this processor has gives the bits of the portable one") {
+  constexpr index_t rows = 29, steps = 3, k = steps * detail::flushing_group;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const int kind = static_cast<int>(seed % 5);
+    if (kind == 3) continue;  // kernels get no NaN
+    const auto floats = [&](index_t count, std::uint64_t stream) {
+      std::vector<float> x;
+      for (const std::uint16_t code : flushing_codes(count, kind, stream)) {
+        x.push_back(fp32_from_bits(std::uint32_t{code} << 16));
+      }
+      return x;
+    };
+    const std::vector<float> a = floats(rows * k, 3 * seed), b = floats(k * detail::flushing_columns, 3 * seed + 1),
+                             c = floats(rows * detail::flushing_columns, 3 * seed + 2);
+    const auto run = [&](const detail::flushing_version& v) {
+      std::vector<float> acc = c;
+      detail::run_flushing_tile(v, {rows, steps, a.data(), k, b.data(), acc.data()});
+      return acc;
+    };
+    const std::vector<float> want = run(detail::flushing_versions().back());
+    for (const detail::flushing_version& v : detail::flushing_versions()) {
+      if (!v.is_supported) continue;
+      CAPTURE(v.name);
+      CHECK(std::memcmp(run(v).data(), want.data(), want.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
 TEST_CASE("a column-major C") {
   thread_pool pool(2);
   for (const shape& s : shapes) {

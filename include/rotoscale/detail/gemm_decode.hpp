@@ -85,9 +85,9 @@ inline void decode_column_strip(const gemm_operand& a, const decode_table& table
   }
 }
 
-/// Decodes at most 64 rows [first, last) of a transposed operand, k floats apart, in tiles of registers.
+/// Decodes at most 64 rows [first, last) of a transposed operand, `stride` floats apart, in tiles of registers.
 inline void decode_transposed_rows(const gemm_operand& a, const decode_table& table, index_t first, index_t last,
-                                   float* out) {
+                                   float* out, index_t stride) {
   const index_t count = last - first;
   float tile[lane_count][64];
   for (index_t k0 = 0; k0 < a.k; k0 += lane_count) {
@@ -98,10 +98,10 @@ inline void decode_transposed_rows(const gemm_operand& a, const decode_table& ta
       lanes_u32 t[lane_count];
       for (int p = 0; p < lane_count; ++p) t[p] = load_lanes<lanes_u32>(tile[p] + i);
       transpose_lanes(t);
-      for (int r = 0; r < lane_count; ++r) store_lanes(out + (i + r) * a.k + k0, t[r]);
+      for (int r = 0; r < lane_count; ++r) store_lanes(out + (i + r) * stride + k0, t[r]);
     }
     for (; i < count; ++i) {
-      for (index_t p = 0; p < depth; ++p) out[i * a.k + k0 + p] = tile[p][i];
+      for (index_t p = 0; p < depth; ++p) out[i * stride + k0 + p] = tile[p][i];
     }
   }
 }
