@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the MXFP4 and MXFP8 GEMMs of the current device and prints gpu/gemm/tuned/ARCH.csv.
 //
-// A row has the fastest tile, stages, split-K and raster order of a shape and contract. Comments have the times of the
+// A row has the fastest tile, stages, split-K and raster order of a shape and kernel. Comments have the times of the
 // quantizers. Each combination is timed once, then the best ones in turn, by medians of batches. Operands are N(0, 1),
 // MXFP4 rotated by H16. The error is the relative Frobenius norm over 64 outputs, against FP64.
 // Exit codes: 0 measured, 1 a launch or the runtime failed, 2 bad usage or a bad file, 77 no device.
@@ -17,7 +17,7 @@
 #include "examples/command_line.hpp"
 #include "examples/standard_streams.hpp"
 #include "gpu/api/quantize.hpp"
-#include "gpu/gemm/dispatch.hpp"
+#include "gpu/gemm/tuned.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/llama/config_json.hpp"
 
@@ -26,6 +26,15 @@ namespace {
 using namespace rotoscale;
 using namespace rotoscale::gpu;
 using bytes = std::vector<std::uint8_t>;
+
+/// A [m, k] · Bᵀ [n, k] in MXFP8, else MXFP4.
+struct gemm_shape {
+  bool fp8 = false;
+  int m = 0, n = 0, k = 0;
+
+  bool operator==(const gemm_shape&) const = default;
+};
+const char* format_name(const gemm_shape& s) { return s.fp8 ? "mxfp8" : "mxfp4"; }
 
 /// Forward GEMMs of Llama 3.1 8B and 70B: 4096 and 8192 tokens, and few tokens.
 const gemm_shape default_shapes[] = {
@@ -101,7 +110,7 @@ class operand_data {
       : f_(f),
         rows_(rows),
         k_(k),
-        is_placed_(traits_of(device.arch).has_scaled_mma),
+        is_placed_(device.arch == arch::gfx950),
         source_(static_cast<std::size_t>(rows * k)),
         codes_(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
         scales_(static_cast<std::size_t>(scale_layout(scale_order(), f, rows, k).size_bytes())) {
@@ -199,29 +208,39 @@ void time_quantizer(const operand_data& x) {
               f.element == formats::e2m1 ? "H16 + MXFP4" : "MXFP8 E4M3", x.rows(), x.k(), us, moved / us / 1e3);
 }
 
-/// Candidates of a contract: tiles and split-K that nearly fill the device, the two largest numbers of stages, and all
+/// Parts of K and schedule of a launch.
+struct candidate {
+  int split_k;
+  gemm_schedule schedule;
+
+  bool operator==(const candidate&) const = default;
+  gemm_call of(gemm_call c) const {
+    c.contract.split_k = split_k;
+    c.schedule = schedule;
+    return c;
+  }
+};
+
+/// Candidates of a kernel: tiles and split-K that nearly fill the device, the two largest numbers of stages, and all
 /// raster bands that differ in effect.
-std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract, const device_info& device,
-                                    const gemm_problem& p) {
-  std::vector<gemm_choice> all;
-  const arch_traits& traits = traits_of(device.arch);
-  for (const tile_shape& tile : traits.tiles(s.fp8)) {
+std::vector<candidate> candidates(const gemm_shape& s, const gemm_kernel& kernel, const device_info& device,
+                               const gemm_call& call) {
+  std::vector<candidate> all;
+  for (const tile_shape& tile : kernel.tiles) {
     const int rows = (s.m + tile.m - 1) / tile.m, columns = (s.n + tile.n - 1) / tile.n;
     for (const int parts : {1, 2, 3, 4, 6, 8, 12, 16}) {
-      if (parts > 1 && (s.k / parts < 512 || filling_parts(device, tile, s) * 2 < parts)) break;
+      if (parts > 1 && (s.k / parts < 512 || filling_parts(device, tile, s.m, s.n, s.k) * 2 < parts)) break;
       for (int stages = tile.max_stages; stages >= std::max(tile.min_stages, tile.max_stages - 1); --stages) {
         for (const bool by_columns : {false, true}) {
           for (const int band : {4, 8, 16, 32}) {
             if (band > 4 && band / 2 >= (by_columns ? columns : rows)) continue;  // the same order as the band before
-            gemm_choice c{contract, parts, {tile.m, tile.n, stages, band, by_columns}};
-            if (!traits.walks_bands) c.schedule.band = 0, c.schedule.bands_of_columns = false;
+            candidate c{parts, {tile.m, tile.n, stages, band, by_columns}};
+            if (!walks_bands(kernel)) c.schedule.band = 0, c.schedule.bands_of_columns = false;
             // Host mode's times mean nothing: each tile once.
             const bool repeats =
                 device.arch == arch::host && !all.empty() && tile_text(all.back().schedule) == tile_text(c.schedule);
-            const bool known = repeats || std::any_of(all.begin(), all.end(), [&](const gemm_choice& x) {
-                                 return x.split_k == c.split_k && x.schedule == c.schedule;
-                               });
-            if (!known && check_gemm(p, c, device).ok()) all.push_back(c);
+            const bool known = repeats || std::find(all.begin(), all.end(), c) != all.end();
+            if (!known && check_gemm(c.of(call), device).ok()) all.push_back(c);
           }
         }
       }
@@ -232,7 +251,7 @@ std::vector<gemm_choice> candidates(const gemm_shape& s, gemm_contract contract,
 
 /// A choice and the time of its launch.
 struct timed_choice {
-  gemm_choice choice;
+  candidate choice;
   double us;  ///< microseconds
 };
 
@@ -252,22 +271,27 @@ void time_in_turn(std::vector<timed_choice>& all, int rounds, const Launch& laun
   }
 }
 
-/// Prints the best choice of a contract.
-void tune_contract(const gemm_shape& s, gemm_contract contract, const device_info& device, const gemm_problem& p,
-                   const operand_data& a, const operand_data& b, const device_memory<bf16>& out) {
+/// Prints the best choice under a mode's contract.
+void tune_mode(const gemm_shape& s, gemm_mode mode, const device_info& device, gemm_call call, const operand_data& a,
+               const operand_data& b, const device_memory<bf16>& out) {
   std::vector<timed_choice> all;
   std::size_t bytes = 0;
-  for (const gemm_choice& c : candidates(s, contract, device, p)) {
+  const gemm_kernel* kernel = nullptr;
+  if (mode_contract(mode, device, s.fp8) != nullptr) {
+    call.contract = contract_options(mode, device, 1, s.fp8);
+    if (!find_kernel(call, device, kernel).ok()) kernel = nullptr;
+  }
+  for (const candidate& c : kernel == nullptr ? std::vector<candidate>{} : candidates(s, *kernel, device, call)) {
     all.push_back({c, 0});
-    bytes = std::max(bytes, gemm_workspace_bytes(p, c, device));
+    bytes = std::max(bytes, gemm_workspace_bytes(c.of(call), device));
   }
   if (all.empty()) {
-    std::fprintf(stderr, "%s %dx%dx%d %s: no kernel takes it\n", format_name(s), s.m, s.n, s.k, to_text(contract));
+    std::fprintf(stderr, "%s %dx%dx%d: no kernel with tiles takes it\n", format_name(s), s.m, s.n, s.k);
     return;
   }
   const device_memory<std::uint8_t> workspace(bytes);
-  const auto launch = [&](const gemm_choice& c) {
-    return [&] { return (s.fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, c, workspace.data, workspace.size, {}); };
+  const auto launch = [&](const candidate& c) {
+    return [&, one = c.of(call)] { return gemm(one, workspace.data, workspace.size, {}); };
   };
   const auto sort = [&] {
     std::stable_sort(all.begin(), all.end(), [](const timed_choice& x, const timed_choice& y) { return x.us < y.us; });
@@ -289,16 +313,15 @@ void tune_contract(const gemm_shape& s, gemm_contract contract, const device_inf
   all = few;
   time_in_turn(all, device.arch == arch::host ? 1 : 7, launch);
   for (const timed_choice& c : all) {
-    std::fprintf(stderr, "%s %dx%dx%d %s/%d/%s/%d/%s %.1f us of %zu\n", format_name(s), s.m, s.n, s.k,
-                 to_text(contract), c.choice.split_k, tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages,
+    std::fprintf(stderr, "%s %dx%dx%d/%d/%s/%d/%s %.1f us of %zu\n", kernel->name, s.m, s.n, s.k, c.choice.split_k, tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages,
                  raster_text(c.choice.schedule).c_str(), c.us, tried);
   }
   sort();
-  const gemm_choice& best = all[0].choice;
+  const candidate& best = all[0].choice;
   check(launch(best)());
   check(synchronize());
-  std::printf("%s,%d,%s,%d,%d,%d,%s,%s,%d,%d,%s,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors,
-              format_name(s), s.m, s.n, s.k, to_text(contract), tile_text(best.schedule).c_str(), best.schedule.stages,
+  std::printf("%s,%d,%s,%d,%d,%d,%s,%d,%d,%s,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors,
+              kernel->name, s.m, s.n, s.k, tile_text(best.schedule).c_str(), best.schedule.stages,
               best.split_k, raster_text(best.schedule).c_str(), all[0].us, 2e-6 * s.m * s.n * s.k / all[0].us,
               relative_error(a, b, out));
   finish_standard_output();  // end at once if the table cannot be written
@@ -312,11 +335,10 @@ void tune(const gemm_shape& s, const device_info& device, std::set<std::array<in
     if (timed.insert({s.fp8, x->rows(), x->k()}).second) time_quantizer(*x);
   }
   const device_memory<bf16> out(static_cast<std::size_t>(s.m) * static_cast<std::size_t>(s.n));
-  gemm_problem p{{}, a.view(), b.view()};
-  p.out = out.data;
-  for (const gemm_contract contract : {gemm_contract::fast, gemm_contract::accurate}) {
-    // MXFP8 has one kernel for both contracts.
-    if (!s.fp8 || contract == gemm_contract::accurate) tune_contract(s, contract, device, p, a, b, out);
+  const gemm_call call{{out.data}, a.view(), b.view()};
+  for (const gemm_mode mode : {gemm_mode::fast, gemm_mode::accurate}) {
+    const bool same = mode_contract(mode, device, s.fp8) == mode_contract(gemm_mode::accurate, device, s.fp8);
+    if (!same || mode == gemm_mode::accurate) tune_mode(s, mode, device, call, a, b, out);
   }
 }
 

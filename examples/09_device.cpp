@@ -92,18 +92,19 @@ int main() {
   }
 
   device_memory<float> c(static_cast<std::size_t>(m * n));
-  gpu::gemm_problem problem{{c.data, formats::fp32}, a.view, b.view};
-  gpu::gemm_selection selected;  // the split-K that gemm() chooses for this shape
-  expect(gpu::select_gemm(problem, gpu::gemm_contract::accurate, device, selected));
-  const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(problem, gpu::gemm_contract::accurate, device));
-  expect(gpu::gemm(problem, gpu::gemm_contract::accurate, workspace.data, workspace.size, {}));
+  gpu::gemm_call call{{c.data, formats::fp32}, a.view, b.view};
+  call.contract = gpu::contract_options(gpu::gemm_mode::accurate, device);
+  call.contract.split_k = gpu::fastest_split_k(call, device);
+  const device_memory<std::uint8_t> workspace(gpu::gemm_workspace_bytes(call, device));
+  expect(gpu::gemm(call, workspace.data, workspace.size, {}));
   expect(gpu::synchronize());
 
   // gfx950 has its own order of additions. Elsewhere `accurate` has the bits of `reference`.
-  const auto contract = gfx950 ? gpu::gemm_contract::accurate : gpu::gemm_contract::reference;
+  const auto mode = gfx950 ? gpu::gemm_mode::accurate : gpu::gemm_mode::reference;
   std::vector<float> expected(c.size);
   gemm_ref(make_operand(mxfp4, a.blocks), make_operand(mxfp4, b.blocks),
-           gpu::contract_options(contract, device, selected.choice.split_k), row_major(expected.data(), m, n));
+           gpu::contract_options(mode, device, static_cast<int>(call.contract.split_k)),
+           row_major(expected.data(), m, n));
   const std::vector<float> found = c.read();
   int different = 0;
   for (std::size_t i = 0; i < c.size; ++i) different += fp32_bits(found[i]) != fp32_bits(expected[i]);

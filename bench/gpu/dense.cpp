@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Times GEMMs of operands without block scales: gemm_bf16, gemm_fp8 with both accumulations, and the vendor library's
-// GEMMs if the build has one. Outputs are BF16, operands N(0, 1). One line a shape and kernel:
+// Times GEMMs of operands without block scales: BF16, FP8 with both accumulations, and the vendor library's GEMMs if the
+// build has one. Outputs are BF16, operands N(0, 1). One line a shape and kernel:
 //   m n k kernel microseconds TFLOP/s
 // Kernels of a shape take turns. Times are medians of rounds of several launches.
 //
@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "examples/standard_streams.hpp"
-#include "gpu/api/gemm_bf16.hpp"
-#include "gpu/api/gemm_fp8.hpp"
 #include "gpu/api/gemm_library.hpp"
 
 using namespace rotoscale;
@@ -103,23 +101,19 @@ void measure(int m, int n, int k) {
   const operand a16(formats::bf16, m, k, 1), b16(formats::bf16, n, k, 2), a8(formats::e4m3, m, k, 3),
       b8(formats::e4m3, n, k, 4), dy8(formats::e5m2, m, k, 5);
   const memory out(2 * static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
-  gpu::sum_output r;
-  r.out = out.data;
-  r.stored = r.output = formats::bf16;
   std::vector<candidate> all;
   gpu::device_info device;
   expect(gpu::current_device(device));
-  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
-    if (const gemm_contract_entry* contract = gpu::bf16_contract(find_unit(unit)->model, device)) {
-      all.push_back({"bf16", [&, contract] { expect(gpu::gemm_bf16(*contract, a16.view, b16.view, r, {})); }, {}});
-    }
-  }
-  const auto add_fp8 = [&](const char* name, gpu::fp8_sums sums, const operand& a) {
-    all.push_back({name, [&, sums] { expect(gpu::gemm_fp8(sums, a.view, b8.view, r, {})); }, {}});
+  const auto add = [&](const char* name, const char* contract, const operand& a, const operand& b) {
+    const gemm_contract_entry& entry = *find_contract(contract);
+    const gpu::gemm_call c{{out.data}, a.view, b.view, contract_options(entry, find_unit(entry.unit)->model)};
+    if (gpu::check_gemm(c, device).ok()) all.push_back({name, [c] { expect(gpu::gemm(c, nullptr, 0, {})); }, {}});
   };
-  add_fp8("e4m3-promoted", gpu::fp8_sums::promoted, a8);
-  add_fp8("e5m2xe4m3-promoted", gpu::fp8_sums::promoted, dy8);
-  add_fp8("e4m3-fast", gpu::fp8_sums::fast, a8);
+  add("bf16", "mx-bf16-sm90", a16, b16);
+  add("bf16", "mx-bf16-gfx942", a16, b16);
+  add("e4m3-promoted", "hopper-fp8-promoted", a8, b8);
+  add("e5m2xe4m3-promoted", "hopper-fp8-promoted", dy8, b8);
+  add("e4m3-fast", "hopper-fp8-fast-accumulate", a8, b8);
   add_library(all, "library-bf16", a16, b16, out.data, false);
   add_library(all, "library-e4m3-promoted", a8, b8, out.data, false);
   add_library(all, "library-e4m3-fast", a8, b8, out.data, true);

@@ -14,7 +14,8 @@ namespace {
 using namespace rotoscale;
 using namespace rotoscale::gpu;
 
-gemm_problem problem_of(const void* const* pointers, const int* extents) {
+/// choice: mode, split-K (0: that of the fastest measured kernel).
+gemm_call call_of(const void* const* pointers, const int* extents, const int* choice, const device_info& device) {
   const int m = extents[0], n = extents[1], k = extents[2];
   const auto operand = [&](int first, int rows) {
     return gemm_operand{.element = formats::e2m1,
@@ -26,17 +27,15 @@ gemm_problem problem_of(const void* const* pointers, const int* extents) {
                         .scales = static_cast<const std::uint8_t*>(pointers[first + 1]),
                         .scale_stride = k / 32};
   };
-  gemm_problem p;
-  p.a = operand(0, m);
-  p.b = operand(2, n);
-  p.out = const_cast<void*>(pointers[4]);
-  p.output = extents[3] == 2 ? formats::bf16 : formats::fp32;
-  return p;
+  gemm_call c;
+  c.a = operand(0, m);
+  c.b = operand(2, n);
+  c.out = const_cast<void*>(pointers[4]);
+  c.stored = extents[3] == 2 ? formats::bf16 : formats::fp32;
+  c.contract = contract_options(static_cast<gemm_mode>(choice[0]), device);
+  c.contract.split_k = choice[1] != 0 ? choice[1] : fastest_split_k(c, device);
+  return c;
 }
-
-gemm_choice choice_of(const int* choice) { return {static_cast<gemm_contract>(choice[0]), choice[1]}; }
-/// The choice of gemm().
-bool is_free(const int* choice) { return choice[1] == 0; }
 
 int answer(const status& s, char* message, int size) {
   std::snprintf(message, static_cast<std::size_t>(size), "%s", s.ok() ? "" : s.message().c_str());
@@ -55,37 +54,35 @@ int rotoscale_quantize(const void* from, int rows, int k, void* codes, void* sca
   return answer(quantize(mxfp4, row_major(static_cast<const bf16*>(from), rows, k), to, {}, {stream}), message, size);
 }
 
-/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output. choice: contract, split-K (0: the
-/// choice of gemm()).
+/// pointers: codes and scales of A and B, out. extents: m, n, k, bytes of an output.
 long long rotoscale_gemm_workspace(const void* const* pointers, const int* extents, const int* choice) {
   device_info device;
   if (!current_device(device).ok()) return -1;
-  const gemm_problem p = problem_of(pointers, extents);
-  const gemm_choice c = choice_of(choice);
-  return static_cast<long long>(is_free(choice) ? gemm_workspace_bytes(p, c.contract, device)
-                                                : gemm_workspace_bytes(p, c, device));
+  return static_cast<long long>(gemm_workspace_bytes(call_of(pointers, extents, choice, device), device));
 }
 
 /// Writes the error, or nothing, to `message` (at most `size` bytes). Returns 0 on success.
 int rotoscale_gemm(const void* const* pointers, const int* extents, const int* choice, void* workspace, long long bytes,
                    void* stream, char* message, int size) {
-  const gemm_problem p = problem_of(pointers, extents);
-  const gemm_choice c = choice_of(choice);
-  const auto workspace_bytes = static_cast<std::size_t>(bytes);
-  return answer(is_free(choice) ? gemm(p, c.contract, workspace, workspace_bytes, {stream})
-                                : gemm_mxfp4(p, c, workspace, workspace_bytes, {stream}),
-                message, size);
+  device_info device;
+  status s = current_device(device);
+  if (s.ok()) {
+    s = gemm(call_of(pointers, extents, choice, device), workspace, static_cast<std::size_t>(bytes), {stream});
+  }
+  return answer(s, message, size);
 }
 
-/// Writes the choice of gemm() for a problem, and its reason.
+/// Writes the selected kernel and split-K, and the reason.
 int rotoscale_gemm_selection(const void* const* pointers, const int* extents, const int* choice, char* message,
                              int size) {
   device_info device;
   status s = current_device(device);
+  const gemm_call c = s.ok() ? call_of(pointers, extents, choice, device) : gemm_call{};
   gemm_selection selected;
-  if (s.ok()) s = select_gemm(problem_of(pointers, extents), choice_of(choice).contract, device, selected);
+  if (s.ok()) s = select_gemm(c, device, selected);
   if (!s.ok()) return answer(s, message, size);
-  std::snprintf(message, static_cast<std::size_t>(size), "%s", selected.message().c_str());
+  std::snprintf(message, static_cast<std::size_t>(size), "split-K %d, %s", static_cast<int>(c.contract.split_k),
+                selected.message().c_str());
   return 0;
 }
 }

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Dequantization of block-scaled matrices on a device.
-// Results equal dequantize_ref by bytes. A rotation is not undone (unrotate_operand in gemm_definition.hpp does that).
+// Dequantization of matrices on a device.
+// dequantize equals dequantize_ref by bytes. A rotation is not undone (unrotate_operand does that).
 #pragma once
 
+#include "rotoscale/block.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/small_float.hpp"
 #include "status.hpp"
@@ -20,5 +21,18 @@ status dequantize(const gemm_operand& q, block_axis axis, matrix<float> target, 
 status dequantize(const gemm_operand& q, block_axis axis, matrix<fp16> target, stream s);
 /// To BF16.
 status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, stream s);
+
+/// Writes an operand's values, code * scale * factor, as FP32 or rounded to BF16. Rows are `stride` elements apart, at
+/// least a row. The result is [rows, k], or [k, rows] if `transposed`. Operands are those of fp32_fma_chain
+/// (gemm.hpp). One
+/// launch on `s`, no allocation. On any status but ok, nothing was launched.
+status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
+
+/// Writes the values of an operand with blocks as BF16 [rows, k], rows `stride` elements apart, with its rotation
+/// undone. The rotation has 0, 16 or 32 `points` and the signs of `*drawn` (device memory; null: no signs). Equal to
+/// dequantize, then unrotate_run, by bytes. One launch on `s`, no allocation. On any status but ok, nothing was
+/// launched.
+status unrotate_operand(const gemm_operand& from, int points, const block_options* drawn, bf16* to, index_t stride,
+                        stream s);
 
 }  // namespace rotoscale::gpu

@@ -47,7 +47,7 @@ class plain_gemm {
   /// (all of AMD's). Factors multiply each sum by their FP32 product.
   const gemm_contract_entry* contract() const;
 
-  /// Computes p.out. `workspace` is as for gemm_mxfp4. Allocates nothing and can be captured in a graph.
+  /// Computes p.out. `workspace` is as for gemm(). Allocates nothing and can be captured in a graph.
   status run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, stream s) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Table of architecture properties that launchers use: tile shapes, contracts, GEMM features.
+// Tile shapes of GEMM kernels, and the contracts of each architecture.
 #pragma once
 
 #include <span>
@@ -46,101 +46,40 @@ inline constexpr tile_shape gfx950_fp8_tiles[] = {{192, 256, 1, 2, 2, 85},
                                                   {64, 256, 1, 2, 2, 40},
                                                   {32, 128, 1, 2, 2, 20}};
 
-/// Contracts of gemm_bf16. gfx950 runs gfx942's instruction. Its own, with twice the k, adds in an unknown order.
-inline constexpr const char *hopper_bf16[] = {"mx-bf16-sm90"}, *cdna3_bf16[] = {"mx-bf16-gfx942"},
-                            *host_bf16[] = {"mx-bf16-sm90", "mx-bf16-gfx942"};
-
 struct arch_traits {
   gpu::arch arch;
   const char* name;
-  /// GEMM operands are expanded in the workspace first: MXFP4 to E5M2, int8 or BF16, and MXFP8 to BF16.
-  bool expands_mxfp4 = false, expands_mxfp8 = false;
-  /// The matrix core takes block scales. Its kernel reads scales in AITER's layout (aiter_scale), and codes in AITER's
-  /// (aiter_data_16x16) or row-major.
-  bool has_scaled_mma = false;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix core and of the vendor library is FNUZ, not OCP
-  /// One kernel computes fp32_blockwise from MXFP4 operands if k is a multiple of 128. The FP8 products of a block are
-  /// exact in an accumulator that keeps 13 bits.
-  bool forms_blockwise_sums = false;
-  bool splits_k = false;
-  /// Least m * n * k for which the matrix core, expansion included, beats ordinary cores on MXFP4.
-  std::int64_t least_unit_products = std::int64_t{1} << 28;
-  std::span<const tile_shape> fp4_tiles{}, fp8_tiles{};  ///< tiles of the GEMM kernels, largest first
-  bool walks_bands = false;                              ///< tiles are walked in bands, whose width the caller sets
-  int grain = 1;                                         ///< parts of K are multiples of this
-  int k_multiple = 32;                                   ///< of MXFP4 operands, and of MXFP8 if has_scaled_mma
-  /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles expanded to BF16. Null:
+  /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles converted to BF16. Null:
   /// only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
-  std::span<const char* const> dense_bf16{};  ///< contracts of gemm_bf16, one for each matrix unit
-  /// Contracts of gemm_fp8; `fp8_fast` has no promotion. Null: no kernel.
-  const char *fp8 = nullptr, *fp8_fast = nullptr;
   /// Contracts of the vendor library's GEMMs. Null: not measured.
   const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;
-
-  constexpr std::span<const tile_shape> tiles(bool fp8) const { return fp8 ? fp8_tiles : fp4_tiles; }
 };
 
-inline constexpr arch_traits sm90_traits = {.arch = arch::sm_90,
-                                            .name = "sm_90",
-                                            .expands_mxfp4 = true,
-                                            .expands_mxfp8 = true,
-                                            .splits_k = true,
-                                            .fp4_tiles = sm90_tiles,
-                                            .fp8_tiles = sm90_tiles,
-                                            .walks_bands = true,
-                                            .grain = 128,
-                                            .accurate = "mxfp4-accurate-sm90",
-                                            .fast = "mxfp4-fast-sm90",
-                                            .bf16 = "mx-bf16-sm90",
-                                            .dense_bf16 = hopper_bf16,
-                                            .fp8 = "hopper-fp8-promoted",
-                                            .fp8_fast = "hopper-fp8-fast-accumulate",
-                                            .library_fp16 = "cublas-fp16",
-                                            .library_fp8 = "hopper-fp8-promoted",
-                                            .library_fp8_fast = "hopper-fp8-fast-accumulate"};
-
 /// Host mode runs the launchers of sm_90 with a stand-in for its kernels and without a vendor library.
-constexpr arch_traits host_traits() {
-  arch_traits host = sm90_traits;
-  host.arch = arch::host;
-  host.name = "host";
-  host.least_unit_products = 1;
-  host.dense_bf16 = host_bf16;
-  host.library_fp16 = host.library_fp8 = host.library_fp8_fast = nullptr;
-  return host;
-}
-
 inline constexpr arch_traits all_archs[] = {
     {.arch = arch::other, .name = "other"},
-    host_traits(),
-    sm90_traits,
+    {.arch = arch::host,
+     .name = "host",
+     .accurate = "mxfp4-accurate-sm90",
+     .fast = "mxfp4-fast-sm90",
+     .bf16 = "mx-bf16-sm90"},
+    {.arch = arch::sm_90,
+     .name = "sm_90",
+     .accurate = "mxfp4-accurate-sm90",
+     .fast = "mxfp4-fast-sm90",
+     .bf16 = "mx-bf16-sm90",
+     .library_fp16 = "cublas-fp16",
+     .library_fp8 = "hopper-fp8-promoted",
+     .library_fp8_fast = "hopper-fp8-fast-accumulate"},
     {.arch = arch::gfx942,
      .name = "gfx942",
-     .expands_mxfp8 = true,
      .multiplies_fnuz = true,
-     .forms_blockwise_sums = true,
-     .fp4_tiles = gfx942_fp4_tiles,
-     .fp8_tiles = dense_tiles,
-     .grain = 256,
-     .k_multiple = 128,
      .accurate = "mxfp4-reference",
      .fast = "mxfp4-reference",
-     .bf16 = "mx-bf16-gfx942",
-     .dense_bf16 = cdna3_bf16},
-    {.arch = arch::gfx950,
-     .name = "gfx950",
-     .has_scaled_mma = true,
-     .forms_blockwise_sums = true,
-     .splits_k = true,
-     .fp4_tiles = gfx950_fp4_tiles,
-     .fp8_tiles = gfx950_fp8_tiles,
-     .grain = 256,
-     .k_multiple = 256,
-     .accurate = "aiter-a4w4",
-     .fast = "aiter-a4w4",
-     .bf16 = "mxfp8-gfx950",
-     .dense_bf16 = cdna3_bf16},
+     .bf16 = "mx-bf16-gfx942"},
+    {.arch = arch::gfx950, .name = "gfx950", .accurate = "aiter-a4w4", .fast = "aiter-a4w4", .bf16 = "mxfp8-gfx950"},
 };
 
 constexpr const arch_traits& traits_of(arch a) { return all_archs[static_cast<int>(a)]; }

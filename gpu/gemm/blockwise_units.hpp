@@ -9,6 +9,7 @@
 
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/blockwise.hpp"
+#include "gpu/gemm/definition_operand.hpp"
 #include "gpu/gemm/expand_boxes.hpp"
 #include "gpu/gemm/plan.hpp"
 
@@ -135,26 +136,25 @@ inline box_arguments make_boxes(const gemm_operand& a, const gemm_operand& b, st
   return boxes;
 }
 
-/// Launches the expansions, the tensor-core kernel and the fallback kernel. `p` has the arguments of the fallback
-/// kernel, `g` those of the output. Rows of codes are aligned to 16 bytes.
-inline status run_blockwise(const gemm_operand& a, const gemm_operand& b, const definition_arguments& p,
-                            gemm_arguments g, std::uint8_t* memory, const device_info& device, stream stream) {
-  const box_arguments boxes = make_boxes(a, b, memory);
+/// Launches the expansions, the tensor-core kernel and the fallback kernel.
+inline status run_blockwise_units(const gemm_launch& l) {
+  definition_arguments p;
+  if (status s = take_call(l.call, p); !s.ok()) return s;
+  const box_arguments boxes = make_boxes(l.call.a, l.call.b, l.workspace);
+  gemm_arguments g = make_arguments(l, nullptr);
   g.base = boxes.e.base;
-  g.base_b = boxes.e.base_b;
-  g.k = boxes.e.k;
   g.part_k = box_count(g.k) * box_k;
   const std::int64_t tile_chunks = std::int64_t{boxes.tiles.tiles_a + boxes.tiles.tiles_b} * row_chunks(g.k);
   status s = launch_behind_any(expand_window_kernel, blocks((g.m + g.n + int8_rows(g.k) - 1) / int8_rows(g.k)),
-                               blocks(expand_threads), 0, stream, boxes);
-  if (s.ok()) s = launch_behind(join_boxes_kernel, blocks(tile_chunks), blocks(window_tile), 0, stream, boxes);
-  if (s.ok()) s = launch_behind(expand_boxes_kernel, blocks(tile_chunks), blocks(expand_threads), 0, stream, boxes);
-  if (s.ok()) s = multiply_boxes(boxes.e, boxes.tiles, g, device, stream);
+                               blocks(expand_threads), 0, l.stream, boxes);
+  if (s.ok()) s = launch_behind(join_boxes_kernel, blocks(tile_chunks), blocks(window_tile), 0, l.stream, boxes);
+  if (s.ok()) s = launch_behind(expand_boxes_kernel, blocks(tile_chunks), blocks(expand_threads), 0, l.stream, boxes);
+  if (s.ok()) s = multiply_boxes(boxes.e, boxes.tiles, g, l.device, l.stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
   return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(outputs < checking_blocks ? outputs : checking_blocks),
-                       blocks(definition_threads), 0, stream, p, boxes);
+                       blocks(definition_threads), 0, l.stream, p, boxes);
 }
 
 }  // namespace detail

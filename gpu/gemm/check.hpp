@@ -1,35 +1,61 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Argument checks of the GEMM launchers, with their error messages. Each returns the first error.
+// Argument checks of the GEMM kernels, with their error messages. Each returns the first error.
 #pragma once
 
 #include "gpu/gemm/plan.hpp"
-#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::detail {
 
 /// True if results may be stored in this format.
 constexpr bool is_result_format(const format& f) { return f == formats::fp32 || f == formats::bf16; }
 
-/// Checks format and stride of `n` columns of results.
+/// Checks formats and stride of `n` columns of results.
 inline status check_result(const gemm_result& r, index_t n) {
+  if (!is_result_format(r.stored)) return {error_code::bad_option, "stored", "must be BF16 or FP32"};
   if (!is_result_format(r.output)) return {error_code::bad_option, "output", "must be BF16 or FP32"};
   if (row_stride(r, n) < n) return {error_code::bad_extent, "out_stride", "must be at least n"};
   return {};
 }
 
-/// Checks formats, stride and memory of [m, n] results.
-inline status check_sum_output(const sum_output& r, index_t m, index_t n) {
-  if (!is_result_format(r.stored)) return {error_code::bad_option, "r.stored", "must be FP32 or BF16"};
-  if (!is_result_format(r.output)) return {error_code::bad_option, "r.output", "must be FP32 or BF16"};
-  if (r.out_stride != 0 && r.out_stride < n) return {error_code::bad_extent, "r.out_stride", "must be 0, or n or more"};
-  if (m == 0 || n == 0) return {};
-  return check_pointer(r.out, r.stored == formats::bf16 ? 2 : 4, "r.out");
+/// Name of a member of an operand.
+struct named_operand {
+  bool first;
+  const char* operator()(const char* a, const char* b) const { return first ? a : b; }
+};
+/// Calls check(operand, names) for a, then for b.
+template <class Check>
+status check_operands(const gemm_call& c, const Check& check) {
+  if (status s = check(c.a, named_operand{true}); !s.ok()) return s;
+  return check(c.b, named_operand{false});
 }
 
-inline status check_operand(const gemm_operand& x, bool first, bool plain_codes, bool plain_scales) {
-  const auto named = [first](const char* a, const char* b) { return first ? a : b; };
-  if (x.block != 32 || x.block_rows != 1 || x.scale != formats::e8m0) {
+/// Checks that rows in memory are whole 16-byte vectors.
+inline status check_vectors(const gemm_operand& x, const named_operand& named) {
+  if (x.rows < 1 || x.k < 1 || x.rows > max_gemm_extent || x.k > max_gemm_extent) {
+    return {error_code::bad_extent, named("a.rows", "b.rows"), "extents must be 1 to 2^20"};
+  }
+  if (x.code_order != placement::row_major || x.code_stride < x.row_bytes() || x.code_stride % 16 != 0) {
+    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"),
+            "must be a multiple of 16, at least a row's bytes"};
+  }
+  if (x.batch_stride != 0) return {error_code::bad_option, named("a", "b"), "must be one matrix"};
+  return check_pointer(x.codes, 16, named("a.codes", "b.codes"));
+}
+inline status check_bf16(const gemm_call& c) { return check_operands(c, check_vectors); }
+inline status check_fp8(const gemm_call& c) {
+  return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
+    if (x.transposed) {
+      return {error_code::bad_option, named("a.transposed", "b.transposed"), "must have k contiguous"};
+    }
+    if (status s = check_optional(x.factor, named("a.factor", "b.factor")); !s.ok()) return s;
+    return check_vectors(x, named);
+  });
+}
+
+/// Checks blocks of 32 of a row. Orders other than row-major need whole tiles.
+inline status check_block_operand(const gemm_operand& x, const named_operand& named) {
+  if (x.block_rows != 1) {
     return {error_code::bad_option, named("a.block", "b.block"), "must be 32 elements of a row, with E8M0 scales"};
   }
   if (x.transposed || x.factor != nullptr || x.batch_stride != 0 || x.scale_batch_stride != 0) {
@@ -39,12 +65,6 @@ inline status check_operand(const gemm_operand& x, bool first, bool plain_codes,
     return {error_code::bad_extent, named("a.rows", "b.rows"), "must be 1 to 2^20"};
   if (x.k < 32 || x.k > max_gemm_extent || x.k % 32 != 0) {
     return {error_code::bad_extent, named("a.k", "b.k"), "must be a multiple of 32 up to 2^20"};
-  }
-  if (plain_codes && x.code_order != placement::row_major) {
-    return {error_code::bad_option, named("a.code_order", "b.code_order"), "this kernel takes row-major codes"};
-  }
-  if (plain_scales && x.scale_order != placement::row_major) {
-    return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "this kernel takes row-major scales"};
   }
   if (x.code_order != placement::row_major && !layout{x.code_order, x.rows, x.row_bytes()}.is_defined()) {
     return {error_code::bad_extent, named("a.rows", "b.rows"), "this order of codes needs whole tiles"};
@@ -56,92 +76,99 @@ inline status check_operand(const gemm_operand& x, bool first, bool plain_codes,
   if (x.scale_order == placement::row_major && x.scale_stride < x.k / 32) {
     return {error_code::bad_extent, named("a.scale_stride", "b.scale_stride"), "must be at least k / 32"};
   }
-  const status codes = check_pointer(x.codes, 16, named("a.codes", "b.codes"));
-  if (!codes.ok()) return codes;
+  if (status s = check_pointer(x.codes, 16, named("a.codes", "b.codes")); !s.ok()) return s;
   return check_pointer(x.scales, x.scale_order == placement::row_major ? 1 : 4, named("a.scales", "b.scales"));
+}
+inline status check_blocks(const gemm_call& c) { return check_operands(c, check_block_operand); }
+
+inline status check_orders(const gemm_operand& x, const named_operand& named) {
+  if (x.code_order != placement::row_major) {
+    return {error_code::bad_option, named("a.code_order", "b.code_order"), "this kernel takes row-major codes"};
+  }
+  if (x.scale_order != placement::row_major) {
+    return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "this kernel takes row-major scales"};
+  }
+  return {};
+}
+
+/// Checks blocks of 32 of a row, in row-major order.
+inline status check_rows(const gemm_call& c) {
+  return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
+    if (status s = check_orders(x, named); !s.ok()) return s;
+    return check_block_operand(x, named);
+  });
+}
+
+/// Checks BF16 operands, and blocks that dequantize() takes.
+inline status check_upconverted(const gemm_call& c) {
+  return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
+    if (x.block == 0) return check_vectors(x, named);
+    if (x.rows < 1 || x.rows > max_gemm_extent || x.k < 32 || x.k > max_gemm_extent || x.k % 32 != 0 ||
+        x.rows % x.block_rows != 0) {
+      return {error_code::bad_extent, named("a.k", "b.k"), "extents must be whole blocks, up to 2^20"};
+    }
+    if ((x.block_rows != 1 && x.block_rows != 32) || x.transposed || x.batch_stride != 0 || x.scale_batch_stride != 0) {
+      return {error_code::bad_option, named("a", "b"), "must be one matrix in blocks of 32 or 32 x 32, not transposed"};
+    }
+    if (status s = check_orders(x, named); !s.ok()) return s;
+    if (x.code_stride < x.row_bytes() || x.code_stride % 4 != 0) {
+      return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be a multiple of 4"};
+    }
+    if (status s = check_pointer(x.codes, 4, named("a.codes", "b.codes")); !s.ok()) return s;
+    return check_pointer(x.scales, 1, named("a.scales", "b.scales"));
+  });
+}
+
+/// True if the output is factor * sum (+ C) alone.
+inline status check_plain_epilogue(const gemm_call& c) {
+  if (c.alpha == 1.0f && (!c.accumulate || c.beta == 1.0f) && c.bias == nullptr) return {};
+  return {error_code::bad_option, "alpha", "this kernel has no alpha, beta or bias"};
+}
+
+/// fp32_blockwise on tensor cores.
+inline status check_blockwise(const gemm_call& c) {
+  if (status s = check_rows(c); !s.ok()) return s;
+  return check_plain_epilogue(c);
 }
 
 /// Checks the operands of gfx950's scaled matrix instruction, in AITER's layouts.
-inline status check_aiter_operands(const gemm_problem& p) {
-  if (p.a.k % 256 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 256 on gfx950"};
-  if (p.b.rows % 16 != 0) return {error_code::bad_extent, "b.rows", "must be a multiple of 16 on gfx950"};
-  for (const gemm_operand* x : {&p.a, &p.b}) {
-    const auto named = [&](const char* a, const char* b) { return x == &p.a ? a : b; };
-    if (x->scale_order != placement::aiter_scale) {
+inline status check_gfx950(const gemm_call& c) {
+  if (status s = check_blocks(c); !s.ok()) return s;
+  if (c.a.k % 256 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 256 on gfx950"};
+  if (c.b.rows % 16 != 0) return {error_code::bad_extent, "b.rows", "must be a multiple of 16 on gfx950"};
+  const status s = check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
+    if (x.scale_order != placement::aiter_scale) {
       return {error_code::bad_option, named("a.scale_order", "b.scale_order"), "must be aiter_scale on gfx950"};
     }
-    if (x->code_order != placement::row_major && x->code_order != placement::aiter_data_16x16) {
+    if (x.code_order != placement::row_major && x.code_order != placement::aiter_data_16x16) {
       return {error_code::bad_option, named("a.code_order", "b.code_order"),
               "must be row_major or aiter_data_16x16 on gfx950"};
     }
     // Lanes use 32-bit offsets over up to 15 rows.
-    if (x->code_order == placement::row_major && x->code_stride >= index_t{1} << 27) {
+    if (x.code_order == placement::row_major && x.code_stride >= index_t{1} << 27) {
       return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be below 2^27 on gfx950"};
     }
-  }
+    return {};
+  });
+  if (!s.ok()) return s;
   // B's column tiles begin at 32-bit offsets in units of 16 bytes.
-  const index_t stride = p.b.code_order == placement::row_major ? p.b.code_stride : p.b.row_bytes();
-  if (p.b.rows * stride > index_t{1} << 36) {
+  const index_t stride = c.b.code_order == placement::row_major ? c.b.code_stride : c.b.row_bytes();
+  if (c.b.rows * stride > index_t{1} << 36) {
     return {error_code::bad_extent, "b.rows", "codes must be 64 GiB at most on gfx950"};
   }
   return {};
 }
 
-/// Checks gfx942's operands. Its MXFP4 kernel loads four scales at a time. MXFP8 is expanded first and has no such
-/// limits.
-inline status check_gfx942(const gemm_problem& p) {
-  if (is_fp8(p)) return {};
-  if (p.a.k % 128 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
-  for (const gemm_operand* x : {&p.a, &p.b}) {
-    const bool first = x == &p.a;
-    if (x->scale_stride % 4 != 0) {
-      return {error_code::bad_extent, first ? "a.scale_stride" : "b.scale_stride", "must be a multiple of 4 on gfx942"};
+/// Checks the operands of gfx942's MXFP4 kernel, which loads four scales at a time.
+inline status check_gfx942(const gemm_call& c) {
+  if (status s = check_rows(c); !s.ok()) return s;
+  if (c.a.k % 128 != 0) return {error_code::bad_extent, "a.k", "must be a multiple of 128 on gfx942"};
+  return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
+    if (x.scale_stride % 4 != 0) {
+      return {error_code::bad_extent, named("a.scale_stride", "b.scale_stride"), "must be a multiple of 4 on gfx942"};
     }
-    const status s = check_pointer(x->scales, 4, first ? "a.scales" : "b.scales");
-    if (!s.ok()) return s;
-  }
-  return {};
-}
-
-/// check_gemm of gpu/api/gemm.hpp.
-inline status check_problem(const gemm_problem& p, const gemm_choice& c, const device_info& device) {
-  const bool reference = c.contract == gemm_contract::reference;
-  const arch_traits& traits = traits_of(device.arch);
-  if (!reference && traits.accurate == nullptr) {
-    return {error_code::unsupported_device, "choice.contract", "this device has the reference kernel only"};
-  }
-  const auto is_known = [](const format& e, bool fp4) {
-    return fp4 ? e == formats::e2m1 : e == formats::e4m3 || e == formats::e5m2;
-  };
-  if (!is_known(p.a.element, !is_fp8(p))) {
-    return {error_code::bad_option, "a.element", "must be E2M1, E4M3 or E5M2"};
-  }
-  if (!is_known(p.b.element, !is_fp8(p))) {
-    return {error_code::bad_option, "b.element", "must be E2M1 where a's is, else E4M3 or E5M2"};
-  }
-  const bool plain = !reference && !traits.has_scaled_mma;
-  for (const gemm_operand* x : {&p.a, &p.b}) {
-    const status s = check_operand(*x, x == &p.a, plain, plain);
-    if (!s.ok()) return s;
-  }
-  if (p.a.k != p.b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
-  if (!reference && traits.has_scaled_mma) {
-    if (status s = check_aiter_operands(p); !s.ok()) return s;
-  }
-  if (!reference && device.arch == arch::gfx942) {
-    if (status s = check_gfx942(p); !s.ok()) return s;
-  }
-  if (status s = check_result(p, p.b.rows); !s.ok()) return s;
-  const status out = check_pointer(p.out, p.output == formats::bf16 ? 2 : 4, "out");
-  if (!out.ok()) return out;
-  if (p.bias != nullptr) {
-    if (status s = check_pointer(p.bias, 4, "bias"); !s.ok()) return s;
-  }
-  const bool one_part = reference || !traits.splits_k;
-  if (c.split_k < 1 || c.split_k > max_parts || (one_part && c.split_k != 1)) {
-    return {error_code::bad_option, "choice.split_k", one_part ? "must be 1 for this kernel" : "must be 1 to 64"};
-  }
-  return check_schedule(traits, c.schedule, is_fp8(p), reference);
+    return check_pointer(x.scales, 4, named("a.scales", "b.scales"));
+  });
 }
 
 }  // namespace rotoscale::gpu::detail

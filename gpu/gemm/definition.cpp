@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of gpu/api/gemm_definition.hpp, except unrotate_operand.
-#include "gpu/api/device.hpp"
-#include "gpu/api/gemm_definition.hpp"
+// Launches GEMMs on CUDA cores or VALUs, and decode_operand of gpu/api/dequantize.hpp.
+#include "gpu/api/dequantize.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/check.hpp"
@@ -36,43 +35,20 @@ status run_blockwise(const definition_arguments& p, int processors, stream s) {
   return tiles_of<4>(p) >= processors ? run<4>(blockwise_kernel<4>, p, s) : run<2>(blockwise_kernel<2>, p, s);
 }
 
-/// True if a matrix unit's kernels can read an operand that take_operand accepts.
-bool is_for_unit(const gemm_operand& x) {
-  return x.block_rows == 1 && x.factor == nullptr && x.code_stride % 16 == 0 &&
-         reinterpret_cast<std::uintptr_t>(x.codes) % 16 == 0;
-}
-
 }  // namespace
 
-status gemm_by_definition(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const sum_output& r,
-                          stream stream, void* workspace, std::size_t workspace_bytes) {
+status detail::check_simt(const gemm_call& c) {
   definition_arguments p;
-  if (status s = take_operand(a, names_of_a, p.a); !s.ok()) return s;
-  if (status s = take_operand(b, names_of_b, p.b); !s.ok()) return s;
-  if (a.k != b.k) return {error_code::bad_extent, "b.k", "must equal a.k"};
-  const auto is_mxfp4 = [](const gemm_operand& x) {
-    return x.element == formats::e2m1 && x.block == 32 && x.scale == formats::e8m0;
-  };
-  if (sum == definition_sum::blockwise && !(is_mxfp4(a) && is_mxfp4(b))) {
-    return {error_code::bad_option, "sum", "blockwise needs MXFP4 on both sides"};
-  }
-  if (status s = check_sum_output(r, a.rows, b.rows); !s.ok()) return s;
-  p.bf16_stored = r.stored == formats::bf16;
-  p.bf16_rounded = r.output == formats::bf16;
-  p.accumulate = r.accumulate;
-  if (a.rows == 0 || b.rows == 0) return {};
-  p.k = static_cast<int>(a.k);
-  p.out = r.out;
-  p.out_stride = r.out_stride == 0 ? b.rows : r.out_stride;
-  device_info device;
-  if (status s = current_device(device); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
-  if (sum == definition_sum::blockwise && is_for_unit(a) && is_for_unit(b) &&
-      has_blockwise_unit(a, b, workspace, workspace_bytes, device)) {
-    return run_blockwise_on_unit(a, b, p, r, workspace, device, stream);
-  }
-  return sum == definition_sum::fma_chain ? run_chain(p, device.processors, stream)
-                                          : run_blockwise(p, device.processors, stream);
+  if (status s = take_call(c, p); !s.ok()) return s;
+  return check_plain_epilogue(c);
+}
+
+status detail::launch_simt(const gemm_launch& l) {
+  definition_arguments p;
+  if (status s = take_call(l.call, p); !s.ok()) return s;
+  if (p.a.rows == 0 || p.b.rows == 0) return {};
+  return options_of(l.kernel).model == fp32_fma_chain ? run_chain(p, l.device.processors, l.stream)
+                                                      : run_blockwise(p, l.device.processors, l.stream);
 }
 
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride,

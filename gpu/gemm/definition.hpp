@@ -17,7 +17,7 @@ namespace rotoscale::gpu {
 
 enum class dense_element : int { fp32, bf16, e4m3, e5m2, e2m1, e2m3, e3m2 };
 
-/// An operand of gemm_by_definition.
+/// An operand of a GEMM on CUDA cores.
 struct definition_operand {
   const std::uint8_t* codes = nullptr;
   std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is unused for elements of less than a byte

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of gemm_by_definition's kernels: checks, and conversion from gemm_operand to kernel arguments.
+// Arguments of the GEMM kernels on CUDA cores: checks, and conversion from gemm_call and gemm_operand.
 #pragma once
 
+#include "gpu/api/gemm.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/definition.hpp"
 #include "rotoscale/gemm_operand.hpp"
@@ -95,6 +96,19 @@ inline status take_operand(const gemm_operand& x, const operand_names& names, de
   to.rows = static_cast<int>(x.rows);
   if (x.rows == 0 || x.k == 0) return {};
   return check_operand_memory(x, bytes, names);
+}
+
+/// Checks operands and fills the arguments of a GEMM on CUDA cores.
+inline status take_call(const gemm_call& c, definition_arguments& to) {
+  if (status s = take_operand(c.a, names_of_a, to.a); !s.ok()) return s;
+  if (status s = take_operand(c.b, names_of_b, to.b); !s.ok()) return s;
+  to.k = static_cast<int>(c.a.k);
+  to.out = c.out;
+  to.out_stride = c.out_stride == 0 ? c.b.rows : c.out_stride;
+  to.bf16_stored = c.stored == formats::bf16;
+  to.bf16_rounded = c.output == formats::bf16;
+  to.accumulate = c.accumulate;
+  return {};
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -19,12 +19,12 @@ namespace rotoscale::gpu::detail {
 
 /// Multiplies under `o`. In host mode the unit of `o` selects the kernel.
 inline status multiply_dense(const gemm_operand& a, const gemm_operand& b, [[maybe_unused]] const gemm_options& o,
-                             const gemm_arguments& g, const device_info& device, stream s) {
+                             const gemm_arguments& g, const device_info&, stream s) {
 #if defined(ROTOSCALE_GPU_HOST)
   if (o.model != find_unit("cdna3-mfma-fp16-f32")->model) return stand_in_for_dense(a, b, o, g, s);
 #endif
   ROTOSCALE_ASSERT(o.model == find_unit("cdna3-mfma-fp16-f32")->model);
-  return multiply_dense_on_amd(a, b, g, device, s);
+  return multiply_dense_on_amd(a, b, g, s);
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -10,49 +10,43 @@
 #include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
-#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::detail {
 
-/// Expands both operands, multiplies them, and adds the parts of K. The first kernel computes the tiles of the
-/// narrowest width, the fallback kernel all others. int8 and BF16 codes share memory, so the fallback expands after the
-/// int8 kernel.
-inline status run_expanded(const gemm_problem& p, const gemm_choice& c, std::uint8_t* memory, const device_info& device,
-                           stream stream) {
-  const workspace_map map(p, c, device);
-  const gemm_options narrow = contract_options(c.contract, device),
-                     bf16 = contract_options(c.contract, device, 1, true);
-  const bool folds = detail::folds(p, c, device), int8 = folds_int8(p, c, device);
-  gemm_arguments g = make_arguments(p, bf16);
-  const split parts = split_of(p.a.k, c.split_k, traits_of(device.arch).grain);
-  g.parts = parts.parts;
-  g.part_k = parts.part_k;
-  set_schedule(g, traits_of(device.arch), c.schedule, is_fp8(p));
-  g.partial = reinterpret_cast<float*>(memory + map.partial);
-  expand_arguments e = make_expansion(p, map, memory);
+/// Expands both operands to `First`, multiplies them, and adds the parts of K. MXFP4 begins with int8 or E5M2: the first
+/// kernel computes the tiles of that width, the fallback kernel all others. int8 and BF16 codes share memory, so the
+/// fallback expands after the int8 kernel.
+template <operand_width First>
+status launch_expanded(const gemm_launch& l) {
+  constexpr bool folds = First != operand_width::bf16;
+  const workspace_map map(l.call, folds);
+  const gemm_options own = options_of(l.kernel), bf16 = options_of(traits_of(arch::sm_90).bf16);
+  gemm_arguments g = make_arguments(l, l.workspace + map.partial);
+  g.nan_bits = bf16.model.nan_bits;
+  expand_arguments e = make_expansion(l.call, map, l.workspace);
   e.base_b = g.base_b;
   const int rows = g.m + g.n, all_blocks = expand_blocks(rows, e.k);
   const auto expand = [&](void (*kernel)(expand_arguments), int count) {
-    return launch_behind_any(kernel, blocks(count), blocks(expand_threads), 0, stream, e);
+    return launch_behind_any(kernel, blocks(count), blocks(expand_threads), 0, l.stream, e);
   };
   status s;
-  if (folds) {
-    g.base = e.base = reinterpret_cast<int*>(memory + map.base);
-    g.widths = e.widths = reinterpret_cast<operand_width*>(memory + map.widths);
-    g.rest = reinterpret_cast<rest_work*>(memory + map.rest);
-    g.min_width = int8 ? operand_width::int8 : operand_width::e5m2;
+  if constexpr (folds) {
+    g.base = e.base = reinterpret_cast<int*>(l.workspace + map.base);
+    g.widths = e.widths = reinterpret_cast<operand_width*>(l.workspace + map.widths);
+    g.rest = reinterpret_cast<rest_work*>(l.workspace + map.rest);
+    g.min_width = First;
+    constexpr bool int8 = First == operand_width::int8;
     s = int8 ? expand(expand_int8_kernel, (rows + int8_rows(e.k) - 1) / int8_rows(e.k))
              : expand(expand_e5m2_kernel, all_blocks);
     if (s.ok()) {
-      s = int8 ? multiply<operand_width::int8>(e.staging_a, e.staging_b, narrow, g, device, stream)
-               : multiply<operand_width::e5m2>(e.e5m2_a, e.e5m2_b, narrow, g, device, stream);
+      s = multiply<First>(int8 ? e.staging_a : e.e5m2_a, int8 ? e.staging_b : e.e5m2_b, own, g, l.device, l.stream);
     }
-    if (s.ok()) s = multiply_rest(e, narrow, bf16, g, device, stream);
+    if (s.ok()) s = multiply_rest(e, own, bf16, g, l.device, l.stream);
   } else {
     s = expand(expand_bf16_kernel, all_blocks);
-    if (s.ok()) s = multiply<operand_width::bf16>(e.staging_a, e.staging_b, bf16, g, device, stream);
+    if (s.ok()) s = multiply<First>(e.staging_a, e.staging_b, own, g, l.device, l.stream);
   }
-  return s.ok() && g.parts > 1 ? finish_parts(g, stream) : s;
+  return s.ok() && g.parts > 1 ? finish_parts(g, l.stream) : s;
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -134,8 +134,8 @@ namespace detail {
 
 /// Multiplies fp32_blockwise's operands, as expanded by expand_boxes.hpp.
 inline status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
-                             const device_info& device, stream s) {
-  const gemm_options o = contract_options(gemm_contract::accurate, device);
+                             const device_info&, stream s) {
+  const gemm_options o = options_of(traits_of(arch::sm_90).accurate);
   return launch(stand_in_boxes_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
                 stand_in_arguments{e.staging_a, e.staging_b, operand_width::int8, o, g},
                 stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, o, g}, table);

@@ -27,8 +27,9 @@ bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 
 /// True if the library writes the output itself. Otherwise it writes FP32 sums, and add_parts_kernel applies the
 /// epilogue.
 bool is_direct(const plain_problem& p) {
-  if (p.a.element == formats::fp16 && p.output == formats::bf16) return false;  // the library has no such kernel
-  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.output, row_stride(p, p.b.rows));
+  if (p.a.element == formats::fp16 && p.stored == formats::bf16) return false;  // the library has no such kernel
+  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.stored, row_stride(p, p.b.rows)) &&
+         (p.stored == formats::bf16 || p.output == formats::fp32);
 }
 
 status check_shape(const gemm_operand& x, bool first) {
@@ -128,7 +129,7 @@ struct plain_gemm::state {
       return x.element == y.element && x.rows == y.rows && x.k == y.k && stride_of(x) == stride_of(y) &&
              (x.factor == nullptr) == (y.factor == nullptr);
     };
-    return same(p.a, shape.a) && same(p.b, shape.b) && p.output == shape.output &&
+    return same(p.a, shape.a) && same(p.b, shape.b) && p.stored == shape.stored &&
            row_stride(p, p.b.rows) == row_stride(shape, shape.b.rows) && p.fast_accumulate == shape.fast_accumulate &&
            is_direct(p) == is_direct(shape);
   }
@@ -162,7 +163,7 @@ status plain_gemm::make(const plain_problem& p, plain_gemm& plan) {
   made->a = layout_of(p.a.element, p.a.k, p.a.rows, stride_of(p.a));
   made->b = layout_of(p.b.element, p.b.k, p.b.rows, stride_of(p.b));
   made->d =
-      layout_of(direct ? p.output : formats::fp32, p.b.rows, p.a.rows, direct ? row_stride(p, p.b.rows) : p.b.rows);
+      layout_of(direct ? p.stored : formats::fp32, p.b.rows, p.a.rows, direct ? row_stride(p, p.b.rows) : p.b.rows);
   const description operation = describe(p);
   hipblasLtMatmulPreference_t raw_preference = nullptr;
   (void)hipblasLtMatmulPreferenceCreate(&raw_preference);
@@ -222,7 +223,7 @@ status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t work
                       state_->library_workspace, native(stream));
   if (done != HIPBLAS_STATUS_SUCCESS) return {error_code::device_error, "", to_text(done)};
   if (direct) return {};
-  gemm_arguments g = make_arguments(p, static_cast<int>(p.a.rows), static_cast<int>(p.b.rows));
+  gemm_arguments g = make_arguments(p, p.a.rows, p.b.rows);
   g.partial = static_cast<float*>(sums);
   return finish_parts(g, stream, false);
 }

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Raster order of a GEMM's tiles, and the schedules that a device's kernels support. Neither changes a bit.
+// Raster order of a GEMM's tiles, and the schedules that kernels support. Neither changes a bit.
 #pragma once
 
-#include "gpu/api/gemm.hpp"
-#include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/hip.hpp"
 #include "gpu/gemm/arguments.hpp"
+#include "gpu/gemm/table.hpp"
 
 namespace rotoscale::gpu {
 
@@ -44,57 +43,52 @@ struct tile_walk {
 
 inline constexpr int max_band = 64, default_band = 8;
 
-/// The tile of a schedule for FP8 or FP4 operands, or null if the device has no kernel for it.
-inline const tile_shape* tile_of(const arch_traits& traits, const gemm_schedule& s, bool fp8) {
-  for (const tile_shape& t : traits.tiles(fp8)) {
+namespace detail {
+
+/// sm_90's kernels walk tiles in bands.
+inline bool walks_bands(const gemm_kernel& kernel) {
+  return !kernel.tiles.empty() && (kernel.archs & bit_of(arch::sm_90)) != 0;
+}
+
+/// The tile of a schedule, or null if the kernel has no such tile.
+inline const tile_shape* tile_of(const gemm_kernel& kernel, const gemm_schedule& s) {
+  for (const tile_shape& t : kernel.tiles) {
     if ((s.tile_m == 0 && s.tile_n == 0) || (s.tile_m == t.m && s.tile_n == t.n)) return &t;
   }
   return nullptr;
 }
 
-/// The schedule with its zeros replaced by defaults. Empty if the device has no such tile.
-inline gemm_schedule whole_schedule(const arch_traits& traits, gemm_schedule s, bool fp8) {
-  const tile_shape* tile = tile_of(traits, s, fp8);
+/// The schedule with its zeros replaced by defaults. Empty if the kernel has no such tile.
+inline gemm_schedule whole_schedule(const gemm_kernel& kernel, gemm_schedule s) {
+  const tile_shape* tile = tile_of(kernel, s);
   if (tile == nullptr) return {};
   s.tile_m = tile->m;
   s.tile_n = tile->n;
   if (s.stages == 0) s.stages = tile->max_stages;
-  if (s.band == 0 && traits.walks_bands) s.band = default_band;
+  if (s.band == 0 && walks_bands(kernel)) s.band = default_band;
   return s;
 }
 
-namespace detail {
-
-inline constexpr int max_parts = 64;  ///< maximum split-K
-
-/// Checks a schedule of FP8 or FP4 kernels on a device.
-inline status check_schedule(const arch_traits& traits, const gemm_schedule& s, bool fp8, bool reference) {
-  if (reference) {
-    return s == gemm_schedule{} ? status{}
-                                : status{error_code::bad_option, "choice.schedule", "the reference kernel has none"};
-  }
-  const tile_shape* tile = tile_of(traits, s, fp8);
-  if (tile == nullptr) {
-    return {error_code::bad_option, "choice.schedule.tile_m",
-            tile_of(traits, s, !fp8) == nullptr ? "no kernel of this device has this tile"
-            : fp8                               ? "this device has this tile for MXFP4 alone"
-                                                : "this device has this tile for MXFP8 alone"};
-  }
+/// Checks a schedule of a kernel.
+inline status check_schedule(const gemm_kernel& kernel, const gemm_schedule& s) {
+  if (s == gemm_schedule{}) return {};
+  if (kernel.tiles.empty()) return {error_code::bad_option, "schedule", "this kernel has none"};
+  const tile_shape* tile = tile_of(kernel, s);
+  if (tile == nullptr) return {error_code::bad_option, "schedule.tile_m", "this kernel has no such tile"};
   if (s.stages != 0 && (s.stages < tile->min_stages || s.stages > tile->max_stages)) {
-    return {error_code::bad_option, "choice.schedule.stages", "the tile's kernel has not so few or so many"};
+    return {error_code::bad_option, "schedule.stages", "the tile's kernel has not so few or so many"};
   }
   if (s.band < 0 || s.band > max_band || (s.band & (s.band - 1)) != 0 || (s.bands_of_columns && s.band == 0)) {
-    return {error_code::bad_option, "choice.schedule.band", "must be 0 or a power of two up to 64"};
+    return {error_code::bad_option, "schedule.band", "must be 0 or a power of two up to 64"};
   }
-  if (s.band != 0 && !traits.walks_bands) {
-    return {error_code::bad_option, "choice.schedule.band", "must be 0 on this device"};
+  if (s.band != 0 && !walks_bands(kernel)) {
+    return {error_code::bad_option, "schedule.band", "must be 0 for this kernel"};
   }
   return {};
 }
 
-/// Sets a kernel's schedule, which passed check_schedule.
-inline void set_schedule(gemm_arguments& g, const arch_traits& traits, const gemm_schedule& asked, bool fp8) {
-  const gemm_schedule s = whole_schedule(traits, asked, fp8);
+/// Sets a launch's schedule, which is whole.
+inline void set_schedule(gemm_arguments& g, const gemm_schedule& s) {
   g.tile_m = s.tile_m;
   g.tile_n = s.tile_n;
   g.stages = s.stages;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The launcher unrotate_operand of gpu/api/gemm_definition.hpp.
+// The launcher unrotate_operand of gpu/api/dequantize.hpp.
 #include "gpu/gemm/unrotate.hpp"
 
-#include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/dequantize.hpp"
 #include "gpu/gemm/definition_operand.hpp"
 
 namespace rotoscale::gpu {

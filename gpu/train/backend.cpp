@@ -6,10 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "gpu/api/dequantize.hpp"
-#include "gpu/api/gemm_bf16.hpp"
-#include "gpu/api/gemm_definition.hpp"
-#include "gpu/api/gemm_fp8.hpp"
+#include "gpu/api/gemm.hpp"
 
 namespace rotoscale::gpu {
 
@@ -36,49 +33,6 @@ nn::device_properties device_backend::properties() const {
 
 namespace {
 
-/// A definition's contract, computed by gemm_by_definition?
-bool is_defined(const nn::gemm_contract& c) {
-  return c.options.split_k == 1 && c.options.promotion == 0 &&
-         (c.options.model == fp32_fma_chain || c.options.model == fp32_blockwise);
-}
-
-/// That of a kernel of the device's matrix unit, K whole or in parts?
-bool is_of(const gemm_contract_entry* own, const nn::gemm_contract& c) {
-  const gemm_options& o = c.options;
-  return own != nullptr && o.split_k <= 64 && (o.split_k == 1 || o.split_grain == own->split_grain) &&
-         o.promotion == own->promotion && o.model == find_unit(own->unit)->model;
-}
-
-/// Which sums of gemm_fp8 a contract that runs on it means.
-fp8_sums fp8_sums_of(const nn::gemm_contract& c) {
-  return c.options.promotion == 0 ? fp8_sums::fast : fp8_sums::promoted;
-}
-
-/// True if `dequantize` expands these blocks to BF16 for a BF16 unit.
-bool is_expanded(const block_format& f) { return nn::expands_to_bf16(f.element, f.scale) && has_tile_kernel(f, 0); }
-bool is_expanded(const nn::operand_recipe& o) {
-  return nn::has_blocks(o.format) && is_expanded(nn::block_format_of(o));
-}
-bool is_expanded(const gemm_operand& o) { return o.block != 0 && is_expanded(o.blocks()); }
-/// Of an operand that is expanded, in workspace.
-std::size_t expanded_bytes(index_t rows, index_t k) {
-  return (static_cast<std::size_t>(rows) * static_cast<std::size_t>(k) * sizeof(bf16) + 255) / 256 * 256;
-}
-
-/// Has the device's matrix unit a kernel for such operands under this contract? Rows of FP8 are padded to the 16 bytes
-/// that are copied at a time, those of BF16 are not, in either orientation.
-bool runs_on_unit(const nn::gemm_contract& c, const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
-                  const device_info& device) {
-  const auto is_bf16 = [](const nn::operand_recipe& o) {
-    return nn::element_format(o.format) == formats::bf16 || is_expanded(o);
-  };
-  if (is_bf16(gemm.left) && is_bf16(gemm.right)) {
-    return rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0 && is_of(bf16_contract(c.options.model, device), c);
-  }
-  if (!nn::is_fp8(gemm.left.format) || !nn::is_fp8(gemm.right.format)) return false;
-  return is_of(fp8_contract(fp8_sums_of(c), device), c);
-}
-
 /// Has the device a quantizer for an operand of this recipe?
 bool is_on_device(const nn::operand_recipe& o) {
   if (!nn::has_blocks(o.format)) return true;
@@ -87,35 +41,38 @@ bool is_on_device(const nn::operand_recipe& o) {
          (o.rotation.points == 0 || o.rotation.points == 16 || o.rotation.points == 32);
 }
 
+/// A call without memory.
+gemm_call call_of(const nn::gemm_contract& contract, const nn::gemm_recipe& gemm, index_t rows, index_t cols,
+                  index_t k) {
+  gemm_call c;
+  c.a = operand_of(gemm.left, rows, k);
+  c.b = operand_of(gemm.right, cols, k);
+  c.contract = contract.options;
+  return c;
+}
+
 }  // namespace
+
+std::optional<nn::gemm_contract> supported_contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
+                                                    const device_info& device) {
+  if (!is_on_device(gemm.left) || !is_on_device(gemm.right)) return std::nullopt;
+  const auto found = nn::find_gemm_contract(gemm.accumulate, rows, cols, k);
+  if (!found || !check_gemm(call_of(*found, gemm, rows, cols, k), device).ok()) return std::nullopt;
+  // Matrix units read vectors of 16 bytes. Rows of FP8 are padded to them, rows of BF16 are not, along either axis.
+  const bool on_unit = found->options.model != fp32_fma_chain && found->options.model != fp32_blockwise;
+  const bool padded = nn::is_fp8(gemm.left.format) && nn::is_fp8(gemm.right.format);
+  const bool vectors = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
+  return !on_unit || padded || vectors ? found : std::nullopt;
+}
 
 std::optional<nn::gemm_contract> device_backend::contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols,
                                                           index_t k) const {
-  if (!is_on_device(gemm.left) || !is_on_device(gemm.right)) return std::nullopt;
-  const auto found = nn::find_gemm_contract(gemm.accumulate, rows, cols, k);
-  // The definitions take any operands, or pairs of MXFP4's blocks (find_fault has seen to that).
-  if (!found || is_defined(*found)) return found;
-  return runs_on_unit(*found, gemm, rows, cols, k, device_) ? found : std::nullopt;
+  return supported_contract(gemm, rows, cols, k, device_);
 }
 
 std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe& gemm,
                                                  nn::gemm_kind, index_t rows, index_t cols, index_t k) const {
-  std::size_t bytes = workspace_of(contract, rows, cols, k);
-  if (is_defined(contract)) return bytes;
-  if (is_expanded(gemm.left)) bytes += expanded_bytes(rows, k);
-  if (is_expanded(gemm.right)) bytes += expanded_bytes(cols, k);
-  return bytes;
-}
-
-std::size_t device_backend::workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols,
-                                         index_t k) const {
-  if (!is_defined(contract)) {
-    const int split_k = static_cast<int>(contract.options.split_k);
-    const gemm_contract_entry* const dense = bf16_contract(contract.options.model, device_);
-    return dense != nullptr ? gemm_bf16_workspace_bytes(*dense, rows, cols, k, split_k)
-                            : gemm_fp8_workspace_bytes(rows, cols, k, split_k, device_);
-  }
-  return contract.options.model == fp32_blockwise ? blockwise_workspace_bytes(rows, cols, k, device_) : 0;
+  return gpu::gemm_workspace_bytes(call_of(contract, gemm, rows, cols, k), device_);
 }
 
 std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
@@ -230,49 +187,6 @@ void device_backend::end_timing(const device_queue& on, const timed_operation& w
   expect(elapsed(timed_->before, timed_->after, microseconds));
   options_.timing->push_back(what);
   options_.timing->back().microseconds = static_cast<double>(microseconds);
-}
-
-/// gemm_bf16 of operands that are BF16, or are converted to BF16 in workspace.
-status device_backend::gemm_on_bf16_unit(const device_call& c, const nn::gemm_contract& contract, gemm_operand left,
-                                         gemm_operand right, const sum_output& r) const {
-  auto* const workspace = static_cast<std::uint8_t*>(c.workspace);
-  std::size_t taken = 0;
-  for (gemm_operand* const x : {&left, &right}) {
-    if (!is_expanded(*x)) continue;
-    std::uint8_t* const to = workspace + taken;
-    taken += expanded_bytes(x->rows, x->k);
-    if (taken > c.bytes) {
-      return {error_code::out_of_memory, "workspace", "is too small for operands that are expanded"};
-    }
-    const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(to), x->rows, x->k);
-    if (status s = gpu::dequantize(*x, block_axis::row, values, c.s); !s.ok()) return s;
-    *x = make_operand(matrix<const bf16>(values));
-  }
-  return gemm_bf16(*bf16_contract(contract.options.model, device_), left, right, r, c.s,
-                   static_cast<int>(contract.options.split_k), workspace + taken, c.bytes - taken);
-}
-
-status device_backend::multiply(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) const {
-  const gemm_operand& left = described(i.a);
-  const gemm_operand& right = described(i.b);
-  const nn::gemm_contract& contract = i.contract;
-  sum_output r;
-  r.out = o.c.data;
-  r.stored = o.c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
-  r.output = nn::element_format(i.output);
-  r.out_stride = o.c.stride(0);
-  r.accumulate = i.accumulate;
-  if (!is_defined(contract)) {
-    if (bf16_contract(contract.options.model, device_) != nullptr) {
-      return gemm_on_bf16_unit(c, contract, left, right, r);
-    }
-    return gemm_fp8(fp8_sums_of(contract), left, right, r, c.s, static_cast<int>(contract.options.split_k), c.workspace,
-                    c.bytes);
-  }
-  const bool blockwise = contract.options.model == fp32_blockwise;
-  const bool on_unit = workspace_of(contract, left.rows, right.rows, left.k) > 0;
-  return gemm_by_definition(blockwise ? definition_sum::blockwise : definition_sum::fma_chain, left, right, r, c.s,
-                            on_unit ? c.workspace : nullptr, c.bytes);
 }
 
 status make_device_backend(const train_options& options, std::unique_ptr<nn::backend>& made) {

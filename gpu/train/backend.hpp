@@ -19,6 +19,10 @@ inline status check_architecture(const device_info& device) {
   return {error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
 }
 
+/// The contract of a recipe's GEMM if `device` has a kernel and quantizers for it.
+std::optional<nn::gemm_contract> supported_contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
+                                                    const device_info& device);
+
 /// What runs each operation on a device.
 extern const nn::operation_table device_operations;
 
@@ -78,14 +82,8 @@ class device_backend final : public nn::backend {
       return launch(device_call{on.stream, on.workspace, on.workspace_bytes, on.faults});
     });
   }
-  /// The GEMM of the contract's kernel.
-  status multiply(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) const;
 
  private:
-  /// Workspace of a GEMM's kernel without that of its operands.
-  std::size_t workspace_of(const nn::gemm_contract& contract, index_t rows, index_t cols, index_t k) const;
-  status gemm_on_bf16_unit(const device_call& c, const nn::gemm_contract& contract, gemm_operand left,
-                           gemm_operand right, const sum_output& r) const;
   device_queue& of(nn::queue q) { return *queues_[static_cast<std::size_t>(q.id)]; }
 
   /// Calls operation(), which returns a status, and keeps its error for synchronize.

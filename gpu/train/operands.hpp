@@ -9,13 +9,35 @@
 #include <utility>
 #include <variant>
 
-#include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/dequantize.hpp"
 #include "gpu/api/quantize.hpp"
 #include "gpu/api/quantize_fp8.hpp"
 #include "gpu/api/quantize_state.hpp"
 #include "rotoscale/nn/operand.hpp"
 
 namespace rotoscale::gpu {
+
+/// Bytes between rows of codes: FP8 as matrix kernels read it.
+inline index_t code_stride(const nn::operand_recipe& r, index_t k) {
+  const index_t bytes = packed_bytes(nn::element_format(r.format), k);
+  return nn::is_fp8(r.format) ? (bytes + 15) / 16 * 16 : bytes;
+}
+
+/// An operand of a recipe with k contiguous, without memory.
+inline gemm_operand operand_of(const nn::operand_recipe& r, index_t rows, index_t k) {
+  gemm_operand o;
+  o.element = nn::element_format(r.format);
+  o.rows = rows;
+  o.k = k;
+  o.code_stride = code_stride(r, k);
+  if (!nn::has_blocks(r.format)) return o;
+  const block_format blocks = nn::block_format_of(r);
+  o.block = blocks.length;
+  o.block_rows = blocks.rows;
+  o.scale = blocks.scale;
+  o.scale_stride = k / o.block;
+  return o;
+}
 
 class operands final : public nn::operand_set {
  public:
@@ -104,11 +126,6 @@ class operands final : public nn::operand_set {
   };
 
   static int index(nn::operand_form f) { return f == nn::operand_form::column; }
-  /// Bytes between rows of codes: FP8 as the matrix unit's kernels read it.
-  static index_t code_stride(const nn::operand_recipe& r, index_t k) {
-    const index_t bytes = packed_bytes(nn::element_format(r.format), k);
-    return nn::is_fp8(r.format) ? (bytes + 15) / 16 * 16 : bytes;
-  }
   static bool is_bf16(const std::optional<nn::operand_recipe>& r) { return r && r->format == nn::operand_format::bf16; }
 
   static plan plan_for(const nn::operand_request& r) {
@@ -157,10 +174,7 @@ class operands final : public nn::operand_set {
     const place& at = plan_.of(f);
     const nn::operand_recipe& own = *r.recipe(f);
     const bool row = f == nn::operand_form::row;
-    gemm_operand o;
-    o.rows = row ? r.rows : r.cols;
-    o.k = row ? r.cols : r.rows;
-    o.element = nn::element_format(own.format);
+    gemm_operand o = operand_of(own, row ? r.rows : r.cols, row ? r.cols : r.rows);
     if (at.in_place) {
       o.element = r.source == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
       o.codes = static_cast<const std::uint8_t*>(source.data);
@@ -172,17 +186,9 @@ class operands final : public nn::operand_set {
     if (o.element == formats::bf16) {
       o.code_stride = r.cols * 2;
       o.transposed = !row;
-      return o;
     }
-    o.code_stride = code_stride(own, o.k);
     if (nn::has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
-    if (!nn::has_blocks(own.format)) return o;
-    const block_format blocks = nn::block_format_of(own);
-    o.block = blocks.length;
-    o.block_rows = blocks.rows;
-    o.scale = blocks.scale;
-    o.scales = memory + at.scales;
-    o.scale_stride = o.k / o.block;
+    if (o.block != 0) o.scales = memory + at.scales;
     return o;
   }
 

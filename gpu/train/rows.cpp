@@ -4,6 +4,7 @@
 #include "gpu/train/rows.hpp"
 
 #include "gpu/api/dequantize.hpp"
+#include "gpu/api/gemm.hpp"
 #include "gpu/train/backend.hpp"
 
 namespace rotoscale::gpu {
@@ -13,6 +14,18 @@ namespace {
 const operands& set_of(const nn::operand_set* set) { return static_cast<const operands&>(*set); }
 device_backend& device_of(nn::backend& ops) { return static_cast<device_backend&>(ops); }
 
+status launch(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) {
+  gemm_call call;
+  call.a = set_of(i.a.set).form(i.a.form);
+  call.b = set_of(i.b.set).form(i.b.form);
+  call.contract = i.contract.options;
+  call.out = o.c.data;
+  call.stored = o.c.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
+  call.output = nn::element_format(i.output);
+  call.out_stride = o.c.stride(0);
+  call.accumulate = i.accumulate;
+  return gemm(call, c.workspace, c.bytes, c.s);
+}
 status launch(const device_call& c, const op::quantize::in& i, const op::quantize::out& o) {
   return set_of(o.to.set).quantize(i.source, o.to, i.state, c.s);
 }
@@ -31,12 +44,6 @@ status launch(const device_call& c, const op::observe::in& i, const op::observe:
 template <class Op>
 void row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename Op::out& o) {
   device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch(c, i, o); });
-}
-
-template <>
-void row<op::gemm>(nn::backend& ops, nn::queue q, const op::gemm::in& i, const op::gemm::out& o) {
-  device_backend& on = device_of(ops);
-  on.run_operation<op::gemm>(q, i, o, [&](const device_call& c) { return on.multiply(c, i, o); });
 }
 
 /// launch(arguments of the target...) after its random words are drawn.

@@ -3,14 +3,11 @@
 // Launches of the kernel of dense BF16 operands on gfx942 and gfx950, and the tile selection of AMD's kernels.
 #pragma once
 
-#include <span>
 #include <utility>
 
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/amd/dense.hpp"
-#include "gpu/gemm/dispatch.hpp"
 #include "gpu/gemm/plan.hpp"
-#include "gpu/gemm/tile_walk.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -53,21 +50,9 @@ inline status launch_dense(const amd::dense_operand& a, bool transposed_a, const
   });
 }
 
-/// `g` with the cheapest of `tiles`.
-inline gemm_arguments in_cheapest_tile(gemm_arguments g, index_t k, std::span<const tile_shape> tiles,
-                                       const device_info& device) {
-  const tile_shape tile =
-      cheapest_tile(device, tiles, {true, g.m, g.n, static_cast<int>(k)}, [&](const tile_shape&) { return g.parts; });
-  g.tile_m = tile.m;
-  g.tile_n = tile.n;
-  return g;
-}
-
-/// Multiplies gemm_bf16's operands.
-inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g,
-                                    const device_info& device, stream s) {
-  return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed,
-                      in_cheapest_tile(g, g.k, dense_tiles, device), s);
+/// Multiplies BF16 operands.
+inline status multiply_dense_on_amd(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, stream s) {
+  return launch_dense({a.codes, a.code_stride}, a.transposed, {b.codes, b.code_stride}, b.transposed, g, s);
 }
 
 }  // namespace rotoscale::gpu::detail

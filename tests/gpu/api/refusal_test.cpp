@@ -17,9 +17,6 @@
 #include "gpu/api/attention.hpp"
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
-#include "gpu/api/gemm_bf16.hpp"
-#include "gpu/api/gemm_definition.hpp"
-#include "gpu/api/gemm_fp8.hpp"
 #include "gpu/api/gemm_library.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
@@ -96,64 +93,47 @@ void refuse_quantizers(const refusal& check) {
   }
 }
 
+/// gemm_operand of dense elements.
+gemm_operand dense(buffers& b, const format& e) {
+  return {.element = e, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = e.bits() / 8 * extent};
+}
+
+/// Contracts of sm_90, the host or the definitions. Without a device any will do.
 void refuse_gemms(const refusal& check) {
   buffers& b = check.b;
-  const std::size_t all = 1 << 30;
-  for (const format& e : {formats::e2m1, formats::e4m3}) {
-    const gemm_operand x{.element = e,
-                         .rows = extent,
-                         .k = extent,
-                         .codes = b.codes.data(),
-                         .code_stride = packed_bytes(e, extent),
-                         .block = 32,
-                         .scales = b.scales.data(),
-                         .scale_stride = extent / 32};
-    const gemm_problem p{{b.out.data()}, x, x};
-    for (const gemm_contract c : {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast}) {
-      check(e == formats::e2m1 ? gemm_mxfp4(p, {c, 1}, b.workspace.data(), all, {})
-                               : gemm_mxfp8(p, {c, 1}, b.workspace.data(), all, {}));
-      check(gemm(p, c, b.workspace.data(), all, {}));
+  const auto blocks = [&](const block_format& f) {
+    return make_operand(f, {b.codes.data(), b.scales.data(), {}}, extent, extent);
+  };
+  const gemm_operand fp4 = blocks(mxfp4), fp8 = blocks(mxfp8_e4m3), bf16s = dense(b, formats::bf16);
+  device_info device;
+  const bool amd = current_device(device).ok() && (device.arch == arch::gfx942 || device.arch == arch::gfx950);
+  struct product {
+    const char* contract;
+    gemm_operand x;
+  };
+  std::vector<product> all{{"mxfp4-reference", fp4}, {"mxfp8-reference", fp8}, {"mxfp8-reference", fp4},
+                           {"mxfp8-reference", bf16s}, {"mxfp8-reference", dense(b, formats::fp32)}};
+  if (amd) {
+    for (const gemm_operand& x : {bf16s, fp4, fp8}) all.push_back({"mx-bf16-gfx942", x});
+  } else {
+    for (const gemm_operand& x : {bf16s, fp4, fp8}) all.push_back({"mx-bf16-sm90", x});
+    for (const char* name : {"mxfp4-accurate-sm90", "mxfp4-fast-sm90"}) all.push_back({name, fp4});
+    for (const char* name : {"hopper-fp8-promoted", "hopper-fp8-fast-accumulate"}) {
+      all.push_back({name, dense(b, formats::e4m3)});
     }
   }
-}
-
-/// The device's contract, or any if the device has none.
-const gemm_contract_entry& dense_contract() {
-  const gemm_contract_entry* any = nullptr;
-  device_info device;
-  const bool found = current_device(device).ok();
-  for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"}) {
-    const gemm_contract_entry* const own = found ? bf16_contract(find_unit(unit)->model, device) : nullptr;
-    if (own != nullptr) any = own;
+  for (const product& p : all) {
+    const gemm_contract_entry& entry = *find_contract(p.contract);
+    gemm_call c{{b.out.data()}, p.x, p.x, rotoscale::contract_options(entry, find_unit(entry.unit)->model)};
+    check(gemm(c, b.workspace.data(), 1 << 30, {}));
+    c.contract.split_k = 2;
+    if (!std::string_view(p.contract).ends_with("-reference")) check(gemm(c, b.workspace.data(), 1 << 30, {}));
   }
-  return any != nullptr ? *any : *find_contract("mx-bf16-sm90");
-}
-
-void refuse_definitions(const refusal& check) {
-  buffers& b = check.b;
-  const std::size_t all = 1 << 30;
-  const sum_output to{.out = b.out.data()};
-  const auto dense = [&](const format& e, int bytes) {
-    return gemm_operand{
-        .element = e, .rows = extent, .k = extent, .codes = b.codes.data(), .code_stride = bytes * extent};
-  };
-  const gemm_operand bf16s = dense(formats::bf16, 2);
-  const gemm_operand blocks = make_operand(mxfp4, {b.codes.data(), b.scales.data(), {}}, extent, extent);
-  for (const gemm_operand& x : {dense(formats::fp32, 4), bf16s, dense(formats::e4m3, 1), blocks}) {
-    check(gemm_by_definition(definition_sum::fma_chain, x, x, to, {}));
+  for (const gemm_operand& x : {dense(b, formats::fp32), bf16s, dense(b, formats::e4m3), fp4}) {
     check(decode_operand(x, false, b.out.data(), formats::fp32, extent, {}));
     check(decode_operand(x, true, b.out.data(), formats::bf16, extent, {}));
   }
-  check(unrotate_operand(blocks, 16, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
-  check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}));
-  check(gemm_by_definition(definition_sum::blockwise, blocks, blocks, to, {}, b.workspace.data(), all));
-  const gemm_operand fp8s = dense(formats::e4m3, 1);
-  for (const int split_k : {1, 2}) {
-    check(gemm_bf16(dense_contract(), bf16s, bf16s, to, {}, split_k, b.workspace.data(), all));
-    for (const fp8_sums sums : {fp8_sums::promoted, fp8_sums::fast}) {
-      check(gemm_fp8(sums, fp8s, fp8s, to, {}, split_k, b.workspace.data(), all));
-    }
-  }
+  check(unrotate_operand(fp4, 16, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
 }
 
 /// A tensor-core contract: the device's, or any without a device.
@@ -288,7 +268,6 @@ void refuse_all(error_code expected) {
   const refusal check{b, expected};
   refuse_quantizers<bf16>(check);
   refuse_gemms(check);
-  refuse_definitions(check);
   refuse_attention(check);
   refuse_states(check);
   refuse_layers(check);

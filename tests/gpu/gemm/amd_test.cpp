@@ -112,16 +112,17 @@ struct options {
 bytes compare(const device_info& device, const operand& a, const operand& b, const options& o) {
   if (!runs_here(device)) return {};
   judged_output out(a.plain.rows, b.plain.rows, o);
-  const gemm_problem p{out.result(), a.view(device, o.shuffled_a), b.view(device, o.shuffled_b)};
-  const gemm_choice choice{gemm_contract::accurate, o.split_k, o.schedule};
-  const std::size_t size = gemm_workspace_bytes(p, choice, device);
+  const gemm_choice choice{gemm_mode::accurate, o.split_k, o.schedule};
+  const gemm_call call =
+      call_of(out.result(), a.view(device, o.shuffled_a), b.view(device, o.shuffled_b), choice, device);
+  const std::size_t size = gemm_workspace_bytes(call, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
   const bool fp8 = a.plain.element != gemm_element::e2m1;
-  const status s = gpu::detail::run_gemm(p, choice, device, workspace.there, size, {});
+  const status s = gpu::detail::run_gemm(call, device, workspace.there, size, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(workspace.guards_hold());
 
-  const gemm_options how = contract_options(choice.contract, device, o.split_k, fp8);
+  const gemm_options how = contract_options(choice.mode, device, o.split_k, fp8);
   const gemm_operand left = make_operand(a.plain.blocks(), a.plain.here()),
                      right = make_operand(b.plain.blocks(), b.plain.here());
   const auto model = [&](index_t i, index_t j) -> model_output {
@@ -140,7 +141,11 @@ void compare_tiles(const device_info& device, const operand& a, const operand& b
   static int calls = 0;
   int number = calls++;
   bytes first;
-  for (const tile_shape& t : traits_of(device.arch).tiles(a.plain.element != gemm_element::e2m1)) {
+  const gpu::detail::gemm_kernel* kernel = nullptr;
+  const gemm_operand left = a.view(device, o.shuffled_a), right = b.view(device, o.shuffled_b);
+  const array<std::uint8_t> out(bytes(16));
+  REQUIRE(gpu::detail::find_kernel(call_of({out.there}, left, right, {}, device), device, kernel).ok());
+  for (const tile_shape& t : kernel->tiles) {
     if (!oracle::in_share(number++)) continue;
     CAPTURE(t.m);
     CAPTURE(t.n);
@@ -375,8 +380,15 @@ TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
 
 namespace {
 
-/// fp32_blockwise by gfx942's kernel, as gemm_by_definition calls it, against the CPU.
-void compare_blockwise(const device_info& device, const operand& a, const operand& b, const sum_output& form) {
+/// Name of the kernel of fp32_blockwise.
+std::string kernel_name(const gemm_operand& a, const gemm_operand& b, const device_info& device) {
+  gemm_selection selected;
+  const status s = select_gemm(call_of({}, a, b, {gemm_mode::reference}, device), device, selected);
+  return s.ok() ? selected.kernel : s.message();
+}
+
+/// fp32_blockwise by gfx942's kernel, as training calls it, against the CPU.
+void compare_blockwise(const device_info& device, const operand& a, const operand& b, const gemm_result& form) {
   if (!runs_here(device)) return;
   const int m = a.plain.rows, n = b.plain.rows;
   const bool narrow = form.stored == formats::bf16;
@@ -384,11 +396,10 @@ void compare_blockwise(const device_info& device, const operand& a, const operan
   const auto elements = static_cast<std::size_t>(m * stride);
   const std::vector<std::uint32_t> words(elements, 0x40403F80u);  // two BF16 or one FP32 each
   array<std::uint32_t> found(words);
-  sum_output r = form;
+  gemm_call r = call_of(form, a.view(gfx942, false), b.view(gfx942, false), {gemm_mode::reference}, device);
   r.out = found.there;
-  const gemm_operand left = a.view(gfx942, false), right = b.view(gfx942, false);
-  REQUIRE(gpu::detail::has_blockwise_unit(left, right, nullptr, 0, device));
-  const status s = gpu::detail::run_blockwise_on_unit(left, right, {}, r, nullptr, device, {});
+  CHECK(kernel_name(r.a, r.b, device) == "mxfp4-gfx942");
+  const status s = gpu::detail::run_gemm(r, device, nullptr, 0, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   found.fetch();
   CHECK(found.guards_hold());
@@ -424,22 +435,22 @@ TEST_CASE("gfx942 and gfx950: blockwise sums of training, from the operands them
   const operand a(37, 256, 51, scales_of::special), b(131, 256, 52, scales_of::special);
   const operand c(136, 384, 53, scales_of::far), d(40, 384, 54, scales_of::far);
   for (const device_info* device : {&gfx942, &gfx950}) {
-    compare_blockwise(*device, a, b, {});
-    compare_blockwise(*device, b, a, {.output = formats::bf16, .out_stride = 41, .accumulate = true});
-    compare_blockwise(*device, c, d, {.stored = formats::bf16, .output = formats::bf16});
-    compare_blockwise(*device, d, c, {.stored = formats::bf16, .output = formats::bf16, .accumulate = true});
+    compare_blockwise(*device, a, b, {.stored = formats::fp32});
+    compare_blockwise(*device, b, a, {.stored = formats::fp32, .out_stride = 41, .accumulate = true, .output = formats::bf16});
+    compare_blockwise(*device, c, d, {.output = formats::bf16});
+    compare_blockwise(*device, d, c, {.accumulate = true, .output = formats::bf16});
     gemm_operand x = a.view(gfx942, false);
     x.k = 160;
-    CHECK_FALSE(gpu::detail::has_blockwise_unit(x, x, nullptr, 0, *device));
+    CHECK(kernel_name(x, x, *device) == "blockwise");
     x = a.view(gfx942, false);
     x.scales += 1;
-    CHECK_FALSE(gpu::detail::has_blockwise_unit(a.view(gfx942, false), x, nullptr, 0, *device));
+    CHECK(kernel_name(a.view(gfx942, false), x, *device) == "blockwise");
     x = a.view(gfx942, false);
     x.scale_stride += 2;
-    CHECK_FALSE(gpu::detail::has_blockwise_unit(x, a.view(gfx942, false), nullptr, 0, *device));
+    CHECK(kernel_name(x, a.view(gfx942, false), *device) == "blockwise");
   }
   const gemm_operand x = a.view(gfx942, false);
-  CHECK_FALSE(gpu::detail::has_blockwise_unit(x, x, nullptr, 0, {arch::other, 1}));
+  CHECK(kernel_name(x, x, {arch::other, 1}) == "blockwise");
 }
 
 TEST_CASE("gfx950, MXFP8: every pair of elements, both orders of A, parts of K") {
@@ -471,46 +482,45 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
   const operand a(32, 256, 19, scales_of::ordinary), b(32, 256, 20, scales_of::ordinary, gemm_element::e4m3);
   array<std::uint8_t> out(bytes(32 * 32 * 2, 0xA5));
   const auto message = [&](const operand& x, const device_info& device, auto change, gemm_choice choice = {}) {
-    gemm_problem p{{out.there}, x.view(device, true), x.view(device, true)};
+    if (mode_contract(choice.mode, device) == nullptr) return std::string("no contract");
+    gemm_call p = call_of({out.there}, x.view(device, true), x.view(device, true), choice, device);
     change(p);
-    return gpu::detail::run_gemm(p, choice, device, nullptr, 0, {}).message();
+    return gpu::detail::run_gemm(p, device, nullptr, 0, {}).message();
   };
   for (const operand* x : {&a, &b}) {
-    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.a.k = p.b.k = 128; }) ==
+    CHECK(message(*x, gfx950, [](gemm_call& p) { p.a.k = p.b.k = 128; }) ==
           "a.k: must be a multiple of 256 on gfx950");
-    CHECK(message(*x, gfx950, [&](gemm_problem& p) {
+    CHECK(message(*x, gfx950, [&](gemm_call& p) {
             p.b = x->view(gfx950, false);
             p.b.rows = 24;
           }) == "b.rows: must be a multiple of 16 on gfx950");
-    CHECK(message(*x, gfx950, [&](gemm_problem& p) {
+    CHECK(message(*x, gfx950, [&](gemm_call& p) {
             p.b = x->view(gfx950, false);
             p.b.code_stride = index_t{1} << 27;
           }) == "b.code_stride: must be below 2^27 on gfx950");
-    CHECK(message(*x, gfx950, [&](gemm_problem& p) { p.a = x->view(gfx942, false); }) ==
+    CHECK(message(*x, gfx950, [&](gemm_call& p) { p.a = x->view(gfx942, false); }) ==
           "a.scale_order: must be aiter_scale on gfx950");
-    CHECK(message(*x, gfx950, [](gemm_problem& p) { p.b.rows = 17; }) ==
+    CHECK(message(*x, gfx950, [](gemm_call& p) { p.b.rows = 17; }) ==
           "b.rows: this order of codes needs whole tiles");
-    CHECK(message(*x, gfx942, [&](gemm_problem& p) { p.a = x->view(gfx950, true); }) ==
-          "a.code_order: this kernel takes row-major codes");
-    CHECK(message(*x, gfx942, [](gemm_problem&) {}, {gemm_contract::fast, 2}) ==
-          "choice.split_k: must be 1 for this kernel");
   }
-  CHECK(message(a, gfx942, [](gemm_problem& p) { p.a.k = p.b.k = 160; }) == "a.k: must be a multiple of 128 on gfx942");
-  CHECK(message(a, gfx950, [&](gemm_problem& p) {
+  CHECK(message(b, gfx942, [&](gemm_call& p) { p.a = b.view(gfx950, true); }) ==
+        "a.code_order: this kernel takes row-major codes");
+  CHECK(message(a, gfx942, [](gemm_call&) {}, {gemm_mode::fast, 2}) == "contract.split_k: must be 1 for this kernel");
+  CHECK(message(a, gfx950, [&](gemm_call& p) {
           p.a = a.view(gfx950, false);
           p.a.code_stride = index_t{1} << 27;
         }) == "a.code_stride: must be below 2^27 on gfx950");
-  const gemm_choice large{gemm_contract::accurate, 1, {256, 256}};
+  const gemm_choice large{gemm_mode::accurate, 1, {256, 256}};
   CHECK(message(
-            b, gfx950, [](gemm_problem&) {}, large) ==
-        "choice.schedule.tile_m: this device has this tile for MXFP4 alone");
-  CHECK(message(a, gfx942, [](gemm_problem&) {}, {gemm_contract::accurate, 1, {64, 64}}) ==
-        "choice.schedule.tile_m: this device has this tile for MXFP8 alone");
-  CHECK(message(a, gfx950, [](gemm_problem&) {}, {gemm_contract::accurate, 1, {48, 256}}) ==
-        "choice.schedule.tile_m: no kernel of this device has this tile");
-  CHECK(message(b, gfx942, [](gemm_problem&) {}) == "workspace: must be device memory aligned to 256 bytes");
-  CHECK(message(a, {arch::other, 1}, [](gemm_problem&) {}) ==
-        "choice.contract: this device has the reference kernel only");
+            b, gfx950, [](gemm_call&) {}, large) ==
+        "schedule.tile_m: this kernel has no such tile");
+  CHECK(message(a, gfx942, [](gemm_call&) {}, {gemm_mode::accurate, 1, {64, 64}}) ==
+        "schedule.tile_m: this kernel has no such tile");
+  CHECK(message(a, gfx950, [](gemm_call&) {}, {gemm_mode::accurate, 1, {48, 256}}) ==
+        "schedule.tile_m: this kernel has no such tile");
+  CHECK(message(b, gfx942, [](gemm_call&) {}) == "workspace: must be device memory aligned to 256 bytes");
+  CHECK(message(a, {arch::other, 1}, [](gemm_call&) {}) ==
+        "no contract");
   out.fetch();
   CHECK(out.here == bytes(out.here.size(), 0xA5));
 }

@@ -1,19 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_bf16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and transposed
+// GEMMs of dense BF16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and transposed
 // operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device only. In host
 // mode AMD's kernel runs with its unit's model.
 #include <doctest/doctest.h>
 
 #include <cstring>
 
-#include "gpu/api/gemm_bf16.hpp"
 #include "gpu/gemm/data.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
 #include "gpu/gemm/amd/dense.hpp"
-#include "gpu/gemm/dense.hpp"
-#include "gpu/gemm/dispatch.hpp"
-#include "gpu/gemm/plan.hpp"
 #endif
 #include "rotoscale/gemm.hpp"
 #include "tests/gpu/thread_orders.hpp"
@@ -24,9 +20,19 @@ using namespace gpu_test;
 
 namespace {
 
-constexpr const char* units[] = {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32"};
+constexpr const char* contracts[] = {"mx-bf16-sm90", "mx-bf16-gfx942"};
 
-const gemm_contract_entry* contract_of(const char* unit) { return bf16_contract(find_unit(unit)->model, device); }
+gemm_call call_of(const gemm_result& r, const gemm_operand& a, const gemm_operand& b, const char* contract,
+                  int split_k = 1) {
+  gemm_call c{r, a, b, gpu::detail::options_of(contract)};
+  c.contract.split_k = split_k;
+  return c;
+}
+/// True if the device has the contract.
+bool has(const char* contract) {
+  gemm_operand x{.element = formats::bf16, .rows = 8, .k = 8, .code_stride = 16};
+  return check_gemm(call_of({}, x, x, contract), device).ok();
+}
 
 enum class numbers {
   binades,  ///< 16 binades, some zeros, all significand bits
@@ -122,10 +128,9 @@ struct judged {
   }
 };
 
-void compare(const char* unit, int m, int n, int k, orientation t, const options& how = {}) {
-  const gemm_contract_entry* contract = contract_of(unit);
-  if (contract == nullptr) return;
-  CAPTURE(unit);
+void compare(const char* contract, int m, int n, int k, orientation t, const options& how = {}) {
+  if (!has(contract)) return;
+  CAPTURE(contract);
   CAPTURE(m);
   CAPTURE(n);
   CAPTURE(k);
@@ -134,12 +139,8 @@ void compare(const char* unit, int m, int n, int k, orientation t, const options
   CAPTURE(how.output);
   const dense_bf16 a(m, k, t.a, 1, how.gap, how.kind), b(n, k, t.b, 2, how.gap, how.kind);
   std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n), judged<float>::poison);
-  gemm_options o = contract_options(*contract, find_unit(contract->unit)->model);
-  o.output = how.output == 0 ? formats::fp32 : formats::bf16;
-  o.accumulate = how.accumulate;
-  o.split_k = how.split_k;
-  sum_output r;
-  r.output = o.output;
+  gemm_call r = call_of({}, a.view(true), b.view(true), contract, how.split_k);
+  r.output = how.output == 0 ? formats::fp32 : formats::bf16;
   r.accumulate = how.accumulate;
   judged<std::uint32_t> wide(m, n, how);
   judged<std::uint16_t> narrow(m, n, how);
@@ -147,68 +148,71 @@ void compare(const char* unit, int m, int n, int k, orientation t, const options
   r.out = how.output == 2 ? static_cast<void*>(narrow.memory.there + how.skew)
                           : static_cast<void*>(wide.memory.there + how.skew);
   r.out_stride = wide.stride;
-  const std::size_t needed = gemm_bf16_workspace_bytes(*contract, m, n, k, how.split_k);
+  const std::size_t needed = gemm_workspace_bytes(r, device);
   CHECK((needed > 0) == (how.split_k > 1));
   const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
-  const status s = gemm_bf16(*contract, a.view(true), b.view(true), r, {}, how.split_k, workspace.there, needed);
+  const status s = gemm(r, workspace.there, needed, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(workspace.guards_hold());
+  gemm_options o = r.contract;
+  o.output = r.output;
+  o.accumulate = how.accumulate;
   static thread_pool pool(0);
-  gemm(a.view(false), b.view(false), o, row_major(want.data(), m, n), pool);
+  rotoscale::gemm(a.view(false), b.view(false), o, row_major(want.data(), m, n), pool);
   CHECK((how.output == 2 ? narrow.wrong(want) : wide.wrong(want)) == 0);
 }
 
 }  // namespace
 
 TEST_CASE("BF16 operands in every orientation") {
-  for (const char* unit : units) {
+  for (const char* contract : contracts) {
     for (const orientation t : orientations) {
-      for (const int output : {0, 1, 2}) compare(unit, 40, 72, 88, t, {output, output == 0});
-      compare(unit, 72, 40, 96, t, {2, true});
+      for (const int output : {0, 1, 2}) compare(contract, 40, 72, 88, t, {output, output == 0});
+      compare(contract, 72, 40, 96, t, {2, true});
       if (!on_device) continue;
-      compare(unit, 512, 768, 320, t, {2});
-      compare(unit, 264, 520, 1096, t, {0, true});
-      compare(unit, 136, 1032, 72, t, {1});
+      compare(contract, 512, 768, 320, t, {2});
+      compare(contract, 264, 520, 1096, t, {0, true});
+      compare(contract, 136, 1032, 72, t, {1});
     }
   }
 }
 
 TEST_CASE("BF16 operands of any extents and strides: nothing else is read, nothing else is written") {
-  for (const char* unit : units) {
+  for (const char* contract : contracts) {
     for (const orientation t : orientations) {
       // Less than a vector; one more and one less than tiles of 16, 32 and 128 and than steps of 32 k.
-      compare(unit, 1, 1, 1, t, {.gap = 8, .out_gap = 3});
-      compare(unit, 5, 3, 7, t, {.output = 2, .skew = 1});
-      compare(unit, 33, 130, 65, t, {.output = 1, .gap = 8, .out_gap = 1});
-      compare(unit, 31, 127, 63, t, {.output = 2, .accumulate = true, .gap = 16, .out_gap = 5});
-      compare(unit, 129, 20, 40, t, {.accumulate = true, .out_gap = 4});
-      compare(unit, 130, 129, 33, t, {.output = 2, .gap = 8, .out_gap = 2});
+      compare(contract, 1, 1, 1, t, {.gap = 8, .out_gap = 3});
+      compare(contract, 5, 3, 7, t, {.output = 2, .skew = 1});
+      compare(contract, 33, 130, 65, t, {.output = 1, .gap = 8, .out_gap = 1});
+      compare(contract, 31, 127, 63, t, {.output = 2, .accumulate = true, .gap = 16, .out_gap = 5});
+      compare(contract, 129, 20, 40, t, {.accumulate = true, .out_gap = 4});
+      compare(contract, 130, 129, 33, t, {.output = 2, .gap = 8, .out_gap = 2});
       // Multiples of four columns, aligned and not.
-      compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 4});
-      compare(unit, 20, 132, 32, t, {.output = 2, .out_gap = 2});
-      compare(unit, 20, 132, 32, t, {.output = 0, .skew = 2});
-      compare(unit, 20, 132, 32, t, {.output = 0, .out_gap = 2});
-      compare(unit, 20, 132, 32, t, {.output = 2, .accumulate = true, .skew = 2});
+      compare(contract, 20, 132, 32, t, {.output = 2, .out_gap = 4});
+      compare(contract, 20, 132, 32, t, {.output = 2, .out_gap = 2});
+      compare(contract, 20, 132, 32, t, {.output = 0, .skew = 2});
+      compare(contract, 20, 132, 32, t, {.output = 0, .out_gap = 2});
+      compare(contract, 20, 132, 32, t, {.output = 2, .accumulate = true, .skew = 2});
     }
   }
 }
 
 TEST_CASE("BF16 numbers of every kind") {
-  for (const char* unit : units) {
+  for (const char* contract : contracts) {
     for (const orientation t : orientations) {
-      compare(unit, 40, 24, 136, t, {.kind = numbers::any});
-      compare(unit, 24, 40, 100, t, {.output = 2, .accumulate = true, .gap = 8, .kind = numbers::any});
-      compare(unit, 16, 16, 300, t, {.accumulate = true, .split_k = 2, .kind = numbers::any});
+      compare(contract, 40, 24, 136, t, {.kind = numbers::any});
+      compare(contract, 24, 40, 100, t, {.output = 2, .accumulate = true, .gap = 8, .kind = numbers::any});
+      compare(contract, 16, 16, 300, t, {.accumulate = true, .split_k = 2, .kind = numbers::any});
     }
   }
 }
 
 TEST_CASE("BF16: no order of threads changes a byte") {
   for_thread_orders([] {
-    for (const char* unit : units) {
+    for (const char* contract : contracts) {
       for (const orientation t : orientations) {
-        compare(unit, 160, 144, 136, t, {.output = 2});
-        compare(unit, 24, 136, 100, t, {.accumulate = true, .gap = 8});
+        compare(contract, 160, 144, 136, t, {.output = 2});
+        compare(contract, 24, 136, 100, t, {.accumulate = true, .gap = 8});
       }
     }
   });
@@ -231,36 +235,26 @@ bool fills_banks(int lanes, int bytes, const Offset& offset) {
 
 namespace {
 
-/// Compares an (m, n) product in `tile`, on a device with a CU count for which the launcher selects that tile.
+/// Compares an (m, n) product in `tile`.
 void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, orientation t) {
   CAPTURE(tile.m);
   CAPTURE(tile.n);
   CAPTURE(m);
   CAPTURE(t.a);
   CAPTURE(t.b);
-  const gemm_contract_entry& contract = *find_contract("mx-bf16-gfx942");
-  const int parts = gpu::detail::split_of(k, split_k, static_cast<int>(contract.split_grain)).parts;
-  device_info device{arch::gfx942, 1};
-  const auto is_cheapest = [&] {
-    return &cheapest_tile(device, dense_tiles, {true, m, n, k}, [&](const tile_shape&) { return parts; }) == &tile;
-  };
-  while (device.processors < 1000 && !is_cheapest()) ++device.processors;
-  REQUIRE(is_cheapest());
+  constexpr device_info device{arch::gfx942, 304};
   const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
   judged<std::uint32_t> found(m, n, {.out_gap = 3});
-  sum_output r;
-  r.out = found.memory.there;
-  r.out_stride = found.stride;
-  const std::size_t needed = gemm_bf16_workspace_bytes(contract, m, n, k, split_k);
+  gemm_call r = call_of({found.memory.there, formats::fp32, found.stride}, a.view(true), b.view(true),
+                        "mx-bf16-gfx942", split_k);
+  r.schedule = {tile.m, tile.n};
+  const std::size_t needed = gemm_workspace_bytes(r, device);
   const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
-  const status s =
-      gpu::detail::run_dense(a.view(true), b.view(true), r, contract, {split_k, workspace.there, needed}, device, {});
+  const status s = gpu::detail::run_gemm(r, device, workspace.there, needed, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
-  gemm_options how = contract_options(contract, find_unit(contract.unit)->model);
-  how.split_k = split_k;
   std::vector<float> want(static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
   static thread_pool pool(0);
-  gemm(a.view(false), b.view(false), how, row_major(want.data(), m, n), pool);
+  rotoscale::gemm(a.view(false), b.view(false), r.contract, row_major(want.data(), m, n), pool);
   CHECK(found.wrong(want) == 0);
 }
 
@@ -302,21 +296,22 @@ TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {
 #endif
 
 TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
-  for (const char* unit : units) {
-    const gemm_contract_entry* const contract = contract_of(unit);
-    if (contract == nullptr) continue;
+  for (const char* contract : contracts) {
+    if (!has(contract)) continue;
     // A smaller k may have more parts: 640 splits into three of 256, 512 into four of 128.
-    for (int k = 8; k < 640; k += 8) {
-      CHECK(gemm_bf16_workspace_bytes(*contract, 8, 8, k, 4) <= gemm_bf16_workspace_bytes(*contract, 8, 8, 640, 4));
-    }
+    const auto bytes_of = [&](index_t k) {
+      const gemm_operand x{.element = formats::bf16, .rows = 8, .k = k, .code_stride = 2 * k};
+      return gemm_workspace_bytes(call_of({}, x, x, contract, 4), device);
+    };
+    for (int k = 8; k < 640; k += 8) CHECK(bytes_of(k) <= bytes_of(640));
     for (const bool transposed : {false, true}) {
       for (const int output : {0, 1, 2})
-        compare(unit, 24, 40, 520, {transposed, !transposed}, {output, output == 0, 3});
-      compare(unit, 16, 24, 264, {transposed, transposed}, {0, true, 7});
-      compare(unit, 17, 35, 417, {transposed, !transposed}, {.split_k = 3, .gap = 8, .out_gap = 1});
+        compare(contract, 24, 40, 520, {transposed, !transposed}, {output, output == 0, 3});
+      compare(contract, 16, 24, 264, {transposed, transposed}, {0, true, 7});
+      compare(contract, 17, 35, 417, {transposed, !transposed}, {.split_k = 3, .gap = 8, .out_gap = 1});
       if (!on_device) continue;
-      compare(unit, 264, 520, 4104, {transposed, transposed}, {0, true, 8});
-      compare(unit, 768, 512, 8192, {transposed, !transposed}, {2, false, 16});
+      compare(contract, 264, 520, 4104, {transposed, transposed}, {0, true, 8});
+      compare(contract, 768, 512, 8192, {transposed, !transposed}, {2, false, 16});
     }
   }
 }
@@ -324,37 +319,36 @@ TEST_CASE("parts of K are added in ascending order, and there may be fewer than 
 TEST_CASE("bad dense operands are refused") {
   const dense_bf16 a(8, 16, false, 1);
   const array<float> out(std::vector<float>(64));
-  const sum_output good{out.there};
-  int contracts = 0;
-  for (const char* unit : units) {
-    const gemm_contract_entry* const contract = contract_of(unit);
-    if (contract == nullptr) continue;
-    ++contracts;
-    const auto argument = [&](const gemm_operand& x, const gemm_operand& y, const sum_output& r) {
-      return std::string(gemm_bf16(*contract, x, y, r, {}).argument);
+  const gemm_result good{out.there, formats::fp32};
+  int count = 0;
+  for (const char* contract : contracts) {
+    if (!has(contract)) continue;
+    ++count;
+    const auto argument = [&](const gemm_operand& x, const gemm_operand& y, const gemm_result& r) {
+      return std::string(gemm(call_of(r, x, y, contract), nullptr, 0, {}).argument);
     };
     gemm_operand wrong = a.view(true);
     wrong.element = formats::fp16;
-    CHECK(argument(wrong, a.view(true), good) == "a.element");
+    CHECK(argument(wrong, a.view(true), good) == "contract");
     wrong = a.view(true);
     wrong.code_stride = 24;
     CHECK(argument(a.view(true), wrong, good) == "b.code_stride");
     wrong = a.view(true);
     wrong.k = 8;
     CHECK(argument(a.view(true), wrong, good) == "b.k");
-    sum_output bad = good;
+    gemm_result bad = good;
     bad.out = nullptr;
-    CHECK(argument(a.view(true), a.view(true), bad) == "r.out");
+    CHECK(argument(a.view(true), a.view(true), bad) == "out");
     bad = good;
     bad.stored = formats::fp16;  // half the bytes of FP32
-    CHECK(argument(a.view(true), a.view(true), bad) == "r.stored");
+    CHECK(argument(a.view(true), a.view(true), bad) == "stored");
     bad = good;
     bad.out_stride = 7;
-    CHECK(argument(a.view(true), a.view(true), bad) == "r.out_stride");
+    CHECK(argument(a.view(true), a.view(true), bad) == "out_stride");
   }
-  CHECK((contracts > 0 || device.arch == arch::other));
-  for (const char* name : {"cublas-fp16", "single-accumulator", "mxfp8-gfx950"}) {
-    const status s = gemm_bf16(*find_contract(name), a.view(true), a.view(true), good, {});
+  CHECK((count > 0 || device.arch == arch::other));
+  for (const char* name : {"hopper-fp8-promoted", "mxfp8-gfx950", "aiter-a4w4"}) {
+    const status s = gemm(call_of(good, a.view(true), a.view(true), name), nullptr, 0, {});
     CHECK(s.code == error_code::unsupported_device);
     CHECK(std::string(s.argument) == "contract");
   }

@@ -11,6 +11,7 @@
 #include "gpu/device_memory.hpp"
 #include "gpu/dialect/element.hpp"
 #include "gpu/gemm/contract_ref.hpp"
+#include "gpu/gemm/table.hpp"
 
 namespace gpu_test {
 
@@ -36,6 +37,30 @@ class array {
 using bytes = std::vector<std::uint8_t>;
 
 inline index_t stride_of(int k, gemm_element e) { return ((e == gemm_element::e2m1 ? k / 2 : k) + 15) / 16 * 16; }
+
+/// A contract of block-scaled operands, with a schedule.
+struct gemm_choice {
+  gemm_mode mode = gemm_mode::accurate;
+  int split_k = 1;
+  gemm_schedule schedule{};
+};
+inline gemm_call call_of(const gemm_result& out, const gemm_operand& a, const gemm_operand& b, const gemm_choice& c,
+                         const device_info& on = device) {
+  return {out, a, b, contract_options(c.mode, on, c.split_k, a.element != formats::e2m1), c.schedule};
+}
+
+/// Calls use(kernel) for every row of the table that takes `call` on `on`.
+template <class Use>
+void each_kernel(const gemm_call& call, const Use& use, const device_info& on = device) {
+  int count = 0;
+  for (const gpu::detail::gemm_kernel& kernel : gpu::detail::gemm_kernels()) {
+    if (!gpu::detail::check_kernel(kernel, call, on).ok()) continue;
+    CAPTURE(kernel.name);
+    use(kernel);
+    ++count;
+  }
+  CHECK(count > 0);
+}
 
 /// Blocks of 32 on the host and the device.
 struct matrix_data {
@@ -161,6 +186,12 @@ class judged_output {
   }
   gemm_result result() const {
     return {out_.there, o_.output, stride(), o_.alpha, o_.accumulate, beta, o_.bias ? bias_.there : nullptr};
+  }
+  /// Restores the memory before another launch.
+  void poison() {
+    out_.here = before_;
+    expect(upload(out_.there, out_.here.data(), out_.here.size()));
+    expect(synchronize());
   }
   /// Returns all of its memory after a launch.
   bytes fetched() {

@@ -1,18 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_by_definition against the CPU's gemm, by bytes: every element, stride and output, ragged extents, all kinds of
+// fp32_fma_chain and fp32_blockwise against the CPU's gemm, by bytes: every element, stride and output, ragged extents, all kinds of
 // numbers. Host compiler only.
 #include <doctest/doctest.h>
 
 #include <cstring>
 
-#include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/dequantize.hpp"
 #include "gpu/gemm/data.hpp"
 #include "rotoscale/gemm.hpp"
-
-namespace rotoscale::gpu::detail {
-std::size_t blockwise_unit_bytes(index_t m, index_t n, index_t k, const device_info& device);  // gpu/gemm/plan.hpp
-}
 
 namespace gemm_definition_test {
 
@@ -72,52 +68,57 @@ gemm_operand view_here(const matrix_data& m) {
   return o;
 }
 
-void compare(definition_sum sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
-             const gemm_operand& b_there, int output, bool accumulate, bool on_unit = false) {
+constexpr mma_model chain = fp32_fma_chain, blockwise = fp32_blockwise;
+
+/// Every kernel that takes the call, against the CPU.
+void compare(const mma_model& sum, const gemm_operand& a, const gemm_operand& b, const gemm_operand& a_there,
+             const gemm_operand& b_there, int output, bool accumulate) {
   const index_t m = a.rows, n = b.rows, stride = n % 8 == 0 ? n : n + 5;  // aligned and unaligned rows
   const auto count = static_cast<std::size_t>(m * stride);
-  std::vector<float> want(count);
+  std::vector<float> before(count);
   std::mt19937 random(7);
-  for (float& x : want) x = static_cast<float>(random() % 1000) - 500.0f;
+  for (float& x : before) x = static_cast<float>(random() % 1000) - 500.0f;
   gemm_options o;
-  o.model = sum == definition_sum::blockwise ? fp32_blockwise : fp32_fma_chain;
+  o.model = sum;
   o.output = output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = accumulate;
-  sum_output r;
+  std::vector<float> want = before;
+  matrix<float> c{want.data(), {m, n}, {stride, 1}};
+  static thread_pool pool(1);
+  rotoscale::gemm(a, b, o, c, pool);
+  gemm_call r{{}, a_there, b_there, o};
   r.output = o.output;
   r.out_stride = stride;
   r.accumulate = accumulate;
-  const array<float> wide(want);
-  array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
   r.stored = output == 2 ? formats::bf16 : formats::fp32;
-  r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  // Sufficient workspace on a device that would compute so few products on ordinary cores.
-  const std::size_t needed = on_unit ? static_cast<std::size_t>(2 * (m + n + 16) * (a.k + 16)) + 4096 : 0;
-  if (on_unit)
-    CHECK(rotoscale::gpu::detail::blockwise_unit_bytes(m, n, a.k, device) <= needed);  // otherwise the unit is not used
-  const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
-  const status s = gemm_by_definition(sum, a_there, b_there, r, {}, workspace.there, needed);
-  REQUIRE_MESSAGE(s.ok(), s.message());
-  matrix<float> c{want.data(), {m, n}, {stride, 1}};
-  static thread_pool pool(1);
-  gemm(a, b, o, c, pool);
-  if (output == 2) {
-    narrow.fetch();
-    std::vector<std::uint16_t> expected(count, 0x1234);
-    for (index_t i = 0; i < m; ++i) {
-      for (index_t j = 0; j < n; ++j) {
-        const std::uint32_t u = fp32_bits(c(i, j));
-        expected[static_cast<std::size_t>(i * stride + j)] =
-            static_cast<std::uint16_t>(fp32_is_nan(u) ? 0x7FC0u | (u >> 16 & 0x8000u) : u >> 16);
+  array<std::uint8_t> any(bytes(16));
+  r.out = any.there;
+  each_kernel(r, [&](const gpu::detail::gemm_kernel& kernel) {
+    array<float> wide(before);
+    array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x1234));
+    r.out = output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
+    const std::size_t needed = kernel.workspace(r);
+    const array<std::uint8_t> workspace(bytes(needed + 1, 0xA5));
+    const status s = gpu::detail::run_kernel(kernel, r, device, workspace.there, needed, {});
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    if (output == 2) {
+      narrow.fetch();
+      std::vector<std::uint16_t> expected(count, 0x1234);
+      for (index_t i = 0; i < m; ++i) {
+        for (index_t j = 0; j < n; ++j) {
+          const std::uint32_t u = fp32_bits(c(i, j));
+          expected[static_cast<std::size_t>(i * stride + j)] =
+              static_cast<std::uint16_t>(fp32_is_nan(u) ? 0x7FC0u | (u >> 16 & 0x8000u) : u >> 16);
+        }
       }
+      CHECK(narrow.here == expected);
+      CHECK(narrow.guards_hold());
+    } else {
+      wide.fetch();
+      CHECK(std::memcmp(wide.here.data(), want.data(), count * sizeof(float)) == 0);
+      CHECK(wide.guards_hold());
     }
-    CHECK(narrow.here == expected);
-    CHECK(narrow.guards_hold());
-  } else {
-    const_cast<array<float>&>(wide).fetch();
-    CHECK(std::memcmp(wide.here.data(), want.data(), count * sizeof(float)) == 0);
-    CHECK(wide.guards_hold());
-  }
+  });
 }
 
 struct extents {
@@ -138,7 +139,7 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
           CAPTURE(kind);
           const dense_data a(f, e.m, e.k, variant % 2 != 0, 1, kind), b(f, e.n, e.k, variant / 2 != 0, 2, kind);
           const bool factor = f.bits() == 8;
-          compare(definition_sum::fma_chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
+          compare(chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
                   b.view(true, factor), variant % 3, variant == 3);
         }
       }
@@ -158,23 +159,23 @@ TEST_CASE("chains in tiles of every size, of more than two steps") {
         CAPTURE(f.bits());
         CAPTURE(variant);
         const dense_data a(f, 9, 141, variant % 2 != 0, 1, 0), b(f, n, 141, variant / 2 != 0, 2, 0);
-        compare(definition_sum::fma_chain, a.view(false, false), b.view(false, false), a.view(true, false),
+        compare(chain, a.view(false, false), b.view(false, false), a.view(true, false),
                 b.view(true, false), variant % 3, variant == 3);
       }
     }
     const matrix_data x = random_matrix(9, 160, 5, scales_of::ordinary), y = random_matrix(n, 160, 6, scales_of::wide);
-    compare(definition_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
+    compare(chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
   }
 }
 
 TEST_CASE("chains of unlike elements, and of blocks") {
   const dense_data a(formats::bf16, 20, 64, false, 3, 0), b(formats::e4m3, 30, 64, false, 4, 0);
-  compare(definition_sum::fma_chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true),
+  compare(chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true),
           0, false);
   for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
     for (const scales_of kind : {scales_of::ordinary, scales_of::special}) {
       const matrix_data x = random_matrix(19, 96, 5, kind, e), y = random_matrix(33, 96, 6, scales_of::wide, e);
-      compare(definition_sum::fma_chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
+      compare(chain, view_here(x), view_here(y), x.view(), y.view(), 1, false);
     }
   }
 }
@@ -196,7 +197,7 @@ TEST_CASE("chains of 6-bit elements") {
     CAPTURE(f.mantissa_bits);
     const dense_data a(formats::e4m3, 9, 72, false, 21, 1), b(formats::e4m3, 7, 72, false, 22, 1);
     for (const index_t first : {0, 3}) {
-      compare(definition_sum::fma_chain, view(a, f, 7, first, false), view(b, formats::e2m3, 7, 0, false),
+      compare(chain, view(a, f, 7, first, false), view(b, formats::e2m3, 7, 0, false),
               view(a, f, 7, first, true), view(b, formats::e2m3, 7, 0, true), 0, false);
     }
   }
@@ -207,7 +208,7 @@ TEST_CASE("blockwise sums, every kind of scale") {
     for (const scales_of kind : {scales_of::ordinary, scales_of::far, scales_of::special, scales_of::wide}) {
       for (const int output : {0, 1, 2}) {
         const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, kind);
-        compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
+        compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
       }
     }
   }
@@ -217,17 +218,19 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
   for (const extents& e :
        {extents{9, 70, 96}, extents{300, 24, 64}, extents{20, 262, 2112}, extents{1040, 1000, 544}}) {
     if (e.m > 1000 && !on_device) continue;
-    CHECK((blockwise_workspace_bytes(e.m, e.n, e.k, device) > 0) ==
-          (device.arch == arch::host || (device.arch == arch::sm_90 && e.m > 1000)));
     for (const scales_of kind : {scales_of::ordinary, scales_of::narrow, scales_of::outliers, scales_of::apart,
                                  scales_of::far, scales_of::special, scales_of::wide}) {
       CAPTURE(e.m);
       CAPTURE(static_cast<int>(kind));
       const matrix_data a = random_matrix(e.m, e.k, 11, kind), b = random_matrix(e.n, e.k, 12, scales_of::narrow);
+      gemm_selection selected;
+      REQUIRE(select_gemm(call_of({}, a.view(), b.view(), {gemm_mode::reference}), device, selected).ok());
+      CHECK((selected.kernel == std::string("blockwise-sm90")) ==
+            (device.arch == arch::host || (device.arch == arch::sm_90 && e.m > 1000)));
       for (const int output : {0, 1, 2}) {
         if (output != 0 && e.k > 2048 && !on_device) continue;
-        compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0, true);
-        compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1, true);
+        compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
+        compare(blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1);
       }
     }
   }
@@ -250,9 +253,9 @@ TEST_CASE("blockwise sums on the matrix unit at both ends of FP32's normal numbe
         return matrix_data(rows, e.k, std::move(codes), std::move(scales));
       };
       const matrix_data a = make(e.m, low, 1), b = make(e.n, low, 2), c = make(e.n, high, 3), d = make(e.m, high, 4);
-      compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false, true);
-      compare(definition_sum::blockwise, view_here(d), view_here(c), d.view(), c.view(), 0, false, true);
-      compare(definition_sum::blockwise, view_here(a), view_here(c), a.view(), c.view(), 0, false, true);
+      compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+      compare(blockwise, view_here(d), view_here(c), d.view(), c.view(), 0, false);
+      compare(blockwise, view_here(a), view_here(c), a.view(), c.view(), 0, false);
     }
   }
 }
@@ -268,8 +271,8 @@ TEST_CASE("sums of negative zeros, and scales beyond FP32") {
   };
   for (const int kind : {0, 1}) {
     const matrix_data a = make(1), b = make(kind);
-    compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
-    compare(definition_sum::fma_chain, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(chain, view_here(a), view_here(b), a.view(), b.view(), 0, false);
   }
 }
 
@@ -295,8 +298,8 @@ TEST_CASE("a sum that underflows to -0 stays -0 as long as all products are -0")
     b_codes[2 * bytes_of_row + 31] = 0x08;
     b_codes[3 * bytes_of_row + 47] = 0x80;
     const matrix_data a(rows_of_a, k, a_codes, a_scales), b(rows_of_b, k, b_codes, b_scales);
-    compare(definition_sum::blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
-    compare(definition_sum::blockwise, view_here(b), view_here(a), b.view(), a.view(), 2, false);
+    compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), 0, false);
+    compare(blockwise, view_here(b), view_here(a), b.view(), a.view(), 2, false);
   }
 }
 
@@ -304,30 +307,36 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   const dense_data a(formats::bf16, 4, 32, false, 1, 0);
   const matrix_data x = random_matrix(4, 32, 1, scales_of::ordinary);
   const array<float> out(std::vector<float>(16));
-  const sum_output good{out.there};
+  const gemm_result good{out.there, formats::fp32};
   const auto argument = [](const status& s) { return std::string(s.argument); };
+  const auto refused = [&](const mma_model& model, const gemm_operand& left, const gemm_operand& right,
+                           const gemm_result& r) {
+    gemm_call c{r, left, right};
+    c.contract.model = model;
+    return argument(gemm(c, nullptr, 0, {}));
+  };
   gemm_operand wrong = a.view(true, false);
   wrong.element = formats::fp16;
-  CHECK(argument(gemm_by_definition(definition_sum::fma_chain, wrong, a.view(true, false), good, {})) == "a.element");
+  CHECK(refused(chain, wrong, a.view(true, false), good) == "a.element");
   wrong = a.view(true, false);
   wrong.k = 31;
-  CHECK(argument(gemm_by_definition(definition_sum::fma_chain, a.view(true, false), wrong, good, {})) == "b.k");
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, a.view(true, false), x.view(), good, {})) == "sum");
+  CHECK(refused(chain, a.view(true, false), wrong, good) == "b.k");
+  CHECK(refused(blockwise, a.view(true, false), x.view(), good) == "contract");
   wrong = x.view();
   wrong.code_order = placement::aiter_data_16x16;
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, wrong, x.view(), good, {})) == "a.code_order");
+  CHECK(refused(blockwise, wrong, x.view(), good) == "a.code_order");
   wrong = x.view();
   wrong.codes = nullptr;
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), wrong, good, {})) == "b.codes");
-  sum_output bad = good;
+  CHECK(refused(blockwise, x.view(), wrong, good) == "b.codes");
+  gemm_result bad = good;
   bad.out = nullptr;
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out");
+  CHECK(refused(blockwise, x.view(), x.view(), bad) == "out");
   bad = good;
   bad.out_stride = 3;
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.out_stride");
+  CHECK(refused(blockwise, x.view(), x.view(), bad) == "out_stride");
   bad = good;
   bad.output = formats::fp16;
-  CHECK(argument(gemm_by_definition(definition_sum::blockwise, x.view(), x.view(), bad, {})) == "r.output");
+  CHECK(refused(blockwise, x.view(), x.view(), bad) == "output");
 
   // Errors must name the launcher's own argument for each member.
   const auto decoded = [&](gemm_operand o, index_t stride = 32) {

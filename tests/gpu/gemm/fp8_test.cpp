@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// gemm_fp8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of formats, any codes,
+// GEMMs of per-tensor FP8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of formats, any codes,
 // factors, every output, ragged extents, split-K. Large shapes run on a device only.
 #include <doctest/doctest.h>
 
-#include "gpu/api/gemm_fp8.hpp"
 #include "gpu/gemm/data.hpp"
 #include "rotoscale/gemm.hpp"
 
@@ -62,16 +61,25 @@ struct fp8_data {
   }
 };
 
+constexpr const char *promoted = "hopper-fp8-promoted", *fast = "hopper-fp8-fast-accumulate";
+
 struct options {
-  fp8_sums sums = fp8_sums::promoted;
+  const char* contract = promoted;
   int output = 0;  ///< 0 FP32, 1 FP32 rounded to BF16, 2 BF16
   bool accumulate = false;
   int split_k = 1;
   int factors = 3;  ///< bit 0: of a, bit 1: of b
   codes_of which = codes_of::few_binades;
 };
-constexpr const char* name_of(fp8_sums s) {
-  return s == fp8_sums::promoted ? "hopper-fp8-promoted" : "hopper-fp8-fast-accumulate";
+gemm_call call_of(const gemm_result& r, const gemm_operand& a, const gemm_operand& b, const options& t) {
+  gemm_call c{r, a, b, gpu::detail::options_of(t.contract)};
+  c.contract.split_k = t.split_k;
+  return c;
+}
+/// True if the device has the contracts.
+bool has_fp8() {
+  const gemm_operand x{.element = formats::e4m3, .rows = 16, .k = 16, .code_stride = 16};
+  return check_gemm(call_of({}, x, x, {}), device).ok();
 }
 
 /// Returns the launcher's output as FP32.
@@ -80,17 +88,16 @@ std::vector<float> run_fp8(const fp8_data& a, const fp8_data& b, const options& 
   const auto count = static_cast<std::size_t>(a.rows) * static_cast<std::size_t>(b.rows);
   array<float> wide(std::vector<float>(count, 3.0f));
   array<std::uint16_t> narrow(std::vector<std::uint16_t>(count, 0x4040));
-  sum_output r;
+  gemm_call r = call_of({}, a.view(true, (t.factors & 1) != 0 ? factor_a.there : nullptr),
+                        b.view(true, (t.factors & 2) != 0 ? factor_b.there : nullptr), t);
   r.output = t.output == 0 ? formats::fp32 : formats::bf16;
   r.stored = t.output == 2 ? formats::bf16 : formats::fp32;
   r.accumulate = t.accumulate;
   r.out = t.output == 2 ? static_cast<void*>(narrow.there) : static_cast<void*>(wide.there);
-  const std::size_t needed = gemm_fp8_workspace_bytes(a.rows, b.rows, a.k, t.split_k, device);
+  const std::size_t needed = gemm_workspace_bytes(r, device);
   CHECK((needed > 0) == (t.split_k > 1 && a.k > 128));
   const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));
-  const status s = gemm_fp8(t.sums, a.view(true, (t.factors & 1) != 0 ? factor_a.there : nullptr),
-                            b.view(true, (t.factors & 2) != 0 ? factor_b.there : nullptr), r, {}, t.split_k,
-                            workspace.there, needed);
+  const status s = gemm(r, workspace.there, needed, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   wide.fetch();
   narrow.fetch();
@@ -105,21 +112,19 @@ std::vector<float> run_fp8(const fp8_data& a, const fp8_data& b, const options& 
 std::vector<float> want_fp8(const fp8_data& a, const fp8_data& b, const options& t) {
   const float factor_a = 0.37f, factor_b = 1.0f / 48.0f;
   std::vector<float> want(static_cast<std::size_t>(a.rows) * static_cast<std::size_t>(b.rows), 3.0f);
-  const gemm_contract_entry* const contract = find_contract(name_of(t.sums));
-  gemm_options o = contract_options(*contract, find_unit(contract->unit)->model);
+  gemm_options o = gpu::detail::options_of(t.contract);
   o.output = t.output == 0 ? formats::fp32 : formats::bf16;
   o.accumulate = t.accumulate;
   o.split_k = t.split_k;
   static thread_pool pool(0);
-  gemm(a.view(false, (t.factors & 1) != 0 ? &factor_a : nullptr),
+  rotoscale::gemm(a.view(false, (t.factors & 1) != 0 ? &factor_a : nullptr),
        b.view(false, (t.factors & 2) != 0 ? &factor_b : nullptr), o, row_major(want.data(), a.rows, b.rows), pool);
   return want;
 }
 
 void compare(const format& f, const format& g, int m, int n, int k, const options& t) {
-  if (fp8_contract(t.sums, device) == nullptr) return;
-  CHECK(std::string(fp8_contract(t.sums, device)->name) == name_of(t.sums));
-  CAPTURE(name_of(t.sums));
+  if (!has_fp8()) return;
+  CAPTURE(t.contract);
   CAPTURE(f.mantissa_bits);
   CAPTURE(g.mantissa_bits);
   CAPTURE(m);
@@ -141,96 +146,95 @@ void compare(const format& f, const format& g, int m, int n, int k, const option
 }
 
 constexpr format both[] = {formats::e4m3, formats::e5m2};
-constexpr fp8_sums all_sums[] = {fp8_sums::promoted, fp8_sums::fast};
 
 }  // namespace
 
 TEST_CASE("FP8 operands of every pair of formats") {
-  for (const fp8_sums sums : all_sums) {
+  for (const char* contract : {promoted, fast}) {
     for (const format& f : both) {
       for (const format& g : both) {
         for (const int output : {0, 1, 2}) {
-          compare(f, g, 24, 40, 304, {.sums = sums, .output = output, .accumulate = output == 0});
-          compare(f, g, 17, 21, 176, {.sums = sums, .output = output, .which = codes_of::anything});
+          compare(f, g, 24, 40, 304, {.contract = contract, .output = output, .accumulate = output == 0});
+          compare(f, g, 17, 21, 176, {.contract = contract, .output = output, .which = codes_of::anything});
         }
         if (!on_device) continue;
-        compare(f, g, 512, 768, 1024, {.sums = sums, .output = 2});
-        compare(f, g, 264, 520, 1096, {.sums = sums, .accumulate = true, .which = codes_of::finite});
-        compare(f, g, 136, 1032, 200, {.sums = sums, .output = 1, .which = codes_of::anything});
+        compare(f, g, 512, 768, 1024, {.contract = contract, .output = 2});
+        compare(f, g, 264, 520, 1096, {.contract = contract, .accumulate = true, .which = codes_of::finite});
+        compare(f, g, 136, 1032, 200, {.contract = contract, .output = 1, .which = codes_of::anything});
       }
     }
   }
 }
 
 TEST_CASE("any extents, any factors") {
-  for (const fp8_sums sums : all_sums) {
+  for (const char* contract : {promoted, fast}) {
     for (const int k : {1, 15, 31, 33, 127, 129, 260}) {
-      compare(formats::e5m2, formats::e4m3, 5, 3, k, {.sums = sums, .which = codes_of::finite});
+      compare(formats::e5m2, formats::e4m3, 5, 3, k, {.contract = contract, .which = codes_of::finite});
     }
     for (const int factors : {0, 1, 2, 3}) {
       for (const int output : {0, 2}) {
         compare(formats::e4m3, formats::e4m3, 9, 16, 144,
-                {.sums = sums, .output = output, .accumulate = true, .factors = factors});
+                {.contract = contract, .output = output, .accumulate = true, .factors = factors});
       }
     }
     if (!on_device) continue;
     for (const int rows : {1, 63, 64, 255, 257, 300}) {
       for (const int output : {0, 1, 2}) {
-        compare(formats::e4m3, formats::e5m2, rows, 391, 401, {.sums = sums, .output = output});
-        compare(formats::e5m2, formats::e4m3, 129, rows, 640, {.sums = sums, .output = output, .accumulate = true});
+        compare(formats::e4m3, formats::e5m2, rows, 391, 401, {.contract = contract, .output = output});
+        compare(formats::e5m2, formats::e4m3, 129, rows, 640, {.contract = contract, .output = output, .accumulate = true});
       }
     }
   }
 }
 
 TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
-  for (const fp8_sums sums : all_sums) {
+  for (const char* contract : {promoted, fast}) {
     for (const int output : {0, 1, 2}) {
       compare(formats::e5m2, formats::e4m3, 12, 20, 520,
-              {.sums = sums, .output = output, .accumulate = output == 0, .split_k = 3});
+              {.contract = contract, .output = output, .accumulate = output == 0, .split_k = 3});
     }
-    compare(formats::e4m3, formats::e4m3, 16, 24, 264, {.sums = sums, .accumulate = true, .split_k = 7});
-    compare(formats::e4m3, formats::e4m3, 8, 8, 128, {.sums = sums, .split_k = 4});
+    compare(formats::e4m3, formats::e4m3, 16, 24, 264, {.contract = contract, .accumulate = true, .split_k = 7});
+    compare(formats::e4m3, formats::e4m3, 8, 8, 128, {.contract = contract, .split_k = 4});
     if (!on_device) continue;
-    compare(formats::e5m2, formats::e4m3, 264, 520, 4104, {.sums = sums, .accumulate = true, .split_k = 8});
-    compare(formats::e4m3, formats::e4m3, 768, 512, 8192, {.sums = sums, .output = 2, .split_k = 16});
+    compare(formats::e5m2, formats::e4m3, 264, 520, 4104, {.contract = contract, .accumulate = true, .split_k = 8});
+    compare(formats::e4m3, formats::e4m3, 768, 512, 8192, {.contract = contract, .output = 2, .split_k = 16});
   }
 }
 
 TEST_CASE("promoted sums and fast ones are two contracts") {
-  if (fp8_contract(fp8_sums::fast, device) == nullptr) return;
+  if (!has_fp8()) return;
   const fp8_data a(formats::e4m3, 16, 512, codes_of::few_binades, 3),
       b(formats::e4m3, 16, 512, codes_of::few_binades, 4);
-  CHECK(run_fp8(a, b, {}) != run_fp8(a, b, {.sums = fp8_sums::fast}));
+  CHECK(run_fp8(a, b, {}) != run_fp8(a, b, {.contract = fast}));
 }
 
 TEST_CASE("bad FP8 operands are refused") {
   const fp8_data a(formats::e4m3, 8, 16, codes_of::finite, 1);
   const gemm_operand x = a.view(true, nullptr);
   const array<float> out(std::vector<float>(64));
-  const sum_output good{out.there};
-  const auto argument = [&](const gemm_operand& left, const gemm_operand& right, const sum_output& r, int split_k = 1) {
-    return std::string(gemm_fp8(fp8_sums::promoted, left, right, r, {}, split_k).argument);
+  const gemm_result good{out.there, formats::fp32};
+  if (!has_fp8()) return;
+  const auto argument = [&](const gemm_operand& x, const gemm_operand& y, const gemm_result& r, int split_k = 1) {
+    return std::string(gemm(call_of(r, x, y, {.split_k = split_k}), nullptr, 0, {}).argument);
   };
   const auto changed = [&](auto change) {
     gemm_operand wrong = x;
     change(wrong);
     return wrong;
   };
-  CHECK(argument(changed([](gemm_operand& o) { o.element = formats::bf16; }), x, good) == "a.element");
-  CHECK(argument(x, changed([](gemm_operand& o) { o.element = formats::e4m3fnuz; }), good) == "b.element");
-  CHECK(argument(x, changed([](gemm_operand& o) { o.block = 32; }), good) == "b.element");
+  CHECK(argument(changed([](gemm_operand& o) { o.element = formats::bf16; }), x, good) == "contract");
+  CHECK(argument(x, changed([](gemm_operand& o) { o.element = formats::e4m3fnuz; }), good) == "contract");
+  CHECK(argument(x, changed([](gemm_operand& o) { o.block = 32; }), good) == "b.scales");
   CHECK(argument(changed([](gemm_operand& o) { o.transposed = true; }), x, good) == "a.transposed");
   CHECK(argument(x, changed([](gemm_operand& o) { o.code_stride = 24; }), good) == "b.code_stride");
   CHECK(argument(x, changed([](gemm_operand& o) { ++o.codes; }), good) == "b.codes");
   CHECK(argument(x, changed([](gemm_operand& o) { o.k = 8; }), good) == "b.k");
   const auto* const unaligned = reinterpret_cast<const float*>(a.codes.there + 1);
   CHECK(argument(x, changed([&](gemm_operand& o) { o.factor = unaligned; }), good) == "b.factor");
-  sum_output bad = good;
+  gemm_result bad = good;
   bad.out = nullptr;
-  CHECK(argument(x, x, bad) == "r.out");
-  if (fp8_contract(fp8_sums::promoted, device) == nullptr) return;
-  CHECK(argument(x, x, good, 65) == "split_k");
+  CHECK(argument(x, x, bad) == "out");
+  CHECK(argument(x, x, good, 65) == "contract.split_k");
 }
 
 }  // namespace gemm_fp8_test

@@ -29,11 +29,11 @@ struct options {
 /// Expected accumulator of output (i, j). `wide`: in a tile outside the FP8 window.
 model_output expected(const matrix_data& a, const matrix_data& b, const options& o, bool wide,
                       const device_info& device, index_t i, index_t j) {
-  const gemm_contract contract = o.choice.contract;
+  const gemm_mode mode = o.choice.mode;
   const bool fp8 = a.element != gemm_element::e2m1;
-  const gemm_options how = contract_options(contract, device, o.choice.split_k, fp8 || wide);
+  const gemm_options how = contract_options(mode, device, o.choice.split_k, fp8 || wide);
   float sum = 0.0f;
-  if (contract == gemm_contract::reference) {
+  if (mode == gemm_mode::reference) {
     sum = accumulate_ref(make_operand(a.blocks(), a.here()), i, make_operand(b.blocks(), b.here()), j, how, 0.0f);
   } else if (fp8 || wide) {
     sum = model_sum(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how);
@@ -43,18 +43,13 @@ model_output expected(const matrix_data& a, const matrix_data& b, const options&
   return {sum, how.model.nan_bits};
 }
 
-/// Runs a GEMM into poisoned memory and compares all outputs, or `samples`, with the model.
+/// Runs a GEMM into poisoned memory with every kernel that takes it, and compares all outputs, or `samples`, with the
+/// model.
 void compare(const matrix_data& a, const matrix_data& b, const options& o, int samples = 0) {
   judged_output out(a.rows, b.rows, o);
-  const gemm_problem p{out.result(), a.view(), b.view()};
-  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
-  const array<std::uint8_t> workspace(bytes(size, 0xC3));
+  const gemm_call call = call_of(out.result(), a.view(), b.view(), o.choice);
   const bool fp8 = a.element != gemm_element::e2m1;
-  const status s = (fp8 ? gemm_mxfp8 : gemm_mxfp4)(p, o.choice, workspace.there, size, {});
-  REQUIRE_MESSAGE(s.ok(), s.message());
-  CHECK(workspace.guards_hold());
-
-  const bool folds = o.choice.contract != gemm_contract::reference && !fp8;
+  const bool folds = o.choice.mode != gemm_mode::reference && !fp8;
   std::vector<bool> outside_a, outside_b;
   if (folds) {
     outside_a = tiles_outside_window(a.here());
@@ -65,10 +60,18 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
                                 outside_b[static_cast<std::size_t>(j / window_tile)]);
     return expected(a, b, o, wide, device, i, j);
   };
-  out.check(model, samples);
+  each_kernel(call, [&](const gpu::detail::gemm_kernel& kernel) {
+    const std::size_t size = kernel.workspace(call);
+    const array<std::uint8_t> workspace(bytes(size, 0xC3));
+    out.poison();
+    const status s = gpu::detail::run_kernel(kernel, call, device, workspace.there, size, {});
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(workspace.guards_hold());
+    out.check(model, samples);
+  });
 }
 
-constexpr gemm_contract contracts[] = {gemm_contract::reference, gemm_contract::accurate, gemm_contract::fast};
+constexpr gemm_mode modes[] = {gemm_mode::reference, gemm_mode::accurate, gemm_mode::fast};
 
 }  // namespace
 
@@ -76,18 +79,18 @@ TEST_CASE("MXFP8") {
   for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
     const matrix_data a = random_matrix(10, 96, 30, scales_of::ordinary, gemm_element::e4m3);
     const matrix_data b = random_matrix(12, 96, 31, scales_of::special, element);
-    for (const gemm_contract contract : contracts) {
+    for (const gemm_mode contract : modes) {
       compare(a, b, {{contract}, formats::fp32});
       compare(b, a, {{contract}, formats::bf16, 3, 0.5f, true, true});
     }
-    compare(a, b, {{gemm_contract::fast, 2}});
+    compare(a, b, {{gemm_mode::fast, 2}});
   }
 }
 
 TEST_CASE("small GEMMs, every contract and output, whole results") {
   const matrix_data a = random_matrix(24, 192, 1, scales_of::ordinary);
   const matrix_data b = random_matrix(40, 192, 2, scales_of::ordinary);
-  for (const gemm_contract contract : contracts) {
+  for (const gemm_mode contract : modes) {
     CAPTURE(static_cast<int>(contract));
     compare(a, b, {{contract}});
     compare(a, b, {{contract}, formats::fp32, 3});
@@ -100,7 +103,7 @@ TEST_CASE("small GEMMs, every contract and output, whole results") {
 }
 
 TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
-  for (const gemm_contract contract : contracts) {
+  for (const gemm_mode contract : modes) {
     CAPTURE(static_cast<int>(contract));
     compare(random_matrix(1, 32, 3, scales_of::ordinary), random_matrix(1, 32, 4, scales_of::ordinary), {{contract}});
     compare(random_matrix(9, 96, 5, scales_of::special), random_matrix(19, 96, 6, scales_of::special),
@@ -114,7 +117,7 @@ TEST_CASE("ragged shapes; NaN, zero and extreme scales") {
 TEST_CASE("split-K: parts are added in ascending order, and there may be fewer than asked for") {
   const matrix_data a = random_matrix(10, 416, 9, scales_of::ordinary);
   const matrix_data b = random_matrix(12, 416, 10, scales_of::special);
-  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+  for (const gemm_mode contract : {gemm_mode::accurate, gemm_mode::fast}) {
     for (const int split : {2, 3, 5, 64}) {
       compare(a, b, {{contract, split}});
       compare(a, b, {{contract, split}, formats::fp32, 2, 2.0f, true, true});
@@ -128,7 +131,7 @@ TEST_CASE("operands of int8: whole results, ragged shapes, parts of K") {
   const matrix_data a = random_matrix(24, 192, 80, scales_of::narrow),
                     b = random_matrix(40, 192, 81, scales_of::narrow);
   CHECK(width_ref(a.here(), 3) == operand_width::int8);
-  constexpr auto accurate = gemm_contract::accurate;
+  constexpr auto accurate = gemm_mode::accurate;
   compare(a, b, {{accurate}});
   compare(a, b, {{accurate}, formats::fp32, 3});
   compare(a, b, {{accurate}, formats::bf16, 5, 0.7f, true, true});
@@ -161,8 +164,8 @@ TEST_CASE("int8 at both ends of FP32, and zeros") {
     };
     const matrix_data a = row(sum / 2, 88), b = row(sum - sum / 2, 89);
     for (index_t r = 0; r < 4; ++r) CHECK(width_ref(a.here(), r) == operand_width::int8);
-    compare(a, b, {{gemm_contract::accurate}, formats::fp32});
-    compare(a, b, {{gemm_contract::accurate}, formats::bf16, 0, -0.5f});
+    compare(a, b, {{gemm_mode::accurate}, formats::fp32});
+    compare(a, b, {{gemm_mode::accurate}, formats::bf16, 0, -0.5f});
   }
 }
 
@@ -182,8 +185,8 @@ TEST_CASE("rows whose sums could be rounded are not int8's") {
   CHECK(width_ref(beyond.here(), 0) == operand_width::e5m2);
   for (const matrix_data* a : {&below, &beyond}) {
     for (const matrix_data* b : {&below, &beyond}) {
-      compare(*a, *b, {{gemm_contract::accurate}, formats::fp32});
-      compare(*a, *b, {{gemm_contract::accurate, 3}, formats::fp32});
+      compare(*a, *b, {{gemm_mode::accurate}, formats::fp32});
+      compare(*a, *b, {{gemm_mode::accurate, 3}, formats::fp32});
     }
   }
 }
@@ -203,7 +206,7 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
   CHECK(width_ref(a4.here(), 290) == operand_width::e5m2);
   CHECK(width_ref(a4.here(), 531) == operand_width::bf16);
   CHECK(width_ref(b1.here(), 275) == operand_width::e5m2);
-  constexpr auto accurate = gemm_contract::accurate;
+  constexpr auto accurate = gemm_mode::accurate;
   compare(a4, b1, {{accurate}, formats::fp32, 1, 0.5f, true, true}, 4000);
   compare(a5, b, {{accurate, 2}, formats::bf16, 0, 0.5f, true, true}, 3000);
   compare(b1, a2, {{accurate}, formats::bf16, 0, 1.0f, true, false}, 3000);
@@ -212,10 +215,12 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
 
 namespace {
 
-/// Every tile of the device for FP8 or FP4, with the fewest and the default stages, in bands of rows and of columns.
-std::vector<gemm_schedule> schedules(bool fp8) {
+/// Every tile of the call's kernel, with the fewest and the default stages, in bands of rows and of columns.
+std::vector<gemm_schedule> schedules(const gemm_call& call) {
   std::vector<gemm_schedule> all;
-  for (const tile_shape& t : traits_of(device.arch).tiles(fp8)) {
+  const gpu::detail::gemm_kernel* kernel = nullptr;
+  REQUIRE(gpu::detail::find_kernel(call, device, kernel).ok());
+  for (const tile_shape& t : kernel->tiles) {
     all.push_back({t.m, t.n, t.min_stages, 1, true});
     all.push_back({t.m, t.n, 0, 2, false});
   }
@@ -225,10 +230,10 @@ std::vector<gemm_schedule> schedules(bool fp8) {
 /// Returns the output of a GEMM with poisoned output and workspace.
 bytes output_of(const matrix_data& a, const matrix_data& b, const options& o) {
   judged_output out(a.rows, b.rows, o);
-  const gemm_problem p{out.result(), a.view(), b.view()};
-  const std::size_t size = gemm_workspace_bytes(p, o.choice, device);
+  const gemm_call call = call_of(out.result(), a.view(), b.view(), o.choice);
+  const std::size_t size = gemm_workspace_bytes(call, device);
   const array<std::uint8_t> workspace(bytes(size, 0xC3));
-  const status s = (a.element == gemm_element::e2m1 ? gemm_mxfp4 : gemm_mxfp8)(p, o.choice, workspace.there, size, {});
+  const status s = gemm(call, workspace.there, size, {});
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(workspace.guards_hold());
   return out.fetched();
@@ -246,12 +251,13 @@ TEST_CASE("every tile, number of stages and raster order gives the same bytes, a
                     b8 = random_matrix(n, k, 105, scales_of::ordinary, gemm_element::e5m2);
   const struct {
     const matrix_data *a, *b;
-    gemm_contract contract;
-  } cases[] = {{&narrow, &b, gemm_contract::accurate},
-               {&ordinary, &b, gemm_contract::accurate},
-               {&ordinary, &b, gemm_contract::fast},
-               {&wide, &b, gemm_contract::fast},
-               {&fp8, &b8, gemm_contract::accurate}};
+    gemm_mode contract;
+  } cases[] = {{&narrow, &b, gemm_mode::accurate},
+               {&ordinary, &b, gemm_mode::accurate},
+               {&ordinary, &b, gemm_mode::fast},
+               {&wide, &b, gemm_mode::fast},
+               {&fp8, &b8, gemm_mode::accurate}};
+  const array<std::uint8_t> out(bytes(16));
   int turn = -1;
   for (const auto& c : cases) {
     ++turn;
@@ -263,7 +269,7 @@ TEST_CASE("every tile, number of stages and raster order gives the same bytes, a
       // Host mode has one stand-in kernel for all tiles: one output per case, and every tile once.
       if (!on_device && &o != outputs + turn % 4) continue;
       const bytes expected = output_of(*c.a, *c.b, o);
-      const auto all = schedules(c.a->element != gemm_element::e2m1);
+      const auto all = schedules(call_of({out.there}, c.a->view(), c.b->view(), o.choice));
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (!on_device && i % 2 != static_cast<std::size_t>(turn % 2)) continue;
         const gemm_schedule& s = o.choice.schedule = all[i];
@@ -281,14 +287,15 @@ TEST_CASE("small tiles against the model: vectors, edges inside a tile, parts of
                     b = random_matrix(88, 288, 111, scales_of::narrow),
                     wide = random_matrix(72, 288, 112, scales_of::wide),
                     ordinary = random_matrix(72, 288, 113, scales_of::ordinary);
-  for (const gemm_schedule& s : schedules(false)) {
+  const array<std::uint8_t> out(bytes(16));
+  for (const gemm_schedule& s : schedules(call_of({out.there}, a.view(), b.view(), {}))) {
     if (!on_device && (s.tile_m != 64 || s.stages == 0)) continue;
     CAPTURE(s.tile_m);
     CAPTURE(s.tile_n);
-    compare(a, b, {{gemm_contract::accurate, 1, s}}, 500);
-    compare(b, ordinary, {{gemm_contract::accurate, 2, s}, formats::fp32}, 500);
-    compare(ordinary, b, {{gemm_contract::fast, 1, s}, formats::fp32, 2, 0.5f, true, false}, 500);
-    compare(b, wide, {{gemm_contract::fast, 1, s}}, 500);
+    compare(a, b, {{gemm_mode::accurate, 1, s}}, 500);
+    compare(b, ordinary, {{gemm_mode::accurate, 2, s}, formats::fp32}, 500);
+    compare(ordinary, b, {{gemm_mode::fast, 1, s}, formats::fp32, 2, 0.5f, true, false}, 500);
+    compare(b, wide, {{gemm_mode::fast, 1, s}}, 500);
   }
 }
 
@@ -325,40 +332,39 @@ TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
   CHECK(tiles_outside_window(a.here()) == std::vector<bool>{true, false});
   CHECK(tiles_outside_window(b.here()) == std::vector<bool>{false});
-  for (const gemm_contract contract : {gemm_contract::accurate, gemm_contract::fast}) {
+  for (const gemm_mode contract : {gemm_mode::accurate, gemm_mode::fast}) {
     compare(a, b, {{contract}, formats::fp32});
     compare(b, a, {{contract, 2}, formats::bf16});
   }
 }
 
-TEST_CASE("gemm launches the kernel and the parts of K that select_gemm names") {
-  // 2048 k: split-K fills a device, so the choice shows in the bits.
+TEST_CASE("gemm launches the schedule that select_gemm names, which changes no bit") {
   for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3}) {
     const matrix_data a = random_matrix(6, 2048, 50, scales_of::far, element),
                       b = random_matrix(10, 2048, 51, scales_of::far, element);
-    for (const gemm_contract contract : contracts) {
-      CAPTURE(static_cast<int>(contract));
+    for (const gemm_mode mode : modes) {
+      CAPTURE(static_cast<int>(mode));
       array<std::uint8_t> out(bytes(6 * 10 * 4));
-      gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
+      gemm_call c = call_of({out.there, formats::fp32}, a.view(), b.view(), {mode});
+      c.contract.split_k = fastest_split_k(c, device);  // 2048 k: parts fill a device
+      CHECK((c.contract.split_k > 1) == (mode != gemm_mode::reference));
       gemm_selection selected;
-      REQUIRE(select_gemm(p, contract, device, selected).ok());
+      REQUIRE(select_gemm(c, device, selected).ok());
       CHECK(selected.from == gemm_selection::source::heuristic);
-      CHECK(selected.choice.contract == contract);
-      CHECK((selected.choice.split_k > 1) == (contract != gemm_contract::reference));
-      const std::size_t size = gemm_workspace_bytes(p, contract, device);
+      const std::size_t size = gemm_workspace_bytes(c, device);
       const array<std::uint8_t> workspace(bytes(size, 0xC3));
-      REQUIRE(gemm(p, contract, workspace.there, size, {}).ok());
+      REQUIRE(gemm(c, workspace.there, size, {}).ok());
       CHECK(workspace.guards_hold());
       out.fetch();
       const bytes found = out.here;
-      const status s =
-          (element == gemm_element::e2m1 ? gemm_mxfp4 : gemm_mxfp8)(p, selected.choice, workspace.there, size, {});
-      REQUIRE_MESSAGE(s.ok(), s.message());
+      if (mode != gemm_mode::reference) c.schedule = {256, 256};
+      CHECK((selected.schedule == c.schedule) == (mode == gemm_mode::reference));
+      REQUIRE(gemm(c, workspace.there, size, {}).ok());
       out.fetch();
       CHECK(out.here == found);
-      p.output = formats::e4m3;
-      CHECK(gemm(p, contract, workspace.there, size, {}).message() == "output: must be BF16 or FP32");
-      CHECK(gemm_workspace_bytes(p, contract, device) == 0);
+      c.stored = formats::e4m3;
+      CHECK(gemm(c, workspace.there, size, {}).message() == "stored: must be BF16 or FP32");
+      CHECK(gemm_workspace_bytes(c, device) == 0);
     }
   }
 }
@@ -371,8 +377,8 @@ TEST_CASE("accurate has the reference's bits, fast has not") {
     const array<std::uint8_t> workspace(bytes(static_cast<std::size_t>(m + n) * static_cast<std::size_t>(3 * k + 64)));
     bytes results[3];
     for (std::size_t i = 0; i < 3; ++i) {
-      const gemm_problem p{{out.there, formats::fp32}, a.view(), b.view()};
-      REQUIRE(gemm_mxfp4(p, {contracts[i]}, workspace.there, workspace.here.size(), {}).ok());
+      const gemm_call call = call_of({out.there, formats::fp32}, a.view(), b.view(), {modes[i]});
+      REQUIRE(gemm(call, workspace.there, workspace.here.size(), {}).ok());
       out.fetch();
       results[i] = out.here;
     }
@@ -386,11 +392,11 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
   const matrix_data a = random_matrix(4, 256, 13, scales_of::ordinary);
   const matrix_data b = random_matrix(6, 256, 14, scales_of::ordinary);
   struct way {
-    gemm_contract contract;
+    gemm_mode contract;
     bool wide;
   };
   for (const way w :
-       {way{gemm_contract::accurate, false}, way{gemm_contract::fast, false}, way{gemm_contract::fast, true}}) {
+       {way{gemm_mode::accurate, false}, way{gemm_mode::fast, false}, way{gemm_mode::fast, true}}) {
     const gemm_options o = contract_options(w.contract, device, 1, w.wide);
     gemm_options scaled = o;
     scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
@@ -411,59 +417,63 @@ TEST_CASE("bad input names the argument and writes nothing") {
   const matrix_data a = random_matrix(8, 64, 15, scales_of::ordinary),
                     b = random_matrix(8, 64, 16, scales_of::ordinary);
   array<std::uint8_t> out(bytes(8 * 8 * 2, 0xA5)), workspace(bytes(1 << 16));
-  const gemm_problem good{{out.there}, a.view(), b.view()};
+  const gemm_call good = call_of({out.there}, a.view(), b.view(), {});
   const auto message = [&](auto change, gemm_choice choice = {}, std::size_t size = 1 << 16) {
-    gemm_problem p = good;
+    gemm_call p = call_of(good, a.view(), b.view(), choice);
     change(p);
-    return gemm_mxfp4(p, choice, workspace.there, size, {}).message();
+    return gemm(p, workspace.there, size, {}).message();
   };
-  CHECK(message([](gemm_problem& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
-  CHECK(message([](gemm_problem& p) { p.b.k = 32; }) == "b.k: must equal a.k");
-  CHECK(message([](gemm_problem& p) { p.b.rows = 0; }) == "b.rows: must be 1 to 2^20");
-  CHECK(message([](gemm_problem& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");
-  CHECK(message([](gemm_problem& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
-  CHECK(message([](gemm_problem& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
-  CHECK(message([](gemm_problem& p) { p.a.code_stride = 40; }) ==
+  CHECK(message([](gemm_call& p) { p.a.k = 48; }) == "a.k: must be a multiple of 32 up to 2^20");
+  CHECK(message([](gemm_call& p) { p.b.k = 32; }) == "b.k: must equal a.k");
+  CHECK(message([](gemm_call& p) { p.b.rows = 0; }) == "b.rows: must be 1 to 2^20");
+  CHECK(message([](gemm_call& p) { p.a.codes = nullptr; }) == "a.codes: must not be null");
+  CHECK(message([](gemm_call& p) { ++p.b.codes; }) == "b.codes: must be aligned to 16 bytes");
+  CHECK(message([](gemm_call& p) { p.b.scales = nullptr; }) == "b.scales: must not be null");
+  CHECK(message([](gemm_call& p) { p.a.code_stride = 40; }) ==
         "a.code_stride: must be a multiple of 16, at least a row's bytes");
-  CHECK(message([](gemm_problem& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
-  CHECK(message([](gemm_problem& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
+  CHECK(message([](gemm_call& p) { p.b.scale_stride = 1; }) == "b.scale_stride: must be at least k / 32");
+  CHECK(message([](gemm_call& p) { p.a.code_order = placement::aiter_data_16x16; }) ==
         "a.code_order: this kernel takes row-major codes");
-  CHECK(message([](gemm_problem& p) { p.b.scale_order = placement::aiter_scale; }) ==
+  CHECK(message([](gemm_call& p) { p.b.scale_order = placement::aiter_scale; }) ==
         "b.scale_order: this kernel takes row-major scales");
-  CHECK(message([](gemm_problem& p) { p.b.element = formats::e4m3; }) ==
-        "b.element: must be E2M1 where a's is, else E4M3 or E5M2");
-  CHECK(message([](gemm_problem& p) { p.a.element = formats::e4m3; }) == "a.element: must be E2M1");
-  CHECK(message([](gemm_problem& p) { p.a.block = 16; }) == "a.block: must be 32 elements of a row, with E8M0 scales");
-  CHECK(message([](gemm_problem& p) { p.b.scale = formats::ue4m3; }) ==
-        "b.block: must be 32 elements of a row, with E8M0 scales");
-  CHECK(message([](gemm_problem& p) { p.b.transposed = true; }) ==
+  const std::string no_kernel = "contract: this device has no kernel of it for these operands";
+  CHECK(message([](gemm_call& p) { p.b.element = formats::e4m3; }) == no_kernel);
+  CHECK(message([](gemm_call& p) { p.a.block = 16; }) == no_kernel);
+  CHECK(message([](gemm_call& p) { p.b.scale = formats::ue4m3; }) == no_kernel);
+  CHECK(message([](gemm_call& p) { p.contract.promotion = 64; }) == no_kernel);
+  CHECK(message([](gemm_call& p) { p.groups.count = 1; }) == no_kernel);
+  CHECK(message([](gemm_call& p) { p.a.block_rows = 32; }) ==
+        "a.block: must be 32 elements of a row, with E8M0 scales");
+  CHECK(message([](gemm_call& p) { p.b.transposed = true; }) ==
         "b: must be one matrix, not transposed, without a factor");
-  CHECK(gemm_mxfp8(good, {}, nullptr, 0, {}).message() == "a.element: must be E4M3 or E5M2");
-  CHECK(message([](gemm_problem& p) { p.out = nullptr; }) == "out: must not be null");
-  const auto misaligned = [](const gemm_problem& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
-  CHECK(message([&](gemm_problem& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
-  CHECK(message([](gemm_problem& p) { p.out = static_cast<char*>(p.out) + 1; }) == "out: must be aligned to 2 bytes");
-  CHECK(message([](gemm_problem& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
-  CHECK(message([](gemm_problem& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast, 0}) == "choice.split_k: must be 1 to 64");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::reference, 2}) == "choice.split_k: must be 1 for this kernel");
-  const auto schedule = [&](const gemm_schedule& s, gemm_contract contract = gemm_contract::accurate) {
-    return message([](gemm_problem&) {}, {contract, 1, s});
+  CHECK(message([](gemm_call& p) { p.out = nullptr; }) == "out: must not be null");
+  const auto misaligned = [](const gemm_call& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
+  CHECK(message([&](gemm_call& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
+  CHECK(message([](gemm_call& p) { p.out = static_cast<char*>(p.out) + 1; }) == "out: must be aligned to 2 bytes");
+  CHECK(message([](gemm_call& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
+  CHECK(message([](gemm_call& p) { p.stored = formats::fp16; }) == "stored: must be BF16 or FP32");
+  CHECK(message([](gemm_call& p) { p.output = formats::fp16; }) == "output: must be BF16 or FP32");
+  CHECK(message([](gemm_call&) {}, {gemm_mode::fast, 0}) == "contract.split_k: must be 1 to 64");
+  CHECK(message([](gemm_call&) {}, {gemm_mode::reference, 2}) == "contract.split_k: must be 1 for this kernel");
+  CHECK(message([](gemm_call& p) { p.contract.split_k = 2, p.contract.split_grain = 64; }) ==
+        "contract.split_grain: must be that of the contract");
+  const auto schedule = [&](const gemm_schedule& s, gemm_mode mode = gemm_mode::accurate) {
+    return message([](gemm_call&) {}, {mode, 1, s});
   };
   for (const auto& [tile_m, tile_n] : {std::pair{64, 64}, {256, 128}, {0, 256}, {-64, 256}, {256, 512}}) {
-    CHECK(schedule({tile_m, tile_n}) == "choice.schedule.tile_m: no kernel of this device has this tile");
+    CHECK(schedule({tile_m, tile_n}) == "schedule.tile_m: this kernel has no such tile");
   }
   for (const auto& [tile, stages] : {std::pair{256, 5}, {256, 1}, {256, -1}, {128, 7}}) {
-    CHECK(schedule({tile, tile, stages}) == "choice.schedule.stages: the tile's kernel has not so few or so many");
+    CHECK(schedule({tile, tile, stages}) == "schedule.stages: the tile's kernel has not so few or so many");
   }
   for (const int band : {3, -8, 128}) {
-    CHECK(schedule({0, 0, 0, band}) == "choice.schedule.band: must be 0 or a power of two up to 64");
+    CHECK(schedule({0, 0, 0, band}) == "schedule.band: must be 0 or a power of two up to 64");
   }
-  CHECK(schedule({0, 0, 0, 0, true}) == "choice.schedule.band: must be 0 or a power of two up to 64");
-  CHECK(schedule({128, 128}, gemm_contract::reference) == "choice.schedule: the reference kernel has none");
-  CHECK(message([](gemm_problem&) {}, {gemm_contract::fast}, 100) ==
+  CHECK(schedule({0, 0, 0, 0, true}) == "schedule.band: must be 0 or a power of two up to 64");
+  CHECK(schedule({128, 128}, gemm_mode::reference) == "schedule: this kernel has none");
+  CHECK(message([](gemm_call&) {}, {gemm_mode::fast}, 100) ==
         "workspace_bytes: less than the workspace that is needed");
-  CHECK(gemm_mxfp4(good, {}, nullptr, 0, {}).message() == "workspace: must be device memory aligned to 256 bytes");
+  CHECK(gemm(good, nullptr, 0, {}).message() == "workspace: must be device memory aligned to 256 bytes");
   out.fetch();
   CHECK(out.here == bytes(8 * 8 * 2, 0xA5));
 }
@@ -476,7 +486,7 @@ TEST_CASE("the reference at both ends of FP32") {
     codes[3] = 0x10;
     const auto scale = static_cast<std::uint8_t>(sum / 2), other = static_cast<std::uint8_t>(sum - sum / 2);
     compare({1, 32, codes, bytes(1, scale)}, {1, 32, codes, bytes(1, other)},
-            {{gemm_contract::reference}, formats::fp32});
+            {{gemm_mode::reference}, formats::fp32});
   }
 }
 
@@ -496,8 +506,9 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   array<std::uint8_t> scales_a(shuffled(a, placement::aiter_scale, true));
   array<std::uint8_t> scales_b(shuffled(b, placement::nvidia_scale_128x4, true));
   array<std::uint8_t> plain(bytes(32 * 16 * 4)), other(bytes(32 * 16 * 4));
-  gemm_problem p{{plain.there, formats::fp32}, a.view(), b.view()};
-  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, {}).ok());
+  gemm_call p = call_of({plain.there, formats::fp32}, a.view(), b.view(), {gemm_mode::reference});
+  const array<std::uint8_t> workspace(bytes(gemm_workspace_bytes(p, device)));
+  REQUIRE(gemm(p, workspace.there, workspace.here.size(), {}).ok());
   p.out = other.there;
   p.a.scales = scales_a.there;
   p.a.scale_order = placement::aiter_scale;
@@ -505,7 +516,7 @@ TEST_CASE("the reference takes operands in the layouts of other kernels") {
   p.b.code_order = placement::aiter_data_16x16;
   p.b.scales = scales_b.there;
   p.b.scale_order = placement::nvidia_scale_128x4;
-  REQUIRE(gemm_mxfp4(p, {gemm_contract::reference}, nullptr, 0, {}).ok());
+  REQUIRE(gemm(p, nullptr, 0, {}).ok());
   plain.fetch();
   other.fetch();
   CHECK(plain.here == other.here);
@@ -518,11 +529,11 @@ TEST_CASE("a graph's replays give the bytes of a direct call, and follow what op
   const matrix_data a = random_matrix(300, 1024, 50, scales_of::ordinary);
   const matrix_data other = random_matrix(300, 1024, 52, scales_of::wide);
   const matrix_data narrow = random_matrix(300, 1024, 53, scales_of::narrow);
-  for (const gemm_choice choice : {gemm_choice{gemm_contract::fast, 1}, gemm_choice{gemm_contract::fast, 3},
-                                   gemm_choice{gemm_contract::accurate, 1}, gemm_choice{gemm_contract::reference, 1}}) {
+  for (const gemm_choice choice : {gemm_choice{gemm_mode::fast, 1}, gemm_choice{gemm_mode::fast, 3},
+                                   gemm_choice{gemm_mode::accurate, 1}, gemm_choice{gemm_mode::reference, 1}}) {
     array<std::uint8_t> out(bytes(300 * 520 * 2, 0xA5));
-    const gemm_problem p{{out.there}, a.view(), b.view()};
-    const auto call = [&](gpu::stream stream) { return gemm_mxfp4(p, choice, workspace.there, 32 << 20, stream); };
+    const gemm_call p = call_of({out.there}, a.view(), b.view(), choice);
+    const auto call = [&](gpu::stream stream) { return gemm(p, workspace.there, 32 << 20, stream); };
     gpu::stream stream;
     gpu::graph graph;
     expect(gpu::create(stream));
@@ -559,19 +570,19 @@ TEST_CASE("large GEMMs on a device, sampled") {
     CAPTURE(s.m);
     const matrix_data a = random_matrix(s.m, s.k, 20, scales_of::special);
     const matrix_data b = random_matrix(s.n, s.k, 21, s.n == 1000 ? scales_of::wide : scales_of::ordinary);
-    for (const gemm_contract contract : contracts) {
+    for (const gemm_mode contract : modes) {
       compare(a, b, {{contract}}, 150);
       compare(a, b, {{contract}, formats::fp32, 1, 0.5f, true, true}, 60);
-      if (contract != gemm_contract::reference) compare(a, b, {{contract, 4}}, 60);
+      if (contract != gemm_mode::reference) compare(a, b, {{contract, 4}}, 60);
     }
     const matrix_data e = random_matrix(s.m, s.k, 24, scales_of::narrow),
                       f = random_matrix(s.n, s.k, 25, scales_of::narrow);
-    compare(e, f, {{gemm_contract::accurate}}, 150);
-    compare(e, f, {{gemm_contract::accurate}, formats::fp32, 1, 0.5f, true, true}, 60);
-    compare(e, f, {{gemm_contract::accurate, 4}}, 60);
+    compare(e, f, {{gemm_mode::accurate}}, 150);
+    compare(e, f, {{gemm_mode::accurate}, formats::fp32, 1, 0.5f, true, true}, 60);
+    compare(e, f, {{gemm_mode::accurate, 4}}, 60);
     const matrix_data c = random_matrix(s.m, s.k, 22, scales_of::special, gemm_element::e4m3);
     const matrix_data d = random_matrix(s.n, s.k, 23, scales_of::ordinary, gemm_element::e5m2);
-    compare(c, d, {{gemm_contract::accurate}, formats::fp32}, 60);
+    compare(c, d, {{gemm_mode::accurate}, formats::fp32}, 60);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "gpu/api/gemm_definition.hpp"
+#include "gpu/api/dequantize.hpp"
 #include "rotoscale/dequantize_ref.hpp"
 #include "rotoscale/detail/fast_round.hpp"
 #include "tests/gpu/device_memory.hpp"
