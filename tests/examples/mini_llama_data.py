@@ -173,26 +173,6 @@ class Data(Scratch):
         self.succeed(*command)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["t.bin", "text.txt"])
 
-    def test_tokens_that_the_tokenizer_has_not(self):
-        """Neither the model's vocabulary nor a file's number width shows whether the tokenizer has a token."""
-        self.sentencepiece(280)
-        self.train("run", "--tokenizer", "t.model", vocab_size=512)
-        (self.folder / "good.bin").write_bytes(token_file([5, 279] * 2000))
-        cases = (("beyond.bin", token_file([5] * 3000 + [7, 300] * 500), 300, 3001),
-                 ("narrow.bin", token_file([65535] * 4000), 65535, 0),
-                 ("huge.bin", token_file([5, 2000000000] * 2000, 20240801, 7, "I"), 2000000000, 1))
-        for name, content, token, position in cases:
-            (self.folder / name).write_bytes(content)
-            said = f"{name}: token {token} at position {position} needs a vocabulary of {token + 1}"
-            for vocabulary in (280, 512):
-                command = self.train_command("out", "--tokenizer", "t.model", data="good.bin", vocab_size=vocabulary)
-                command.insert(command.index("good.bin") + 1, name)
-                self.refuse(command, said, "tokenizer t.model has 280 (--tokenizer)")
-            self.refuse(["eval", "--checkpoint", "run", "--data", name], said,
-                        "tokenizer t.model has 280 (--tokenizer)")
-            self.refuse(self.train_command("out", data=name), said, "the model has 256 (--vocab-size)")
-        self.train("good", "--tokenizer", "t.model", data="good.bin", vocab_size=280)
-
 
 if __name__ == "__main__":
     mini_llama.main(__doc__)

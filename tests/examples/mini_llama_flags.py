@@ -7,7 +7,6 @@ usage: mini_llama_flags.py PROGRAM [NAME...]
 """
 import json
 import re
-import shutil
 
 import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
@@ -182,27 +181,6 @@ class Flags(Scratch):
         for name in ("amd_llama31_8b", "llama_124m"):
             self.succeed(*new, "--config", name, "--init", "run", "--head-chunk", 64, "--overwrite")
             self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
-
-    def test_weights_whose_configuration_is_not_theirs(self):
-        self.train("run", steps=2)
-        (self.folder / "given").mkdir()
-        shutil.copy(self.checkpoint("run", 2) / "model.safetensors", self.folder / "given")
-        new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1,
-               "--init", "given"]
-        instead = "; --model-config takes another in its place\n"
-        self.assertEqual(self.refuse(new),
-                         f"mini-llama: given/config.json: cannot open: No such file or directory{instead}")
-        whole = json.loads((self.checkpoint("run", 2) / "config.json").read_text())
-        self.write("given/config.json", {**whole, "hidden_size": 64})
-        said = ("'model.embed_tokens.weight': its shape 256 x 32 is not the model's 256 x 64: "
-                f"the model is that of given/config.json{instead}")
-        for more in ([], ["--hidden-size", 32], ["--lora-rank", 4]):
-            self.assertTrue(self.refuse([*new, *more]).endswith(said), more)
-        self.write("right.json", whole)
-        self.write("wrong.json", {**whole, "hidden_size": 96})
-        self.refuse([*new, "--model-config", "wrong.json"], "its shape 256 x 32 is not the model's 256 x 96")
-        self.succeed(*new, "--model-config", "right.json")
-        self.assertEqual(json.loads((self.folder / "out/config.json").read_text())["model"]["hidden_size"], 32)
 
     def test_a_configuration_of_another_kind(self):
         self.write("hf.json", {"architectures": ["LlamaForCausalLM"], "hidden_size": 64})

@@ -357,35 +357,6 @@ class UnknownWords(Program):
                                  rf"    \[{row}, {k}\] \S+: code 0x0\d \(\S+\) or 0x0\d \(\S+\) expected, "
                                  rf"0x0{codes[at] & 15 ^ bits:x} \(\S+\) written at byte {at}: {kind}\n")
 
-    def test_words_of_fewer_bits(self):
-        """Values round up as often as the first bits of their fraction say, where 32-bit words use more bits."""
-        bits = ["--random-bits", 2]
-        path = self.make("--quantizer", "primus", "--m", 16, "--x-format", "F32", "--rounding", "stochastic",
-                         "--random-seed", 3, *bits)
-        known = ["--quantizer", "primus", "--rounding", "stochastic", "--input", path]
-        self.assertIn("rounding by unknown words", self.same(*known, *bits))
-        self.assertIn("(limit 5)", self.differs(r"\Acodes: 0 of 128 blocks differ", *known))
-        found, done = self.ranking("--quantizer", "primus", "--input", path, *bits)
-        self.assertEqual((done.returncode, found[0][1]), (0, "primus, but rounding stochastic by unknown words"),
-                         done.stdout)
-        self.assertRegex(self.differs(".", "--identify", "--quantizer", "primus", "--input", path),
-                         "\nall elements are neighbours under primus, .*; their frequencies are not those of 32-bit "
-                         "words")
-
-    def test_scales_are_not_random(self):
-        for tensor in ("scales", "scales_t"):
-            scales = self.good[tensor][2]
-            at = next(i for i in range(14, len(scales)) if 100 < scales[i] < 126)
-            for step in (-1, 1):
-                self.changed(tensor, scales[:at] + bytes([scales[at] + step]) + scales[at + 1:])
-                out = self.differs(r"1 of 512 blocks differ \(1 scales,", *self.check)
-                self.assertEqual(self.kinds(out), [("scale: off by one", "1")])
-            self.assertIn(f"scale byte 0x{scales[at]:02x}", out)
-            self.assertIn("all elements are right under the expected scale\n", out)
-        self.changed("scales", self.good["scales"][2])
-        out = self.differs("scale: ", *self.check, "--policy", "primus")
-        self.assertEqual({kind for kind, _ in self.kinds(out)}, {"scale: policy of a block of zeros"})
-
 
 class SourceTypes(Program):
     """x of F32 and F16 instead of BF16, along rows and columns, with and without a rotation."""
@@ -414,21 +385,6 @@ class SourceTypes(Program):
                 self.same(*known)
                 write_safetensors(path, {**tensors, "x": ("BF16", shape, b"".join(map(to_bf16, values)))})
                 (self.same if preset == "te_rocm" else lambda *a: self.differs("blocks differ", *a))(*known)
-
-    def test_what_the_source_was_rounded_to_is_identified(self):
-        for dtype, preset, rounded, text in (("F32", "primus", "bf16", "source rounded to BF16"),
-                                             ("BF16", "primus", "fp16", "source rounded to FP16")):
-            path = self.make("--quantizer", preset, "--x-format", dtype, "--source", rounded, "--m", 16)
-            with self.subTest(dtype=dtype, preset=preset, rounded=rounded):
-                known = ["--quantizer", preset, "--input", path]
-                self.same(*known, "--source", rounded)
-                self.differs("blocks differ", *known)
-                found, done = self.ranking(*known)
-                self.assertEqual((done.returncode, found[0]), (0, ("128", f"{preset}, but {text}")))
-                self.assertLess(int(found[1][0]), 128, done.stdout)
-        for dtype, rounded in (("F16", "fp16"), ("BF16", "bf16")):  # the type itself: nothing to name
-            path = self.make("--quantizer", "primus", "--x-format", dtype, "--source", rounded, "--m", 16)
-            self.assertEqual(self.ranking("--quantizer", "primus", "--input", path)[0][0], ("128", "primus"))
 
 
 class BothOrientations(Program):
