@@ -169,12 +169,6 @@ class Continuations(OnDevice):
                 self.assertRegex(done.stderr, rf"\Amini-llama: --device {name}: .*({would_do}).*\n\Z")
                 self.assertEqual(done.returncode, 2)
 
-    def test_a_number_of_no_device(self):
-        self.assertRegex(self.refuse(["plan", "--device", self.device(), "--device-number", 999]),
-                         r"\Amini-llama: --device-number 999: there (is 1 device, number 0|are \d+ devices, from 0); "
-                         r"--device cpu needs no device\n\Z")
-        self.refuse(["profile", "--device", self.device(), "--device-number", 999], "--device-number 999: there ")
-
     def test_what_a_kernel_does_not_take_is_named_with_what_would_do(self):
         on = ["plan", "--device", self.device(), "--recipe"]
         grain = '; multiples of 8, "accumulate": "fp32_fma_chain" or a CPU would do'
