@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 
+from . import _device
+
 # Names of ml_dtypes and of torch. NumPy lends none of them through DLPack, torch not the narrow ones.
 FORMAT_OF_DTYPE = {
     "bfloat16": "bf16",
@@ -19,6 +21,8 @@ FORMAT_OF_DTYPE = {
     "float4_e2m1fn": "e2m1",
     "float4_e2m1fn_x2": "e2m1",  # torch: two codes per byte, and the shape counts bytes
 }
+
+_DEVICE_TYPES = (2, 10, 13)  # DLPack's CUDA, ROCm and CUDA's managed memory
 
 
 def readable(x):
@@ -37,6 +41,27 @@ def readable(x):
         if format_name is not None and format_name != "bf16":
             return x.view(sys.modules["torch"].uint8), format_name
     return x, None
+
+
+def on_device(x):
+    """Is `x` an array that librotoscale_device computes?"""
+    if type(x) is np.ndarray:
+        return False
+    is_cpu = getattr(x, "is_cpu", None)  # of PyTorch
+    if is_cpu is not None:
+        return not is_cpu or _device.computes_cpu_tensors()
+    device = getattr(x, "__dlpack_device__", None)
+    return device is not None and device()[0] in _DEVICE_TYPES
+
+
+def device_operators():
+    """The module that computes arrays on a device. Raises RuntimeError if its parts are missing."""
+    _device.library()
+    try:
+        from . import _ops
+    except ImportError as error:
+        raise RuntimeError(f"arrays on a device need PyTorch: {error}") from None
+    return _ops
 
 
 def as_numpy(x):

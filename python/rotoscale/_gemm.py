@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import readable
+from ._arrays import device_operators, on_device, readable
 from ._quantized import Quantized
 
 
@@ -20,6 +20,15 @@ def _operand(name, x, format):
     if format is None and element in ("e2m1", "e2m3", "e3m2") and str(x.dtype) != "torch.float4_e2m1fn_x2":
         array = _core.pack(array, element)  # ml_dtypes has one code per byte
     return _core.plain_operand(name, array, format or element, None)
+
+
+def _on_device(a, b, contract, c, output, alpha, format_a, format_b):
+    operators = device_operators()
+    a, a_scales, a_factor, format_a, a_square = operators.gemm_of("a", a, format_a)
+    b, b_scales, b_factor, format_b, b_square = operators.gemm_of("b", b, format_b)
+    return operators.gemm(a, b, a_scales, b_scales, a_factor, b_factor, None if c is None else operators.as_tensor(c),
+                          contract=contract, output=output, alpha=alpha, format_a=format_a, format_b=format_b,
+                          a_square=a_square, b_square=b_square)
 
 
 def gemm(a: Quantized | Any, b: Quantized | Any, *, contract: str = "fp32_fma_chain", c: np.ndarray | None = None,
@@ -34,6 +43,10 @@ def gemm(a: Quantized | Any, b: Quantized | Any, *, contract: str = "fp32_fma_ch
     c         float32 (M, N), added where the contract says
     output    fp32, bf16 or fp16: the format that results are rounded to
 
+    Operands on a CUDA device are multiplied there under a contract of recipes; the result is a tensor there.
+
     Raises TypeError for a wrong dtype, ValueError where the unit does not multiply these operands.
     """
+    if on_device(a.codes if isinstance(a, Quantized) else a):
+        return _on_device(a, b, contract, c, output, alpha, format_a, format_b)
     return _core.gemm(_operand("a", a, format_a), _operand("b", b, format_b), contract, c, output, alpha)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._arrays import as_numpy, device_operators, on_device
 
-_BLOCKS = {record["name"]: record for record in _core.block_formats}
+BLOCKS = {record["name"]: record for record in _core.block_formats}
 _ROTATION_OF_PRESET = {record["name"]: record["rotation"] for record in _core.presets}
 
 
@@ -51,7 +52,7 @@ _ROW_MAJOR = ("row_major", "row_major")
 
 
 class Quantized:
-    """A block-scaled tensor.
+    """A block-scaled tensor. Codes and scales are NumPy arrays, or tensors on the device of the source.
 
     codes          uint8 (..., bytes): packed codes along the contraction axis, low nibble first
     scales         uint8 (..., k / block length): one byte per block
@@ -106,6 +107,8 @@ class Quantized:
         Bytes in another placement than row_major have shape (padded rows, padded columns). Padding is the scale 1
         or code 0.
         """
+        if on_device(self.codes):
+            return self._moved(self.cpu().to(placement, codes=codes))
         scales = self.layout[1] if placement is None else placement
         codes = self.layout[0] if codes is None else codes
         plain = self._row_major()
@@ -120,8 +123,11 @@ class Quantized:
     def dequantize(self, unrotate: bool = True) -> np.ndarray:
         """The tensor as FP32, in the source's shape.
 
-        unrotate=False leaves the rotation in, which a GEMM of two rotated operands cancels.
+        unrotate=False leaves the rotation in, which a GEMM of two rotated operands cancels. A rotation is undone on the
+        CPU, whatever the device.
         """
+        if on_device(self.codes):
+            return self._dequantize_on_device(unrotate and self.rotation[0] != 0)
         plain = self._row_major()
         rotation = self.rotation if unrotate else (0, 0)
         return dequantize(plain.codes, plain.scales, format=self.format, axis=self.axis, square=self.square,
@@ -129,7 +135,33 @@ class Quantized:
 
     def sqnr(self, x: Any) -> float:
         """Signal-to-quantization-noise ratio against the source `x`, in dB: inf where nothing was lost."""
+        if on_device(self.codes):
+            return self.cpu().sqnr(device_operators().as_tensor(x).cpu())
         return _core.sqnr(x, self.dequantize())
+
+    def cpu(self) -> Quantized:
+        """The same tensor in NumPy arrays."""
+        if isinstance(self.codes, np.ndarray):
+            return self
+        moved = self._with(as_numpy(self.codes)[0], as_numpy(self.scales)[0], self.layout)
+        moved.global_factor = float(self.global_factor)
+        return moved
+
+    def _moved(self, plain):
+        """`plain`, of NumPy arrays, on this one's device."""
+        import torch
+        return self._with(*(torch.from_numpy(a).to(self.codes.device) for a in (plain.codes, plain.scales)),
+                          plain.layout)
+
+    def _dequantize_on_device(self, unrotate):
+        import torch
+        operators = device_operators()
+        if unrotate or self.layout != _ROW_MAJOR:
+            return torch.from_numpy(self.cpu().dequantize(unrotate)).to(self.codes.device)
+        codes, scales, factor, format, square = operators.gemm_of("codes", self, None)
+        values = operators.dequantize(codes, scales, factor, format=format, square=square)
+        values = values.reshape(*self.codes.shape[:-1], values.shape[-1])
+        return values.T if self.axis == 0 else values
 
     def _row_major(self):
         if self.layout == _ROW_MAJOR:
@@ -154,9 +186,9 @@ class Quantized:
 
 def _block(format):
     try:
-        return _BLOCKS[format]
+        return BLOCKS[format]
     except KeyError:
-        raise ValueError(f"format: no {format!r}; known are {', '.join(_BLOCKS)}") from None
+        raise ValueError(f"format: no {format!r}; known are {', '.join(BLOCKS)}") from None
 
 
 def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str | None = None,
@@ -166,7 +198,8 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
              encode_factor: float | str | None = None, square: bool = False) -> Quantized:
     """Quantizes an array to blocks with shared scales and returns a Quantized.
 
-    x             FP32, FP64, BF16 or FP16 array of any strides: NumPy, ml_dtypes, or a CPU tensor through DLPack
+    x             FP32, FP64, BF16 or FP16 array of any strides: NumPy, ml_dtypes, or a tensor through DLPack. A tensor on
+                  a CUDA device (not FP64) is quantized there, by librotoscale_device on PyTorch's current stream
     preset        options of a shipped quantizer, a name in rotoscale.presets; the arguments below replace single ones
     format        name in rotoscale.block_formats
     source        format that elements are rounded to first
@@ -193,6 +226,10 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
         _requests[key] = request
     q = Quantized.__new__(Quantized)
     options, q.rotation = request
+    if on_device(x):
+        q.codes, q.scales, q.global_factor, q.shape, q.axis = device_operators().quantize_tensor(x, *key)
+        q.format, q.square, q.layout = format, square, _ROW_MAJOR
+        return q
     q.codes, q.scales, q.global_factor, q.shape, q.axis = _core.quantize(x, options)
     q.format = format
     q.square = square

@@ -1,25 +1,27 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers of PyTorch whose three GEMMs run under a recipe, emulated on the CPU bit for bit.
+"""Linear layers of PyTorch whose three GEMMs run under a recipe: emulated on the CPU, by kernels on a device.
 
     model = rotoscale.torch.convert(model, "mxfp4_h16")
-"""
-from __future__ import annotations
 
+The bits are those of the C++ trainer on both. The layers are custom operators, so torch.compile takes them.
+"""
+import itertools
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from . import _core
+from . import _core, _device, _ops
 from ._gemm import _operand
-from ._quantized import Quantized, quantize
+from ._quantized import BLOCKS, Quantized, quantize
 
 _RECIPES = {record["name"]: record for record in _core.recipes}
 _UNITS = {record["name"]: record for record in _core.models}
 _UNIT_OF_KERNEL = {record["name"]: record["unit"] for record in _core.contracts}
-_BLOCKS = {record["name"]: record for record in _core.block_formats}
+_MANTISSA = {record["name"]: record["mantissa_bits"] for record in _core.formats}
 _FP8 = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2"}
 _LARGEST = {"e4m3": np.float32(448), "e5m2": np.float32(57344)}
 # GEMM: its number in random streams, its operands (tensor, axis of the contraction in it).
@@ -35,9 +37,11 @@ def _is_expanded(contract, q):
     """Does the contract's unit multiply these blocks as BF16 numbers?"""
     base = contract.split(":")[0]
     name = base.partition("@")[2] or _UNIT_OF_KERNEL.get(base) or base
-    unit, block = _UNITS.get(name), _BLOCKS[q.format]
-    return (unit is not None and unit["block"] == 0 and "bf16" in unit["operands"] and block["scale"] == "e8m0"
-            and block["element"] in ("e2m1", "e4m3", "e5m2") and block["element"] not in unit["operands"])
+    unit, block = _UNITS.get(name), BLOCKS[q.format]
+    # Significands of a code and of its scale, whose product BF16 holds (expands_to_bf16 in nn/contracts.hpp).
+    bits = sum(_MANTISSA[block[part]] + 1 for part in ("element", "scale") if _MANTISSA[block[part]] or part == "element")
+    return (unit is not None and unit["block"] == 0 and "bf16" in unit["operands"] and bits <= 8
+            and block["element"] not in unit["operands"])
 
 
 class _Scaling:
@@ -64,6 +68,10 @@ class _Scaling:
             self.inverse = np.float32(1) / self.scale
 
 
+_keys = itertools.count()
+_layers = weakref.WeakValueDictionary()  # Gemms by their key
+
+
 class Gemms:
     """The three GEMMs of one linear layer under a recipe, on float32 arrays: y = x·wᵀ, dx = dy·w, dw = dyᵀ·x.
 
@@ -77,16 +85,45 @@ class Gemms:
         self.recipe = _RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.layer, self.seed, self.step = layer, seed, 0
         self.scaling = {}
+        self._register()
+        for tensor, element in self.fp8_tensors():
+            self.scaling[tensor] = _Scaling(self.recipe["fp8"], element)
+
+    def operand_recipes(self):
+        """The recipes of all six operands."""
+        return [self.recipe[gemm][side] for gemm in _GEMMS for side in ("left", "right")]
+
+    def fp8_tensors(self):
+        """(tensor, element) of each tensor that a GEMM reads in FP8."""
+        found = {}
         for name, (_, *operands) in _GEMMS.items():
             for side, (tensor, _) in zip(("left", "right"), operands):
                 element = _FP8.get(self.recipe[name][side]["format"])
                 if element is not None:
-                    self.scaling.setdefault(tensor, _Scaling(self.recipe["fp8"], element))
+                    found.setdefault(tensor, element)
+        return found.items()
+
+    def _register(self):
+        """Gives the operators of torch.ops.rotoscale a number for these GEMMs."""
+        self.key, self._on_device = next(_keys), {}
+        _layers[self.key] = self
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name not in ("key", "_on_device")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._register()
+
+    def on_device(self, device):
+        """These GEMMs by kernels of `device`."""
+        if device not in self._on_device:
+            self._on_device[device] = DeviceGemms(self, device)
+        return self._on_device[device]
 
     def run_length(self) -> int:
         """Elements along a contraction that are quantized together: sizes must be multiples of it."""
-        operands = [self.recipe[gemm][side] for gemm in _GEMMS for side in ("left", "right")]
-        return max([1, *(max(o["length"], o["rows"], o["rotation"]) for o in operands if "length" in o)])
+        return max([1, *(max(o["length"], o["rows"], o["rotation"]) for o in self.operand_recipes() if "length" in o)])
 
     def forward(self, x: np.ndarray, w: np.ndarray, training: bool = True) -> np.ndarray:
         """y (tokens, out) of x (tokens, in) and w (out, in). `training` records maxima of FP8 tensors."""
@@ -144,7 +181,7 @@ class Gemms:
                      encode_factor="amax" if form == "nvfp4" else None)
         if _is_expanded(recipe["contract"], q):
             values = Quantized(q.codes, q.scales, q.format, square=q.square).dequantize()
-            return _core.plain_operand(name, _bf16(values), "bf16", None)
+            return _core.plain_operand(name, _bf16(values), "bf16", q.global_factor if q.global_factor != 1 else None)
         return _operand(name, q, None)
 
     def _signs(self, gemm, own):
@@ -164,28 +201,160 @@ def _array(t):
     return t.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, w, gemms, training):
-        ctx.save_for_backward(x, w)
-        ctx.gemms = gemms
-        return torch.from_numpy(gemms.forward(_array(x), _array(w), training)).to(x.device, x.dtype)
+class _DeviceScaling:
+    """Delayed scaling of one tensor in device memory: scale, inverse, amax, largest, history."""
+
+    def __init__(self, rule, element, device):
+        self.rule = rule
+        self.words = torch.zeros(4 + rule["history_length"], dtype=torch.float32, device=device)
+        self.words[:2] = 1
+        self.words[3] = float(_LARGEST[element])
+
+    def addresses(self, records):
+        at = self.words.data_ptr()
+        return _device.Scaling(at, at + 4, at + 8 if records else None)
+
+    def update(self, library, place):
+        library.call("update_scaling", self.words.data_ptr(), self.rule["history_length"],
+                     self.rule["algorithm"].encode(), self.rule["margin"], place)
+
+    @property
+    def scale(self):
+        return self.words[0].item()
+
+
+class DeviceGemms:
+    """The three GEMMs of one linear layer under a recipe, on tensors of one device. Steps are those of `gemms`."""
+
+    def __init__(self, gemms, device):
+        self.gemms = weakref.proxy(gemms)
+        self.library = _ops.library_for("x", torch.empty(0, device=device))
+        self.recipe = _device.recipe(gemms.recipe)
+        weakref.finalize(self, self.library.free_recipe, self.recipe)
+        self.scaling = {tensor: _DeviceScaling(gemms.recipe["fp8"], element, device)
+                        for tensor, element in gemms.fp8_tensors()}
+        self.is_drawn = any(o["rounding"] == "stochastic" or o.get("signs") in ("layer", "step")
+                            for o in gemms.operand_recipes())
+        self.state, self.written = torch.zeros(256, dtype=torch.uint8, device=device), None
+        self.memory_bytes = {}
+
+    def forward(self, x, w, training):
+        """y (tokens, out) of x (tokens, in) and w (out, in). `training` records maxima of FP8 tensors."""
+        return self._multiply("fprop", {"x": x, "w": w}, x.dtype, {"w": True, "x": training})
+
+    def input_gradient(self, dy, w):
+        """dx (tokens, in) of dy (tokens, out) and w (out, in)."""
+        return self._multiply("dgrad", {"dy": dy, "w": w}, dy.dtype, {"dy": True})
+
+    def weight_gradient(self, dy, x):
+        """dw (out, in) of dy (tokens, out) and x (tokens, in)."""
+        return self._multiply("wgrad", {"dy": dy, "x": x}, torch.float32, {"dy": True})
+
+    def end_backward(self, dy):
+        """Ends a step: maxima become scales, and the next step draws other random words."""
+        with _ops.place_of(dy) as place:
+            for scaling in self.scaling.values():
+                scaling.update(self.library, place)
+        self.gemms.step += 1
+
+    def _multiply(self, name, tensors, dtype, records):
+        number, (left, left_axis), (right, right_axis) = _GEMMS[name]
+        tensors = {key: self._source(t) for key, t in tensors.items()}
+        rows, cols = (tensors[t].shape[0 if axis else 1] for t, axis in ((left, left_axis), (right, right_axis)))
+        device = tensors[left].device
+        # The trainer adds dw to a gradient, which makes a sum of -0 a +0.
+        is_gradient = name == "wgrad"
+        stored = dtype if self.gemms.recipe[name]["output"] == "bf16" and dtype == torch.bfloat16 else torch.float32
+        out = (torch.zeros if is_gradient else torch.empty)((rows, cols), dtype=stored, device=device)
+        none = _device.Scaling()
+        call = _device.LinearCall(
+            self.recipe, *(_ops.matrix(tensors[t], _ops.element_of(t, tensors[t])) for t in (left, right)),
+            *(self.scaling[t].addresses(records.get(t, False)) if t in self.scaling else none for t in (left, right)),
+            self.gemms.layer, self.state.data_ptr(), number, is_gradient, _ops.matrix(out, _ops.element_of("y", out)))
+        with _ops.place_of(out) as place:
+            self._write_state(place)
+            key = (name, rows, cols, tensors[left].shape, tensors[left].dtype, tensors[right].dtype)
+            if key not in self.memory_bytes:
+                self.library.call("plan_linear", call, place)
+                self.memory_bytes[key] = call.memory_bytes
+            call.memory_bytes = self.memory_bytes[key]
+            memory, call.memory = _ops.memory_for(out, call.memory_bytes)
+            self.library.call("linear", call, place)
+        return out
+
+    def _write_state(self, place):
+        now = (self.gemms.seed, self.gemms.step)
+        if self.is_drawn and self.written != now:
+            self.library.call("write_state", self.state.data_ptr(), *now, place)
+            self.written = now
 
     @staticmethod
-    def backward(ctx, dy):
-        x, w = ctx.saved_tensors
-        gemms, gradient = ctx.gemms, _array(dy)
-        dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = torch.from_numpy(gemms.input_gradient(gradient, _array(w))).to(x.device, x.dtype)
-        if ctx.needs_input_grad[1]:
-            dw = torch.from_numpy(gemms.weight_gradient(gradient, _array(x))).to(w.device, w.dtype)
-        gemms.end_backward(gradient)
-        return dx, dw, None, None
+    def _source(t):
+        t = t.detach()
+        if t.dtype not in (torch.float32, torch.bfloat16):
+            t = t.float()
+        return _ops.aligned(t.contiguous())
+
+
+@torch.library.custom_op("rotoscale::linear", mutates_args=())
+def _linear(x: torch.Tensor, w: torch.Tensor, key: int, training: bool) -> torch.Tensor:
+    """y (tokens, out) of x (tokens, in) and w (out, in) by the Gemms of that key."""
+    gemms = _layers[key]
+    if x.numel() == 0:
+        return x.new_zeros((x.shape[0], w.shape[0]))
+    if _ops.is_on_device(x):
+        return gemms.on_device(x.device).forward(x, w, training).to(x.dtype)
+    return torch.from_numpy(gemms.forward(_array(x), _array(w), training)).to(x.dtype)
+
+
+@_linear.register_fake
+def _(x, w, key, training):
+    return x.new_empty((x.shape[0], w.shape[0]))
+
+
+@torch.library.custom_op("rotoscale::linear_backward", mutates_args=())
+def _linear_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, key: int, needs_dx: bool,
+                     needs_dw: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(dx, dw), of which an unneeded one is empty. Ends the layer's step."""
+    gemms, dx, dw = _layers[key], x.new_empty(0), w.new_empty(0)
+    if x.numel() == 0:
+        return torch.zeros_like(x) if needs_dx else dx, torch.zeros_like(w) if needs_dw else dw
+    on_device = _ops.is_on_device(x)
+    if on_device:
+        gemms = gemms.on_device(x.device)
+    else:
+        dy, x, w = (_array(t) for t in (dy, x, w))
+    made = (lambda t: t) if on_device else torch.from_numpy
+    if needs_dx:
+        dx = made(gemms.input_gradient(dy, w)).to(dx.dtype)
+    if needs_dw:
+        dw = made(gemms.weight_gradient(dy, x)).to(dw.dtype)
+    gemms.end_backward(dy)
+    return dx, dw
+
+
+@_linear_backward.register_fake
+def _(dy, x, w, key, needs_dx, needs_dw):
+    return (x.new_empty(x.shape if needs_dx else (0,)), w.new_empty(w.shape if needs_dw else (0,)))
+
+
+def _save(ctx, inputs, output):
+    x, w, ctx.key, _ = inputs
+    ctx.save_for_backward(x, w)
+
+
+def _differentiate(ctx, dy):
+    x, w = ctx.saved_tensors
+    needs_dx, needs_dw = ctx.needs_input_grad[:2]
+    dx, dw = torch.ops.rotoscale.linear_backward(dy, x, w, ctx.key, needs_dx, needs_dw)
+    return dx if needs_dx else None, dw if needs_dw else None, None, None
+
+
+_linear.register_autograd(_differentiate, setup_context=_save)
 
 
 class Linear(torch.nn.Linear):
-    """torch.nn.Linear whose GEMMs run under a recipe, on the CPU whatever device the tensors are on.
+    """torch.nn.Linear whose GEMMs run under a recipe, on the device of its tensors.
 
     recipe       a name in rotoscale.recipes, or such a record
     layer, seed  name the random streams of stochastic rounding and of signs
@@ -214,7 +383,7 @@ class Linear(torch.nn.Linear):
         tokens, run = rows.shape[0], self.gemms.run_length()
         if tokens % run:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, run - tokens % run))
-        y = _Product.apply(rows, self.weight, self.gemms, self.training and torch.is_grad_enabled())
+        y = torch.ops.rotoscale.linear(rows, self.weight, self.gemms.key, self.training and torch.is_grad_enabled())
         y = y[:tokens].reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
