@@ -4,17 +4,12 @@
 """Builds one libFuzzer program with clang's sanitizers and runs it from a fixed seed. This script serves the slow
 suite; the default suite replays the stored inputs without clang (replay.cpp).
 
-usage: fuzz.py ROOT NAME RUNS [DIRECTORY SECONDS]
-  NAME               tests/fuzz/NAME_fuzz.cpp, started from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..."
-                     names the other sources and libraries.
-  DIRECTORY SECONDS  a long run. The directory keeps program, corpus and failing inputs, and the next run continues.
+usage: fuzz.py ROOT NAME RUNS
+  NAME  tests/fuzz/NAME_fuzz.cpp, started from the files in tests/fuzz/corpus/NAME. Its line "// fuzz: ..." names the
+        other sources and libraries.
 
-Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library. CXXFLAGS are appended to the
-flags (another -march). Sources are compiled through ccache if it is installed.
-
-A long run is many times faster: libstdc++'s assertions check bounds, undefined behaviour traps, there is no address
-sanitizer, comparisons are not traced, and inputs are chosen evenly. Without a clang it runs the program in DIRECTORY,
-so that machines without compilers can help. Afterwards copy its corpus to tests/fuzz/corpus and run the default mode.
+Exit status 77 (skipped): no clang (CLANGS), no run-time libraries, or no such library. Sources are compiled through
+ccache if it is installed.
 """
 import concurrent.futures
 import os
@@ -29,8 +24,6 @@ from pathlib import Path
 # Name suggestions loop over pairs of letters; their comparisons would dominate the trace.
 NOT_TRACED = "fun:*edit_cost*\nfun:*nearest_name*\n"
 SANITIZED = ["-O1", "-march=native", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-FAST = ["-O2", "-march=native", "-D_GLIBCXX_ASSERTIONS", "-fsanitize=fuzzer,undefined", "-fsanitize-trap=undefined",
-        "-fno-sanitize-coverage=trace-cmp"]
 
 
 def parts_of(root, name):
@@ -51,11 +44,6 @@ def find_clang():
     return next(filter(None, map(shutil.which, CLANGS)), None)
 
 
-def flags_of(root, kind):
-    return ["-std=c++20", *kind, "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include",
-            f"-I{root}/tests/fuzz", "-pthread"]
-
-
 def build(compiler, sources, flags, libraries, scratch):
     """Compiles and links ./fuzz in the directory. Returns the failure, or None."""
     ccache = [shutil.which("ccache")] if shutil.which("ccache") else []
@@ -73,19 +61,6 @@ def build(compiler, sources, flags, libraries, scratch):
     return failed[0] if failed else called([compiler, *flags, *objects, "-o", "fuzz", *libraries, "-pthread", "-lz"])
 
 
-def long_run(runs, directory, seconds):
-    """Continues with the directory's corpus. Prints the totals."""
-    command = ["./fuzz", f"-runs={runs}", f"-max_total_time={seconds}", "-max_len=256", "-entropic=0",
-               "-reduce_inputs=0", "-print_final_stats=1", "corpus"]
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:  # a full pipe would stop it
-        failed = subprocess.run(command, cwd=directory, stderr=log).returncode != 0
-        log.seek(0)
-        lines = log.read().splitlines()
-    covered = [line for line in lines if " cov: " in line][-1:]
-    print("\n".join(lines[-40:] if failed else covered + [line for line in lines if "stat::" in line]))
-    return 1 if failed else 0
-
-
 def run_briefly(name, runs, scratch):
     """Runs one target from a fixed seed. Returns the exit status of a test."""
     # -len_control=0: the first bytes only choose options, so short inputs are useless.
@@ -100,10 +75,8 @@ def run_briefly(name, runs, scratch):
     return 1 if fuzzed.returncode else 0
 
 
-def main(root, name, runs, directory=None, seconds=0):
+def main(root, name, runs):
     compiler = find_clang()
-    if compiler is None and directory is not None and (directory / name / "fuzz").exists():
-        return long_run(runs, directory / name, seconds)
     if compiler is None:
         print("no " + " or ".join(CLANGS))
         return 77
@@ -113,17 +86,15 @@ def main(root, name, runs, directory=None, seconds=0):
         print("no libsentencepiece-dev")
         return 77
     sources.append(root / "tests/fuzz/libfuzzer.cpp")
-    fast = FAST + shlex.split(os.environ.get("CXXFLAGS", ""))
-    flags += flags_of(root, fast if directory else [*SANITIZED, "-g"])
+    flags += ["-std=c++20", *SANITIZED, "-g", "-fsanitize-coverage-ignorelist=not_traced", f"-I{root}/include",
+              f"-I{root}/tests/fuzz", "-pthread"]
     with tempfile.TemporaryDirectory() as scratch:
-        if directory is not None:
-            scratch = directory / name
-        corpus = Path(scratch) / "corpus"
-        corpus.mkdir(parents=True, exist_ok=True)
+        corpus = Path(scratch, "corpus")
+        corpus.mkdir()
         start = root / "tests/fuzz/corpus" / name
         if start.is_dir():
             shutil.copytree(start, corpus, dirs_exist_ok=True)
-        (Path(scratch) / "not_traced").write_text(NOT_TRACED)
+        Path(scratch, "not_traced").write_text(NOT_TRACED)
         fault = build(compiler, sources, flags, libraries, scratch)
         if fault is not None:
             print(fault)
@@ -131,13 +102,10 @@ def main(root, name, runs, directory=None, seconds=0):
             if without_runtime:
                 print("no " + compiler.rsplit("/", 1)[-1].replace("clang++", "libclang-rt") + "-dev")
             return 77 if without_runtime else 1
-        if directory is not None:
-            return long_run(runs, scratch, seconds)
         return run_briefly(name, runs, scratch)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6):
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
-    LONG = {"directory": Path(sys.argv[4]).resolve(), "seconds": int(sys.argv[5])} if len(sys.argv) == 6 else {}
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]), **LONG))
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3])))
