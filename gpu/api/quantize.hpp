@@ -5,11 +5,15 @@
 #pragma once
 
 #include "rotoscale/gemm_operand.hpp"
+#include "rotoscale/nn/form_options.hpp"
 #include "rotoscale/small_float.hpp"
 #include "status.hpp"
 #include "stream.hpp"
 
 namespace rotoscale::gpu {
+
+/// Words of a tensor's amax on a device: FP32 bits, whose maximum counts.
+inline constexpr int amax_words = 512;
 
 /// Output of one orientation of a quantized matrix, in a kernel's order: block_matrix of M × N (rows) or N × M
 /// (columns) elements. Codes are in row_major or aiter_data_16x16. Scales are in any order but column_major and
@@ -19,12 +23,16 @@ struct quantized_output {
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;  ///< device memory
   block_options options;           ///< of this orientation
-  /// If not null: device memory, replaces `options`. It may differ from `options` in random words and signs only. Every
-  /// block then takes the exact path.
-  const block_options* drawn = nullptr;
+  /// With a state (device memory), the words and signs of `draws` in its step replace those of `options`.
+  nn::form_draws draws = {};
+  const nn::step_state* state = nullptr;
+  /// Not null, under floating-point scales: amax_words words of device memory that measure_amax wrote. The encode
+  /// factor follows from them, and its inverse goes to `factor` (device memory).
+  std::uint32_t* amax = nullptr;
+  float* factor = nullptr;
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
-  index_t code_stride = 0;   ///< bytes, a multiple of 16 for has_tile_kernel; 0: dense; row_major only
+  index_t code_stride = 0;   ///< bytes, for has_tile_kernel a multiple of 16 (6-bit codes: 8); 0: dense; row_major only
   index_t scale_stride = 0;  ///< bytes; 0: dense; row_major only
   std::uint8_t scale_padding = unit_scale_byte;  ///< value of padding scales
 };
@@ -46,29 +54,34 @@ inline gemm_operand make_operand(block_format f, const quantized_output& q, inde
 }
 
 /// True if the tile kernel supports the blocks and the rotation: it makes both orientations from one read of the
-/// source. Supported: 32 elements of E2M1, E4M3 or E5M2 with E8M0 scales, of one row or square, with 0 or 16 points.
+/// source. Supported: E2M1, E2M3, E3M2, E4M3 or E5M2 with E8M0 scales, E2M1 with UE4M3 scales, in blocks of 16 or 32,
+/// of one row or square, with 0 or 16 points.
 constexpr bool has_tile_kernel(block_format f, int points) {
-  const block_format row{f.element, f.length, f.scale};
-  return (row == mxfp4 || row == mxfp8_e4m3 || row == mxfp8_e5m2) && (f.rows == 1 || f.rows == f.length) &&
+  const bool is_element = f.element == formats::e2m1 || f.element == formats::e2m3 || f.element == formats::e3m2 ||
+                          f.element == formats::e4m3 || f.element == formats::e5m2;
+  const bool is_scale = f.scale == formats::e8m0 || (f.scale == formats::ue4m3 && f.element == formats::e2m1);
+  return is_element && is_scale && (f.length == 16 || f.length == 32) && (f.rows == 1 || f.rows == f.length) &&
          (points == 0 || points == 16);
 }
 
-/// Computes NVFP4's second-level factor, the tensor_encode_factor of the source under `options` (blocks along its
-/// rows). The factor goes to drawn->encode_factor, its inverse to `factor`. Both are device memory, as is the scratch
-/// word `amax`. Two launches and a fill on `s`.
-status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
-                          block_options* drawn, std::uint32_t* amax, float* factor, stream s);
+/// Writes the tensor_amax of M × N `source` (any strides) to rows.amax and columns.amax, under the options, draws and
+/// state of each. One may be null. One launch on `s`, two for other rotations than those of has_tile_kernel.
+status measure_amax(block_format f, matrix<const float> source, const quantized_output& rows,
+                    const quantized_output& columns, stream s);
 /// From BF16.
-status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
-                          std::uint32_t* amax, float* factor, stream s);
+status measure_amax(block_format f, matrix<const bf16> source, const quantized_output& rows,
+                    const quantized_output& columns, stream s);
 
 /// Quantizes M × N `source` (any strides) into `rows` (M × N, blocks along N) and `columns` (N × M, blocks along M,
 /// from the source itself). One of them may be null. No allocation. On any status but ok, nothing was launched.
 ///
-/// - Blocks of has_tile_kernel: one launch on `s`, in any of the orders above. Padding of scales is written. Loads are
-///   16 bytes wide if contiguous rows (of a transpose: columns) begin at multiples of 16 bytes, else per element.
-/// - Other blocks and rotations of 32 points: the slow reference kernel, row-major orders, one launch per orientation.
-///   Elements have 4, 6 or 8 bits, in blocks of 16 or 32, of one row or square, with E8M0 or UE4M3 scales.
+/// - Blocks of has_tile_kernel: one launch on `s`. Padding of scales is written. Loads are 16 bytes wide if contiguous
+///   rows (of a transpose: columns) begin at multiples of 16 bytes, else per element. Blocks of 16 and 6-bit codes are
+///   row-major, others in any of the orders above.
+/// - Other blocks, rotations of 32 points, and blocks of 16 where k (of squares: an extent) is not a multiple of 32:
+/// the
+///   slow reference kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks of 16
+///   or 32, of one row or square, with E8M0 or floating-point scales.
 ///
 /// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes
 /// nothing.

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Device operations that quantization needs from the step's state: delayed scaling, random words and signs, BF16
-// copies.
+// Device operations of quantized training other than the quantizers: delayed scaling, BF16 copies.
 // Each is one launch on `s`, takes device memory and allocates nothing. On any status but ok, nothing was launched.
 #pragma once
 
-#include "rotoscale/nn/form_options.hpp"
+#include "rotoscale/nn/operation_arguments.hpp"
 #include "rotoscale/small_float.hpp"
 #include "status.hpp"
 #include "stream.hpp"
@@ -15,11 +14,6 @@ namespace rotoscale::gpu {
 /// Delayed scaling, per tensor: moves amax into the history, computes the next scale, largest / amax * 2^-margin, and
 /// its inverse, and resets amax. `rule` selects the amax from the history.
 status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& rule, stream s);
-
-/// Sets *to = `options` with the random words and signs of `draws` for the state's step. A null state means step 0,
-/// seed 0.
-status draw_options(const block_options& options, const nn::form_draws& draws, const nn::step_state* state,
-                    block_options* to, stream s);
 
 /// Writes M × N FP32 `source` (contiguous rows) as dense BF16, rounded to nearest even. NaN becomes the canonical NaN
 /// of its sign.

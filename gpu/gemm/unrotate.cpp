@@ -10,8 +10,8 @@ namespace rotoscale::gpu {
 
 using namespace detail;
 
-status unrotate_operand(const gemm_operand& from, int points, const block_options* drawn, bf16* to, index_t stride,
-                        stream stream) {
+status unrotate_operand(const gemm_operand& from, int points, const nn::form_draws& draws, const nn::step_state* state,
+                        bf16* to, index_t stride, stream stream) {
   unrotate_arguments a;
   if (status s = take_operand(from, names_of_from, a.from); !s.ok()) return s;
   if (from.block == 0) return {error_code::bad_option, "from.block", "must not be 0"};
@@ -21,11 +21,12 @@ status unrotate_operand(const gemm_operand& from, int points, const block_option
   if (from.k % a.run != 0) return {error_code::bad_extent, "from.k", "must be whole rotations"};
   if (from.rows == 0 || from.k == 0) return {};
   if (stride < from.k) return {error_code::bad_extent, "stride", "must not be less than a row"};
-  if (status s = check_optional(drawn, "drawn"); !s.ok()) return s;
+  if (status s = check_optional(state, "state"); !s.ok()) return s;
   if (status s = check_pointer(to, "to"); !s.ok()) return s;
   if (status s = check_ready(stream); !s.ok()) return s;
   a.k = static_cast<int>(from.k);
-  a.drawn = drawn;
+  a.draws = draws;
+  a.state = state;
   a.to = reinterpret_cast<std::uint16_t*>(to);
   a.stride = stride;
   const index_t items = from.rows * ((from.k + subgroup_lanes - 1) / subgroup_lanes);

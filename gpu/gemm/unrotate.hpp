@@ -4,16 +4,17 @@
 // Compiled without contraction, since a scaled element must be rounded before a butterfly adds it.
 #pragma once
 
+#include "gpu/api/dequantize.hpp"
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/definition.hpp"
-#include "rotoscale/block.hpp"
 
 namespace rotoscale::gpu {
 
 struct unrotate_arguments {
   definition_operand from;
-  int k = 0, points = 0, run = 0;        ///< `run`: elements that share one mask of signs
-  const block_options* drawn = nullptr;  ///< signs to undo; null: none
+  int k = 0, points = 0, run = 0;  ///< `run`: elements that share one mask of signs
+  nn::form_draws draws;            ///< signs to undo
+  const nn::step_state* state = nullptr;
   std::uint16_t* to = nullptr;
   std::int64_t stride = 0;
 };
@@ -24,6 +25,7 @@ struct unrotate_arguments {
     unrotate_kernel(const unrotate_arguments a) {
   const int lane = static_cast<int>(thread_index().x) % subgroup_lanes,
             across = (a.k + subgroup_lanes - 1) / subgroup_lanes;
+  const std::uint32_t signs = a.state != nullptr ? a.draws.mask(*a.state) : a.draws.given_signs;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
   constexpr int subgroups = definition_threads / subgroup_lanes;
   const std::int64_t items = std::int64_t{a.from.rows} * across;
@@ -34,7 +36,7 @@ struct unrotate_arguments {
     float x = c < a.k ? definition_value(a.from, row, c) * factor : 0.0f;
     x = subgroup_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
     if (a.points != 0) x *= hadamard_factor(a.points);
-    if (a.drawn != nullptr && a.drawn->rotation.negates(c % a.run)) x = -x;
+    if ((signs >> (c % a.run) & 1u) != 0) x = -x;
     if (c >= a.k) continue;
     const bool nan = fp32_is_nan(fp32_bits(x));  // canonical NaN, like the CPU's dequantize
     a.to[row * a.stride + c] = static_cast<std::uint16_t>(nan ? 0x7FC0u : bf16_bits_keeping_nan(x));

@@ -12,15 +12,14 @@ namespace {
 
 using namespace detail;
 
-/// Returns the kernel for a path. Rotated FP4 blocks, which training uses, have a specialized kernel.
+/// Returns the kernel for a path. Blocks of 32 that training rounds to nearest have specialized kernels: rotated FP4,
+/// unrotated FP8.
 template <class Producer, class Element>
 auto kernel_of(quantize_path path) {
-  using enum quantize_path;
-  if (path == exact) return quantized_rows_kernel<Producer, Element, exact>;
-  if constexpr (std::is_same_v<Element, e2m1>) {
-    if (path == fast_h16) return quantized_rows_kernel<Producer, Element, fast_h16>;
-  }
-  return quantized_rows_kernel<Producer, Element, fast>;
+  constexpr quantize_path special =
+      std::is_same_v<Element, e2m1> ? quantize_path::fast_h16 : quantize_path::fast_unrotated;
+  return path == special ? quantized_rows_kernel<Producer, Element, special>
+                         : quantized_rows_kernel<Producer, Element, quantize_path::general>;
 }
 
 template <class Producer, class Element>
@@ -39,14 +38,14 @@ struct column_range {
 };
 
 /// Restricts both orientations to a range of the source's columns.
-void take_columns(const format& element, const column_range& c, index_t m, quantized_output& rows,
+void take_columns(const block_format& f, const column_range& c, index_t m, quantized_output& rows,
                   quantized_output& columns) {
-  if (rows.code_stride == 0) rows.code_stride = packed_bytes(element, c.whole);
-  if (rows.scale_stride == 0) rows.scale_stride = c.whole / 32;
-  if (columns.code_stride == 0) columns.code_stride = packed_bytes(element, m);
-  if (columns.scale_stride == 0) columns.scale_stride = m / 32;
-  if (rows.codes != nullptr) rows.codes += packed_bytes(element, c.first);
-  if (rows.scales != nullptr) rows.scales += c.first / 32;
+  if (rows.code_stride == 0) rows.code_stride = packed_bytes(f.element, c.whole);
+  if (rows.scale_stride == 0) rows.scale_stride = c.whole / f.length;
+  if (columns.code_stride == 0) columns.code_stride = packed_bytes(f.element, m);
+  if (columns.scale_stride == 0) columns.scale_stride = m / f.length;
+  if (rows.codes != nullptr) rows.codes += packed_bytes(f.element, c.first);
+  if (rows.scales != nullptr) rows.scales += c.first / f.length;
   if (columns.codes != nullptr) columns.codes += c.first * columns.code_stride;
   if (columns.scales != nullptr) columns.scales += c.first * columns.scale_stride;
 }
@@ -59,6 +58,9 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
   using T = typename Producer::storage;
   constexpr index_t outputs = Producer::outputs;
   quantized_rows_args<Producer> a{produced, {}};
+  if (!f.has_e8m0_scale() || f.element.bits() == 6 || (f.length == 16 && (m % 32 != 0 || n % 32 != 0))) {
+    return {error_code::bad_option, "f", "must have E8M0 scales and 4- or 8-bit codes, in whole runs of 32"};
+  }
   if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
   path_choice choice;
   for (index_t o = 0; o < outputs; ++o) {
@@ -66,7 +68,7 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
     q.rows = static_cast<unsigned>(m);
     q.columns = static_cast<unsigned>(n);
     quantized_output own_rows = rows, own_columns = columns;
-    if constexpr (outputs > 1) take_columns(f.element, {o * n, n, outputs * n}, m, own_rows, own_columns);
+    if constexpr (outputs > 1) take_columns(f, {o * n, n, outputs * n}, m, own_rows, own_columns);
     if (status c = prepare_orientations<T>(f, m, n, own_rows, own_columns, false, q, choice); !c.ok()) return c;
     // Random words are those of the whole matrix.
     q.row.random_step = static_cast<std::uint64_t>(outputs * n);

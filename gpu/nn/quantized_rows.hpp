@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(tile_threads, (rows_blocks_per_processor<Produ
   constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T);
   auto* shared = dynamic_shared<unsigned char>();
   const code_stage<T, Element::format> stage{shared + Producer::outputs * tile_bytes};
+  if constexpr (Path == quantize_path::general) make_general_options(a.quantized[0]);
   ROTOSCALE_KEEP_LOOP
   for (std::uint32_t i = block_index().x; i < a.quantized[0].tiles; i += grid_size().x) {
     const tile_origin at = origin_of<T>(a.quantized[0], i);

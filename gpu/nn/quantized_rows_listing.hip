@@ -22,15 +22,15 @@ using gelu_gradient_producer = activation_gradient_producer<nn::activation_math<
 #define QUANTIZED_ROWS(producer, T, Element, path) \
   template __global__ void quantized_rows_kernel<producer<T>, Element, quantize_path::path>( \
       const quantized_rows_args<producer<T>>);
-QUANTIZED_ROWS(rms_producer, bf16, e2m1, fast)
-QUANTIZED_ROWS(rms_producer, bf16, e4m3, fast)
-QUANTIZED_ROWS(swiglu_producer, bf16, e2m1, fast)
-QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, exact)
-QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e5m2, fast)
+QUANTIZED_ROWS(rms_producer, bf16, e2m1, general)
+QUANTIZED_ROWS(rms_producer, bf16, e4m3, fast_unrotated)
+QUANTIZED_ROWS(swiglu_producer, bf16, e2m1, fast_h16)
+QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, general)
+QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e5m2, fast_unrotated)
 QUANTIZED_ROWS(swiglu_gradient_producer, bf16, e2m1, fast_h16)
-QUANTIZED_ROWS(swiglu_gradient_producer, float, e2m1, fast)
-QUANTIZED_ROWS(layer_producer, bf16, e2m1, fast)
-QUANTIZED_ROWS(gelu_producer, bf16, e2m1, fast)
+QUANTIZED_ROWS(swiglu_gradient_producer, float, e2m1, general)
+QUANTIZED_ROWS(layer_producer, bf16, e2m1, general)
+QUANTIZED_ROWS(gelu_producer, bf16, e2m1, general)
 QUANTIZED_ROWS(gelu_gradient_producer, bf16, e2m1, fast_h16)
 
 }  // namespace rotoscale::gpu

@@ -18,7 +18,7 @@ namespace rotoscale::gpu {
 
 #if defined(ROTOSCALE_ALL_KERNELS)
 #define QUANTIZE_ALL(T, Element)                           \
-  QUANTIZE(T, Element, exact) QUANTIZE(T, Element, fast) \
+  QUANTIZE(T, Element, general) \
   QUANTIZE(T, Element, fast_h16) QUANTIZE(T, Element, fast_unrotated)
 #define DEQUANTIZE_ALL(T, Element) DEQUANTIZE(T, Element, false) DEQUANTIZE(T, Element, true)
 #define FP8_ALL(T, Element) FP8(T, Element, false) FP8(T, Element, true)
@@ -31,9 +31,9 @@ ALL(fp16)
 ALL(float)
 #else
 QUANTIZE(bf16, e2m1, fast_h16)
-QUANTIZE(bf16, e2m1, exact)
+QUANTIZE(bf16, e2m1, general)
 QUANTIZE(bf16, e4m3, fast_unrotated)
-QUANTIZE(float, e2m1, fast)
+QUANTIZE(float, e2m1, general)
 FP8(bf16, e4m3, false)
 FP8(bf16, e5m2, true)
 DEQUANTIZE(bf16, e2m1, false)

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread's block of 32 elements: rotation, scale and codes. Tiles, loads and stores are elsewhere (tile.hpp).
-// The fast path takes finite blocks away from the ends of FP32's range, rounded to nearest even. It has one version per
-// kind of device, with the bits of the definition. All other blocks take exact_block, which calls the definition's
-// functions.
+// One thread's run of 32 elements: rotation, scales and codes. Tiles, loads and stores are elsewhere (tile.hpp).
+// The fast paths take finite blocks away from the ends of FP32's range, with the bits of the definition. All other runs
+// take exact_run, which calls the definition's functions.
 #pragma once
 
 #include <type_traits>
@@ -16,28 +15,20 @@ namespace rotoscale::gpu {
 
 /// Compile-time variants of the kernel.
 enum class quantize_path {
-  exact,          ///< every block takes exact_block
-  fast,           ///< fast path where a block allows it; rotation, signs and saturation at run time
-  fast_h16,       ///< `fast` with H16 and no signs, for rules that cannot exceed the largest code (all but floor)
-  fast_unrotated  ///< `fast_h16` without rotation
+  general,        ///< blocks and options known at run time
+  fast_h16,       ///< MX blocks of 32 with H16, no signs, nearest even, by rules that cannot exceed the largest code
+  fast_unrotated  ///< the same without rotation
 };
 
-/// The part of block_options that the fast path needs, computed once by the launcher.
+/// Constants of block_options under E8M0 scales, computed once by the launcher.
 struct fast_rule {
-  bool applies = false;        ///< these options have a fast path
-  bool rotates = false;        ///< H16; its factor 1/4 is folded into the scale below
-  std::uint32_t signs = 0;     ///< signs of the rotation
   std::uint32_t add = 0;       ///< added to amax's bits, so that the exponent is that of the rounded amax
   std::uint32_t subtract = 0;  ///< subtracted from that exponent
   std::uint8_t zero_byte = 0;
 };
 
-/// The fast path's constants of `o`; `applies` is false if it has none.
 __host__ inline fast_rule make_fast_rule(format element, const block_options& o) {
   fast_rule p;
-  p.rotates = o.rotation.points == 16;
-  p.signs = o.rotation.signs[0];
-  p.applies = o.rounding == rounding::nearest_even && o.policy.least_byte <= 1;
   const int width = element.mantissa_bits;
   const auto largest = static_cast<std::uint32_t>(element.max_code() << (23 - width)) & 0x7FFFFFu;
   switch (o.rule) {
@@ -46,7 +37,7 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
     case scale_rule::ceil: p.add = 0x7FFFFF; break;
     case scale_rule::rceil: p.add = 0x7FFFFF - largest; break;
   }
-  p.subtract = static_cast<std::uint32_t>(element.max_exponent()) + (p.rotates ? 2 : 0);
+  p.subtract = static_cast<std::uint32_t>(element.max_exponent());
   p.zero_byte = o.policy.zero_byte;
   return p;
 }
@@ -55,19 +46,19 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
 /// relevant number out of FP32's normal range.
 __device__ inline bool takes_fast_path(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
 
-/// A block's scale byte, and the exponent field of the power of two that multiplies its elements (before the factor
-/// 1/4).
+/// A block's scale byte, and the exponent field of the power of two that multiplies its elements.
 struct fast_scale {
   std::uint32_t byte;
   std::uint32_t inverse;
   bool saturates;  ///< a number may round beyond the largest code
 };
-template <quantize_path Path>
+/// `H16`: amax and elements lack the rotation's factor 1/4.
+template <bool H16>
 __device__ inline fast_scale choose_fast_scale(const fast_rule& p, std::uint32_t amax) {
-  const std::uint32_t factor = Path == quantize_path::fast_h16 || (Path == quantize_path::fast && p.rotates) ? 2 : 0;
-  const std::uint32_t byte = ((amax + p.add) >> 23) - p.subtract;
+  constexpr std::uint32_t factor = H16 ? 2 : 0;
+  const std::uint32_t byte = ((amax + p.add) >> 23) - p.subtract - factor;
   if (amax == 0) return {p.zero_byte, 127, false};
-  return {byte, 254u - factor - byte, Path == quantize_path::fast};
+  return {byte, 254u - factor - byte, false};
 }
 
 /// One stage of a Hadamard butterfly, in place.
@@ -228,10 +219,26 @@ struct fp8_block : float_e2m1_block {
   }
 };
 
+/// A block of FP6 codes. Five codes and a third make a word.
+template <format F>
+struct fp6_block : float_e2m1_block {
+  __device__ std::uint32_t codes(int w, const fast_scale& s) const {
+    const float once = fp32_from_bits(s.inverse << 23);
+    const int half = w / 3, bit = 32 * (w % 3);
+    std::uint32_t word = 0;
+    ROTOSCALE_UNROLL
+    for (int i = bit / 6; 6 * i < bit + 32; ++i) {
+      const std::uint32_t code = encode_nearest<F>(y[16 * half + i] * once);
+      word |= 6 * i < bit ? code >> (bit - 6 * i) : code << (6 * i - bit);
+    }
+    return word;
+  }
+};
+
 /// The fastest block type for element format F on this device.
 template <format F>
 struct block_for {
-  using type = fp8_block<F>;
+  using type = std::conditional_t<F.bits() == 6, fp6_block<F>, fp8_block<F>>;
 };
 template <format F>
   requires(F.bits() == 4)
@@ -250,62 +257,107 @@ __device__ inline T pick(const T (&y)[N], unsigned i) {
   return bit_cast<T>(bits);
 }
 
-/// Rotates half a block like load_run, with canonical NaN.
-__device__ inline void rotate_half(const block_options& o, int half, float (&y)[16]) {
+/// encode(F, x, stochastic, saturate, {random, 32}). x must not be NaN.
+template <format F>
+__device__ inline std::uint32_t encode_stochastic(float x, std::uint32_t random) {
+  constexpr unsigned drop = 23 - F.mantissa_bits, least = static_cast<unsigned>(F.min_exponent() + 127);
+  constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
+  constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
+  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask, field = u >> 23;
+  // The code in the upper word, the discarded fraction in the lower one. Subnormal codes count steps of the format.
+  const bool normal = field >= least;
+  const unsigned shift = normal ? drop : drop + least - field;
+  const std::uint64_t significand = normal ? u : (u & 0x7FFFFFu) | 0x800000u;
+  const std::uint64_t sum = (shift < 64 ? significand << 32 >> shift : 0) + random;
+  const std::uint32_t code = static_cast<std::uint32_t>(sum >> 32) - (normal ? bias_gap : 0);
+  return (code < largest ? code : largest) | fp32_bits(x) >> 31 << F.magnitude_bits();
+}
+
+/// Packed codes of 16 elements, `word[i]` being word i. Random words begin at block `random_block` of `random`.
+template <format F>
+[[gnu::always_inline]] __device__ inline void stochastic_codes(const float (&y)[16], const random_stream& random,
+                                                               std::uint64_t random_block, std::uint32_t* word) {
+  constexpr int bits = storage_bits(F);
+  ROTOSCALE_UNROLL
+  for (int w = 0; w < bits / 2; ++w) word[w] = 0;
+  ROTOSCALE_UNROLL
+  for (int four = 0; four < 4; ++four) {
+    const philox_block drawn = random.block(random_block + static_cast<unsigned>(four));
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int at = bits * (4 * four + i);
+      const std::uint32_t code = encode_stochastic<F>(y[4 * four + i], drawn.word[i]);
+      word[at / 32] |= code << at % 32;
+      if (at % 32 + bits > 32) word[at / 32 + 1] |= code >> (32 - at % 32);
+    }
+  }
+}
+
+/// Rotates 16 elements like load_run, NaN excepted.
+__device__ inline void rotate_sixteen(const block_options& o, int half, float (&y)[16]) {
   if (o.rotation.points == 0) return;
   negate(y, o.rotation.signs[0] >> (16 * half));
   butterflies16(y);
   ROTOSCALE_UNROLL
-  for (int i = 0; i < 16; ++i) y[i] = canonical_nan(y[i] * 0.25f);
+  for (int i = 0; i < 16; ++i) y[i] = y[i] * 0.25f;
 }
 
-/// Quantizes one block by the definition and returns its scale.
-/// - `load(half, y)` returns half a block of the source.
+/// Quantizes a run of 32 elements, one or two blocks of `f`, by the definition. Returns the scale, that of a second
+/// block in the second byte.
+/// - `load(half, y)` returns 16 elements of the source.
 /// - `emit(word, bits)` receives the words of codes.
-/// - `index` is the random word of the block's first element.
-/// - `square`: the 32 lanes of the subgroup hold the 32 blocks that share a scale.
+/// - `index` is the random word of the first element.
+/// - `amax`: of the two halves' blocks, where other runs share them (square blocks); else null.
 template <format F, class Load, class Emit>
-__device__ inline std::uint8_t exact_block(const block_options& o, bool square, std::uint64_t index, const Load& load,
-                                           const Emit& emit) {
-  constexpr block_format blocks{F};
-  std::uint32_t amax = no_amax;
+__device__ inline std::uint32_t exact_run(const block_format& f, const block_options& o, std::uint64_t index,
+                                          const std::uint32_t* amax, const Load& load, const Emit& emit) {
+  const block_format blocks{F, f.length, f.scale, f.rows};
+  const auto read = [&](int half, float(&y)[16]) {
+    load(half, y);
+    // Signs repeat after a run of the definition, which is a block.
+    rotate_sixteen(o, f.length == 16 ? 0 : half, y);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) y[i] = o.rotation.points == 0 ? y[i] : canonical_nan(y[i]);
+  };
+  std::uint32_t first = no_amax, second = no_amax;
   float y[16];
   ROTOSCALE_KEEP_LOOP
   for (int half = 0; half < 2; ++half) {
-    load(half, y);
-    rotate_half(o, half, y);
+    read(half, y);
+    std::uint32_t of_half = no_amax;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 16; ++i) amax = block_amax(&y[i], 1, o.policy, amax);
+    for (int i = 0; i < 16; ++i) of_half = block_amax(&y[i], 1, o.policy, of_half);
+    (half == 0 ? first : second) = of_half;
   }
-  if (square) {
-    ROTOSCALE_KEEP_LOOP
-    for (unsigned mask = 1; mask < 32; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
-  }
-  const std::uint8_t scale = choose_scale(blocks, o, amax);
-  constexpr int per_word = 32 / storage_bits(F);
-  std::uint32_t word = 0;
+  if (f.length == 32) first = second = larger_amax(first, second);
+  if (amax != nullptr) first = amax[0], second = amax[1];
+  const std::uint8_t scale[2] = {choose_scale(blocks, o, first), choose_scale(blocks, o, second)};
+  constexpr int bits = storage_bits(F);
+  std::uint64_t word = 0;
+  int filled = 0, words = 0;
   philox_block random{};
   ROTOSCALE_KEEP_LOOP
   for (int half = 0; half < 2; ++half) {
-    load(half, y);
-    rotate_half(o, half, y);
+    read(half, y);
     ROTOSCALE_KEEP_LOOP
     for (int i = 0; i < 16; ++i) {
       const int at = 16 * half + i;
-      random_bits bits{0, o.random_count};
+      random_bits drawn{0, o.random_count};
       if (o.rounding == rounding::stochastic) {
         if (at % 4 == 0) random = o.random.block((index + static_cast<unsigned>(at)) / 4);
-        bits.word = pick(random.word, static_cast<unsigned>(at % 4));
+        drawn.word = pick(random.word, static_cast<unsigned>(at % 4));
       }
-      word |= encode_element(blocks, o, pick(y, static_cast<unsigned>(i)), scale, bits)
-              << (storage_bits(F) * (at % per_word));
-      if (at % per_word == per_word - 1) {
-        emit(at / per_word, word);
-        word = 0;
-      }
+      const std::uint32_t code =
+          encode_element(blocks, o, pick(y, static_cast<unsigned>(i)), half == 0 ? scale[0] : scale[1], drawn);
+      word |= std::uint64_t{code} << filled;
+      filled += bits;
+      if (filled < 32) continue;
+      emit(words++, static_cast<std::uint32_t>(word));
+      word >>= 32;
+      filled -= 32;
     }
   }
-  return scale;
+  return scale[0] | (f.length == 16 ? scale[1] << 8 : 0u);
 }
 
 }  // namespace rotoscale::gpu

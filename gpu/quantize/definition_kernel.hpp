@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: NVFP4, MXFP6, square
-// blocks of 16, rotations of 32 points.
+// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: rotations of 32 points,
+// UE5M3 scales, extents that are not whole runs of 32.
 // A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane. A rotation
 // is a butterfly across lanes.
 #pragma once
 
-#include "gpu/dialect/lanes.hpp"
+#include "gpu/quantize/made_options.hpp"
 #include "gpu/quantize/source_tile.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -14,15 +14,12 @@ namespace rotoscale::gpu {
 
 inline constexpr unsigned definition_subgroups = 8, definition_block_threads = definition_subgroups * subgroup_lanes;
 
-struct definition_blocks_args
-    : tile_source {  ///< the source in the orientation of its blocks: rows, and k along columns
+/// The source is in the orientation of its blocks: rows, and k along columns.
+struct definition_blocks_args : tile_source, made_options {
   block_format format;
-  block_options options;
-  const block_options* drawn = nullptr;  ///< device memory; if not null, replaces `options`
-  std::uint8_t* codes = nullptr;         ///< null if only amax is computed
+  std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;
   index_t code_stride = 0, scale_stride = 0;
-  std::uint32_t* amax = nullptr;  ///< FP32 bits; updated to the maximum of itself and the tensor's amax
   std::uint64_t random_step = 0;  ///< random words per row
 };
 
@@ -139,8 +136,9 @@ struct known_blocks {
 template <class T, class Blocks>
 __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
-  const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
+  block_options& o = block_shared<options_memory>().get();
   const block_format f = Blocks::of(a.format);
+  make_options(a, f, o);
   const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
   const auto bits = static_cast<unsigned>(storage_bits(f.element));
@@ -176,11 +174,14 @@ __global__ void __launch_bounds__(definition_block_threads)
   }
 }
 
-/// Updates *amax to the maximum of itself and the tensor's amax, as tensor_amax computes it.
+/// Measures the tensor's amax as tensor_amax computes it. The grid has at most amax_words blocks.
 template <class T>
 __global__ void __launch_bounds__(definition_block_threads)
     tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
-  const block_options& o = a.drawn != nullptr ? *a.drawn : a.options;
+  block_options& o = block_shared<options_memory>().get();
+  made_options made = a;
+  made.amax = nullptr;  // the factor is not known yet
+  make_options(made, a.format, o);
   const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const std::uint64_t items = std::uint64_t{a.rows} * across;
   std::uint32_t most = 0;
@@ -191,21 +192,7 @@ __global__ void __launch_bounds__(definition_block_threads)
     const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c0 + lane)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }
-  most = subgroup_max(most);
-  if (lane == 0 && most != 0) atomic_max(a.amax, most);
-}
-
-struct encode_factor_args {
-  block_format format;
-  const std::uint32_t* amax = nullptr;
-  block_options* options = nullptr;
-  float* factor = nullptr;
-};
-/// Computes the tensor's second-level factor: into its options, and its inverse for the GEMM.
-[[maybe_unused]] static __global__ void encode_factor_kernel(const encode_factor_args a) {
-  const float encode = tensor_encode_factor(fp32_from_bits(*a.amax), a.format.element, a.format.scale);
-  a.options->encode_factor = encode;
-  *a.factor = 1.0f / encode;
+  store_amax(a.amax, most);
 }
 
 }  // namespace rotoscale::gpu

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The dequantizer's kernel: a thread decodes four bytes of codes at a time.
+// The dequantizer's kernel: a thread decodes a word of codes at a time: four bytes, of 6-bit codes three.
 // Words whose numbers are all zero or normal in BF16 take a fast path, which is exact in any order of multiplications.
 // Other words are multiplied in the definition's order.
 #pragma once
@@ -14,7 +14,8 @@ namespace rotoscale::gpu {
 
 struct dequantize_kernel_args {
   block_output in;  ///< read only
-  unsigned rows = 0, k = 0, scale_rows = 1;
+  unsigned rows = 0, k = 0, scale_rows = 1, length = 32;
+  format scale = formats::e8m0;
   void* target = nullptr;
   index_t row_stride = 0, k_stride = 0;
   const float* factor = nullptr;  ///< null: 1
@@ -41,16 +42,15 @@ __device__ inline std::uint32_t number_bits(float x) {
   if constexpr (std::is_same_v<T, fp16>) return fp16_bits(x);
 }
 
-/// Elements in four bytes of codes, and the 32-bit words that hold them as T.
+/// Elements in a word of codes, and the 32-bit words that hold them as T.
 template <format F>
-inline constexpr unsigned word_count = 32 / storage_bits(F);
+inline constexpr unsigned word_count = F.bits() == 6 ? 4 : 32 / storage_bits(F);
 template <class T, format F>
 using decoded = std::uint32_t[word_count<F> * sizeof(T) / 4];
 
 /// Decodes by the definition: value times scale, times `factor`.
 template <class T, format F>
-__device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, float factor, decoded<T, F>& out) {
-  const float scale = scale_value(static_cast<std::uint8_t>(scale_byte));
+__device__ inline void decode_word(std::uint32_t codes, float scale, float factor, decoded<T, F>& out) {
   ROTOSCALE_UNROLL
   for (unsigned j = 0; j < word_count<F>; ++j) {
     const float x = code_value<F>(codes >> (storage_bits(F) * j) & ((1u << storage_bits(F)) - 1));
@@ -63,10 +63,18 @@ __device__ inline void decode_word(std::uint32_t codes, unsigned scale_byte, flo
   }
 }
 
-/// True if all numbers of a word are zero or normal in BF16: the scale is far enough from both ends, and no code is NaN
-/// or Inf.
+/// A scale of any format.
+__device__ inline float scale_of(const format& scale, unsigned byte) {
+  constexpr format e8m0_format = formats::e8m0, ue4m3_format = formats::ue4m3;
+  if (scale == e8m0_format) return scale_value(static_cast<std::uint8_t>(byte));
+  return scale == ue4m3_format ? fp8_value(true, byte) : decode(scale, byte);
+}
+
+/// True if all numbers of a word are zero or normal in BF16: the E8M0 scale is far enough from both ends, and no code
+/// is NaN or Inf.
 template <format F>
 __device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_byte) {
+  if constexpr (F.bits() == 6) return false;
   constexpr unsigned min_scale = 1 - (F.min_exponent() - F.mantissa_bits), max_scale = 254 - F.max_exponent();
   if (scale_byte - min_scale > max_scale - min_scale) return false;
   if constexpr (F.max_code() != F.magnitude_mask()) {
@@ -76,18 +84,18 @@ __device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_
   return true;
 }
 
-/// Decodes a word of the fast path with a factor of 1. Every product is exact in BF16.
+/// Decodes a word of the fast path with a factor of 1. Every product is exact in BF16, as `scale` is.
 template <class T, format F>
-__device__ inline void decode_word_fast(std::uint32_t codes, unsigned scale_byte, decoded<T, F>& out) {
+__device__ inline void decode_word_fast(std::uint32_t codes, float scale, decoded<T, F>& out) {
   std::uint32_t x[word_count<F>];
   if constexpr (F == formats::e2m1) {
-    const vec16 pairs = scale_eight(codes, bf16_scale_pair(scale_byte));
+    const std::uint32_t high = fp32_bits(scale) >> 16;
+    const vec16 pairs = scale_eight(codes, high | high << 16);
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < word_count<F>; ++j) {
       x[j] = j % 2 == 0 ? pairs.word[j / 2] << 16 : pairs.word[j / 2] & 0xFFFF0000u;
     }
   } else {
-    const float scale = fp32_from_bits(scale_byte << 23);
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < word_count<F>; ++j) {
       const std::uint32_t at_top = codes << (24 - 8 * j);
@@ -104,6 +112,14 @@ __device__ inline void decode_word_fast(std::uint32_t codes, unsigned scale_byte
                                            : fp16_pair(fp32_from_bits(x[j - 1]), fp32_from_bits(x[j]));
     }
   }
+}
+
+template <format F>
+inline constexpr index_t word_bytes = F.bits() == 6 ? 3 : 4;
+template <format F>
+__device__ inline std::uint32_t load_codes(const std::uint8_t* from) {
+  if constexpr (F.bits() == 6) return from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16;
+  return *reinterpret_cast<const std::uint32_t*>(from);
 }
 
 /// Stores contiguous numbers, 8 or 16 bytes at a time.
@@ -129,31 +145,37 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
   const unsigned words = a.k / count, inner = Transposed ? a.rows : words, outer = Transposed ? words : a.rows;
   const unsigned i = block_index().x * 256 + thread_index().x;
   if (i >= inner) return;
-  const index_t code_step = Transposed ? 4 : a.in.code_row,
+  const index_t code_step = Transposed ? word_bytes<F> : a.in.code_row,
                 target_step = Transposed ? count * a.k_stride : a.row_stride;
-  const index_t scale_step = Transposed || a.scale_rows > 1 ? 0 : a.in.scale_row;
+  const index_t scale_step = a.scale_rows > 1 ? 0 : a.in.scale_row;
+  constexpr format e8m0_format = formats::e8m0;
+  const bool is_e8m0 = a.scale == e8m0_format;
   const float factor = a.factor == nullptr ? 1.0f : *a.factor;
   ROTOSCALE_KEEP_LOOP
   for (unsigned o = 4 * block_index().y; o < outer; o += 4 * grid_size().y) {
     const unsigned r = Transposed ? i : o, w = Transposed ? o : i;
-    const std::uint8_t* const codes = a.in.codes + code_offset(a.in, r, w / 4) + w % 4 * index_t{4};
-    const std::uint8_t* const scales = a.in.scales + scale_offset(a.in, r / a.scale_rows, w * count / 32);
+    const std::uint8_t* const codes = a.in.codes + (F.bits() == 6 ? r * a.in.code_stride + w * index_t{3}
+                                                                  : code_offset(a.in, r, w / 4) + w % 4 * index_t{4});
+    const std::uint8_t* const scales = a.in.scales + scale_offset(a.in, r / a.scale_rows, w * count / a.length);
     T* to = static_cast<T*>(a.target) + r * a.row_stride + w * count * a.k_stride;
     std::uint32_t word[4] = {}, scale[4] = {};
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j) {
       if (o + j >= outer) break;
-      word[j] = *reinterpret_cast<const std::uint32_t*>(codes + j * code_step);
-      scale[j] = scales[j * scale_step];
+      word[j] = load_codes<F>(codes + j * code_step);
+      scale[j] = scales[Transposed ? index_t{j * count / a.length} : j * scale_step];
     }
     ROTOSCALE_UNROLL
     for (unsigned j = 0; j < 4; ++j, to += target_step) {
       if (o + j >= outer) break;
       decoded<T, F> out;
-      if (factor == 1.0f && word_takes_fast_path<F>(word[j], scale[j])) {
-        decode_word_fast<T, F>(word[j], scale[j], out);
+      const float value = scale_of(a.scale, scale[j]);
+      const bool fast =
+          is_e8m0 ? word_takes_fast_path<F>(word[j], scale[j]) : F == formats::e2m1 && !fp32_is_nan(fp32_bits(value));
+      if (factor == 1.0f && fast) {
+        decode_word_fast<T, F>(word[j], value, out);
       } else {
-        decode_word<T, F>(word[j], scale[j], factor, out);
+        decode_word<T, F>(word[j], value, factor, out);
       }
       if (!Transposed && a.vectors) {
         store_words(out, to);

@@ -19,7 +19,8 @@ struct fp8_cast {
   bool bf16_source = false;
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;
   random_stream random;
-  const random_stream* drawn = nullptr;
+  nn::form_draws draws;
+  const nn::step_state* state = nullptr;
 };
 struct fp8_kernel_args : tile_source {
   unsigned tiles_across = 0;
@@ -127,7 +128,7 @@ __device__ inline std::uint32_t encode_exactly(const fp8_cast& cast, float scale
       const std::uint64_t index = std::uint64_t{row} * at.columns + column;
       std::uint32_t random = 0;
       if (cast.rounding == rounding::stochastic) {
-        const random_stream& words = cast.drawn != nullptr ? *cast.drawn : cast.random;
+        const random_stream words = cast.state != nullptr ? cast.draws.words(*cast.state) : cast.random;
         random = pick(words.block(index / 4).word, static_cast<unsigned>(index % 4));
       }
       // FP32 arithmetic would lose the sign of NaN.

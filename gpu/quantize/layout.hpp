@@ -4,13 +4,13 @@
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
-#include "gpu/quantize/block.hpp"
+#include "gpu/quantize/made_options.hpp"
 #include "rotoscale/layout.hpp"
 
 namespace rotoscale::gpu {
 
 /// One orientation of a quantized matrix.
-struct block_output {
+struct block_output : made_options {
   std::uint8_t* codes = nullptr;  ///< null: not computed
   std::uint8_t* scales = nullptr;
   placement scale_order = placement::row_major;
@@ -33,9 +33,8 @@ struct block_output {
   std::uint8_t padding = 0;
   /// Random words: element i of vector v uses word random_first + v * random_step + i.
   std::uint64_t random_first = 0, random_step = 0;
-  fast_rule fast;
-  block_options options;
-  const block_options* drawn = nullptr;  ///< device memory; if not null, replaces `options`
+  bool exact = false;        ///< all runs are off the fast path
+  bool bf16_source = false;  ///< FP32 sources are rounded to BF16 first
 };
 
 /// Offset of the 16 bytes `vec` of row `r` of the codes, in either order.

@@ -49,6 +49,8 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
                              const layout_names& names, block_output& out) {
   const layout codes = code_layout(code_order, f, rows, k), scales = scale_layout(scale_order, f, rows, k);
   const bool grouped = code_order == placement::aiter_data_16x16, placed = scale_order != placement::row_major;
+  if (grouped && f.element.bits() == 6) return {error_code::bad_option, names.code_order, "6-bit codes are row_major"};
+  if (placed && f.length != 32) return {error_code::bad_option, names.scale_order, "blocks of 16 are row_major"};
   if ((code_order != placement::row_major && !grouped) || !codes.is_defined()) {
     return {error_code::bad_extent, names.code_order,
             "must be row_major, or aiter_data_16x16 where rows % 16 == 0 and bytes of a row % 32 == 0"};
@@ -66,8 +68,8 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
     return {error_code::bad_extent, names.code_stride,
             "must be a multiple of the alignment, not less than a row, at most 2^24, and dense in a placement"};
   }
-  out.scale_stride = placed ? scales.padded_columns() : scale_stride == 0 ? k / 32 : scale_stride;
-  if (out.scale_stride < k / 32 || out.scale_stride > longest || (placed && scale_stride != 0)) {
+  out.scale_stride = placed ? scales.padded_columns() : scale_stride == 0 ? k / f.length : scale_stride;
+  if (out.scale_stride < k / f.length || out.scale_stride > longest || (placed && scale_stride != 0)) {
     return {error_code::bad_extent, names.scale_stride,
             "must not be less than a row, at most 2^24, and 0 in a placement"};
   }
@@ -77,7 +79,7 @@ inline status prepare_layout(block_format f, placement code_order, placement sca
   const auto scales_of_row = static_cast<std::uint32_t>(out.scale_stride);
   out.code_row = grouped ? 16 : codes_of_row;
   out.code_row16 = 16 * codes_of_row;
-  out.code_vec = grouped ? 256 : 16;
+  out.code_vec = grouped ? 256 : f.element.bits() == 6 ? 8 : 16;
   out.scale_row = !placed ? scales_of_row : of_128 ? 16 : 4;
   out.scale_row16 = !placed ? 16 * scales_of_row : of_128 ? 256 : 1;
   out.scale_row32 = of_128 ? 4 : 32 * scales_of_row;

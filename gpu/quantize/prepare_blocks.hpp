@@ -10,6 +10,26 @@
 
 namespace rotoscale::gpu::detail {
 
+/// Checks what the device makes: draws, and the encode factor.
+inline status check_made(block_format f, const quantized_output& q, bool is_row) {
+  const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
+  if (status s = check_optional(q.state, name("rows.state", "columns.state")); !s.ok()) return s;
+  if (q.amax == nullptr) return {};
+  if (f.has_e8m0_scale()) {
+    return {error_code::bad_option, name("rows.amax", "columns.amax"), "is for floating-point scales"};
+  }
+  if (status s = check_pointer(q.amax, name("rows.amax", "columns.amax")); !s.ok()) return s;
+  return check_pointer(q.factor, name("rows.factor", "columns.factor"));
+}
+inline void take_options(block_format f, const quantized_output& q, made_options& out) {
+  out.options = q.options;
+  out.draws = q.draws;
+  out.state = q.state;
+  out.amax = q.amax;
+  out.factor = q.factor;
+  out.fast = make_fast_rule(f.element, q.options);
+}
+
 /// Checks one orientation, `vectors` × k, and fills the kernel's arguments. Returns the first error.
 inline status prepare_output(block_format f, const quantized_output& q, index_t vectors, index_t k, bool is_row,
                              block_output& out) {
@@ -21,11 +41,11 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
                  "column-wise blocks need a number of rows that is a multiple of 32")};
   }
   if (vectors % f.rows != 0) {
-    return {error_code::bad_extent, "source", "square blocks need extents that are multiples of 32"};
+    return {error_code::bad_extent, "source", "square blocks need extents that are multiples of their size"};
   }
   if (status s = check_pointer(q.codes, 16, name("rows.codes", "columns.codes")); !s.ok()) return s;
   if (status s = check_pointer(q.scales, 1, name("rows.scales", "columns.scales")); !s.ok()) return s;
-  if (status s = check_optional(q.drawn, name("rows.drawn", "columns.drawn")); !s.ok()) return s;
+  if (status s = check_made(f, q, is_row); !s.ok()) return s;
   if (o.rotation.points != 0 && o.rotation.points != 16) {
     return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
             "must have 0 or 16 points"};
@@ -34,7 +54,7 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
     return {error_code::bad_option, name("rows.options", "columns.options"), "random_count must be 1 to 32"};
   }
   if (status s = prepare_layout(
-          f, q.code_order, q.scale_order, q.code_stride, q.scale_stride, vectors, k, 16,
+          f, q.code_order, q.scale_order, q.code_stride, q.scale_stride, vectors, k, f.element.bits() == 6 ? 8 : 16,
           {name("rows.code_order", "columns.code_order"), name("rows.scale_order", "columns.scale_order"),
            name("rows.code_stride", "columns.code_stride"), name("rows.scale_stride", "columns.scale_stride")},
           out);
@@ -46,10 +66,8 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   out.has_scale_words =
       out.scale_block == 1 && out.scale_stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(q.scales) % 4 == 0;
   out.padding = q.scale_padding;
-  out.options = o;
-  out.drawn = q.drawn;
+  take_options(f, q, out);
   out.random_step = static_cast<std::uint64_t>(k);
-  out.fast = make_fast_rule(f.element, o);
   return {};
 }
 
@@ -62,15 +80,30 @@ constexpr bool source_has_fast_path(const format& source) {
 
 /// Requirements of both orientations on the kernel.
 struct path_choice {
-  bool exact = false, general = false, any_rotated = false, any_unrotated = false;
+  bool general = false, any_rotated = false, any_unrotated = false;
 
   quantize_path path() const {
-    return exact                                       ? quantize_path::exact
-           : general || (any_rotated && any_unrotated) ? quantize_path::fast
-           : any_rotated                               ? quantize_path::fast_h16
-                                                       : quantize_path::fast_unrotated;
+    return general || (any_rotated && any_unrotated) ? quantize_path::general
+           : any_rotated                             ? quantize_path::fast_h16
+                                                     : quantize_path::fast_unrotated;
   }
 };
+
+/// Decides how the kernel reads the source and which blocks it takes by the definition.
+template <class T>
+void choose_path(block_format f, block_output& out, path_choice& choice) {
+  const block_options& o = out.options;
+  const bool random = o.rounding == rounding::stochastic && o.random_count == 32;
+  out.bf16_source = o.source.mantissa_bits == 7;
+  out.exact = (o.rounding != rounding::nearest_even && !random) || !source_has_fast_path<T>(o.source) ||
+              (f.has_e8m0_scale() && o.policy.least_byte > 1);
+  const bool rotates = o.rotation.points != 0;
+  choice.general = choice.general || out.exact || random || out.state != nullptr || f.length != 32 || f.rows != 1 ||
+                   !f.has_e8m0_scale() || f.element.bits() == 6 || (rotates && o.rotation.signs[0] != 0) ||
+                   o.rule == scale_rule::floor;
+  choice.any_rotated = choice.any_rotated || rotates;
+  choice.any_unrotated = choice.any_unrotated || !rotates;
+}
 
 /// Checks both orientations of an m × n source of T. `reads_transpose`: the kernel reads the transpose.
 template <class T>
@@ -78,25 +111,20 @@ status prepare_orientations(block_format f, index_t m, index_t n, const quantize
                             const quantized_output& columns, bool reads_transpose, quantize_kernel_args& a,
                             path_choice& choice) {
   if (!has_tile_kernel(f, 0)) {
-    return {error_code::bad_option, "f", "must be mxfp4, mxfp8_e4m3 or mxfp8_e5m2, or square_blocks of one"};
+    return {error_code::bad_option, "f", "must be blocks of has_tile_kernel"};
   }
   if (m == 0 || n == 0) return {};
   if (rows.codes == nullptr && columns.codes == nullptr) {
     return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
   }
-  a.square = f.rows != 1;
-  choice.exact = choice.exact || a.square;
+  a.format = f;
   for (const bool is_row : {true, false}) {
     const quantized_output& q = is_row ? rows : columns;
     if (q.codes == nullptr) continue;
     block_output& out = is_row != reads_transpose ? a.row : a.column;
     const status s = prepare_output(f, q, is_row ? m : n, is_row ? n : m, is_row, out);
     if (!s.ok()) return s;
-    choice.general = choice.general || out.fast.signs != 0 || q.options.rule == scale_rule::floor;
-    choice.any_rotated = choice.any_rotated || out.fast.rotates;
-    choice.any_unrotated = choice.any_unrotated || !out.fast.rotates;
-    choice.exact =
-        choice.exact || q.drawn != nullptr || !out.fast.applies || !source_has_fast_path<T>(q.options.source);
+    choose_path<T>(f, out, choice);
   }
   return {};
 }

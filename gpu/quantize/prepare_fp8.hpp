@@ -44,7 +44,7 @@ inline bool has_vectors(const fp8_output& out) {
 }
 
 inline fp8_cast make_fp8_cast(const fp8_options& o, const float* scale) {
-  return {scale, o.source == formats::bf16, o.rounding, o.random, o.drawn};
+  return {scale, o.source == formats::bf16, o.rounding, o.random, o.draws, o.state};
 }
 
 /// Counts the tiles of rows × columns.

@@ -3,6 +3,7 @@
 // The launchers of gpu/api/quantize.hpp.
 #include "gpu/api/quantize.hpp"
 
+#include "gpu/quantize/amax_tile.hpp"
 #include "gpu/quantize/definition_kernel.hpp"
 #include "gpu/quantize/prepare_blocks.hpp"
 
@@ -23,10 +24,11 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
   a.whole_tiles = both && 2 * last <= resident ? a.tiles - last : a.tiles;
   const std::uint32_t items = 2 * a.tiles - a.whole_tiles;
   const dim3 grid{items < resident ? items : resident, 1, 1};
-  const auto kernel = path == quantize_path::exact      ? quantize_kernel<T, Element, quantize_path::exact>
-                      : path == quantize_path::fast     ? quantize_kernel<T, Element, quantize_path::fast>
-                      : path == quantize_path::fast_h16 ? quantize_kernel<T, Element, quantize_path::fast_h16>
-                                                        : quantize_kernel<T, Element, quantize_path::fast_unrotated>;
+  auto kernel = quantize_kernel<T, Element, quantize_path::general>;
+  if constexpr (Element::format.bits() != 6) {
+    if (path == quantize_path::fast_h16) kernel = quantize_kernel<T, Element, quantize_path::fast_h16>;
+    if (path == quantize_path::fast_unrotated) kernel = quantize_kernel<T, Element, quantize_path::fast_unrotated>;
+  }
   return launch(kernel, grid, dim3{tile_threads, 1, 1}, quantize_shared_bytes<T, Element>, s, a);
 }
 
@@ -39,8 +41,9 @@ bool is_defined_block(block_format f) {
 
 /// Checks the source of one orientation, whose blocks are along its columns.
 template <class T>
-status prepare_defined(block_format f, const block_options& o, matrix<const T> source, bool is_row,
+status prepare_defined(block_format f, const quantized_output& q, matrix<const T> source, bool is_row,
                        definition_blocks_args& a) {
+  const block_options& o = q.options;
   if (!is_defined_block(f)) {
     return {error_code::bad_option, "f", "must have 4, 6 or 8 bits in blocks of 16 or 32, of one row or square"};
   }
@@ -57,8 +60,8 @@ status prepare_defined(block_format f, const block_options& o, matrix<const T> s
     return {error_code::bad_extent, "source", "must be whole blocks and whole rotations"};
   }
   a.format = f;
-  a.options = o;
-  return {};
+  take_options(f, q, a);
+  return check_made(f, q, is_row);
 }
 dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
   const std::uint64_t items = std::uint64_t{a.rows / height} * ((a.columns + subgroup_lanes - 1) / subgroup_lanes);
@@ -72,9 +75,6 @@ auto definition_kernel_for(block_format f) {
   f.rows = 1;
   if (f == nvfp4) return definition_blocks_kernel<T, known_blocks<e2m1, ue4m3, 16>>;
   if (f == mxfp4) return definition_blocks_kernel<T, known_blocks<e2m1, e8m0, 32>>;
-  if (f == mxfp6_e2m3) return definition_blocks_kernel<T, known_blocks<e2m3, e8m0, 32>>;
-  if (f == mxfp6_e3m2) return definition_blocks_kernel<T, known_blocks<e3m2, e8m0, 32>>;
-  if (f == mxfp8_e4m3) return definition_blocks_kernel<T, known_blocks<e4m3, e8m0, 32>>;
   return definition_blocks_kernel<T, any_blocks>;
 }
 
@@ -84,7 +84,7 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
                               bool only_checks, stream s) {
   if (q.codes == nullptr) return {};
   definition_blocks_args a;
-  if (status c = prepare_defined(f, q.options, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
+  if (status c = prepare_defined(f, q, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
   if (a.rows == 0 || a.columns == 0) return {};
   const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
   if (q.code_order != placement::row_major) {
@@ -95,7 +95,6 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
   }
   if (status c = check_pointer(q.codes, name("rows.codes", "columns.codes")); !c.ok()) return c;
   if (status c = check_pointer(q.scales, name("rows.scales", "columns.scales")); !c.ok()) return c;
-  if (status c = check_optional(q.drawn, name("rows.drawn", "columns.drawn")); !c.ok()) return c;
   const index_t code_bytes = packed_bytes(f.element, a.columns), scale_bytes = index_t{a.columns} / f.length;
   a.code_stride = q.code_stride != 0 ? q.code_stride : code_bytes;
   a.scale_stride = q.scale_stride != 0 ? q.scale_stride : scale_bytes;
@@ -106,7 +105,6 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
     return {error_code::bad_extent, name("rows.scale_stride", "columns.scale_stride"), "must not be less than a row"};
   }
   if (only_checks) return {};
-  a.drawn = q.drawn;
   a.codes = q.codes;
   a.scales = q.scales;
   a.random_step = a.columns;
@@ -114,14 +112,19 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
                 dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 
+/// True if the tile kernel takes an orientation of `vectors` × k.
+bool takes_tiles(block_format f, const quantized_output& q, index_t vectors, index_t k) {
+  // A run of 32 elements may be two blocks, and 32 vectors two squares.
+  const bool whole = f.length == 32 || (k % 32 == 0 && (f.rows == 1 || vectors % 32 == 0));
+  return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole);
+}
+
 /// Checks both orientations before the first launch, so that a refusal launches nothing.
 template <class T>
 status quantize_source(block_format f, matrix<const T> source, const quantized_output& rows,
                        const quantized_output& columns, stream stream) {
-  const auto has_tiles = [f](const quantized_output& q) {
-    return q.codes == nullptr || has_tile_kernel(f, q.options.rotation.points);
-  };
-  if (!has_tiles(rows) || !has_tiles(columns)) {
+  const index_t m = source.extent(0), n = source.extent(1);
+  if (!takes_tiles(f, rows, m, n) || !takes_tiles(f, columns, n, m)) {
     if (rows.codes == nullptr && columns.codes == nullptr) {
       return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
     }
@@ -137,7 +140,6 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
   // Rows of a transpose are columns of the matrix in memory: the same blocks, in the same order.
   const bool reads_transpose = is_transposed(source);
   if (status s = prepare_source(reads_transpose ? transposed(source) : source, a); !s.ok()) return s;
-  const index_t m = source.extent(0), n = source.extent(1);
   path_choice choice;
   if (status s = prepare_orientations<T>(f, m, n, rows, columns, reads_transpose, a, choice); !s.ok()) return s;
   if (m == 0 || n == 0) return {};
@@ -146,41 +148,78 @@ status quantize_source(block_format f, matrix<const T> source, const quantized_o
   if (status s = check_stream(stream); !s.ok()) return s;
   const quantize_path path = choice.path();
   if (f.element == formats::e2m1) return launch_quantize<T, e2m1>(a, path, device, stream);
+  if (f.element == formats::e2m3) return launch_quantize<T, e2m3>(a, path, device, stream);
+  if (f.element == formats::e3m2) return launch_quantize<T, e3m2>(a, path, device, stream);
   if (f.element == formats::e4m3) return launch_quantize<T, e4m3>(a, path, device, stream);
   return launch_quantize<T, e5m2>(a, path, device, stream);
 }
 
+/// Measures one orientation with the definition kernel.
 template <class T>
-status draw_factor(block_format f, block_options* drawn, const block_options& options, matrix<const T> source,
-                   std::uint32_t* amax, float* factor, stream stream) {
+status measure_by_definition(block_format f, matrix<const T> source, const quantized_output& q, bool is_row,
+                             bool only_checks, stream s) {
+  if (q.amax == nullptr) return {};
   definition_blocks_args a;
-  if (status s = prepare_defined(f, options, source, true, a); !s.ok()) return s;
-  if (status s = check_pointer(drawn, "drawn"); !s.ok()) return s;
-  if (status s = check_pointer(amax, "amax"); !s.ok()) return s;
-  if (status s = check_pointer(factor, "factor"); !s.ok()) return s;
-  if (status s = check_ready(stream); !s.ok()) return s;
-  if (status s = check_code(encode_factor_kernel); !s.ok()) return s;
-  a.drawn = drawn;
-  a.amax = amax;
-  if (status s = fill(amax, 0, sizeof *amax, stream); !s.ok()) return s;
-  if (a.rows != 0 && a.columns != 0) {
-    dim3 grid = definition_grid(a, 1);
-    grid.x = grid.x < 1024 ? grid.x : 1024;
-    if (status s = launch(tensor_amax_kernel<T>, grid, dim3{definition_block_threads, 1, 1}, 0, stream, a); !s.ok())
-      return s;
+  if (status c = prepare_defined(f, q, is_row ? source : transposed(source), is_row, a); !c.ok()) return c;
+  if (only_checks) return {};
+  if (a.rows == 0 || a.columns == 0) return fill(q.amax, 0, amax_words * sizeof *q.amax, s);
+  dim3 grid = definition_grid(a, 1);
+  grid.x = grid.x < unsigned{amax_words} ? grid.x : unsigned{amax_words};
+  return launch(tensor_amax_kernel<T>, grid, dim3{definition_block_threads, 1, 1}, 0, s, a);
+}
+
+template <class T>
+status measure_source(block_format f, matrix<const T> source, const quantized_output& rows,
+                      const quantized_output& columns, stream stream) {
+  if (rows.amax == nullptr && columns.amax == nullptr) {
+    return {error_code::bad_pointer, "rows.amax", "must not be null where columns.amax is null"};
   }
-  return launch(encode_factor_kernel, blocks(1), blocks(1), 0, stream, encode_factor_args{f, amax, drawn, factor});
+  // A thread reads 16 elements of a row and of a column at once, which both orientations see alike.
+  bool tiles = source.extent(0) > 0 && source.extent(1) > 0 && source.extent(0) % 16 == 0 &&
+               source.extent(1) % 16 == 0 &&
+               (rows.amax == nullptr || columns.amax == nullptr || rows.options.source == columns.options.source);
+  for (const bool is_row : {true, false}) {
+    const quantized_output& q = is_row ? rows : columns;
+    if (status s = measure_by_definition(f, source, q, is_row, true, stream); !s.ok()) return s;
+    tiles = tiles && (q.amax == nullptr ||
+                      (has_tile_kernel(f, q.options.rotation.points) && source_has_fast_path<T>(q.options.source)));
+  }
+  device_info device;
+  if (status s = current_device(device); !s.ok()) return s;
+  if (status s = check_stream(stream); !s.ok()) return s;
+  if (!tiles) {
+    const status s = measure_by_definition(f, source, rows, true, false, stream);
+    return s.ok() ? measure_by_definition(f, source, columns, false, false, stream) : s;
+  }
+  quantize_kernel_args a;
+  const bool reads_transpose = is_transposed(source);
+  if (status s = prepare_source(reads_transpose ? transposed(source) : source, a); !s.ok()) return s;
+  a.format = f;
+  path_choice choice;
+  for (const bool is_row : {true, false}) {
+    const quantized_output& q = is_row ? rows : columns;
+    block_output& out = is_row != reads_transpose ? a.row : a.column;
+    take_options(f, q, out);
+    choose_path<T>(f, out, choice);
+  }
+  a.row.bf16_source = a.column.bf16_source = (rows.amax != nullptr ? rows : columns).options.source.mantissa_bits == 7;
+  if (status s = count_tiles<T>(f.element, a); !s.ok()) return s;
+  a.whole_tiles = a.tiles;
+  const std::uint32_t resident = 3 * static_cast<unsigned>(device.processors);
+  const std::uint32_t most = resident < unsigned{amax_words} ? resident : unsigned{amax_words};
+  return launch(amax_kernel<T>, dim3{a.tiles < most ? a.tiles : most, 1, 1}, dim3{tile_threads, 1, 1},
+                2 * tile_rows<T> * tile_columns * sizeof(T), stream, a);
 }
 
 }  // namespace
 
-status draw_encode_factor(block_format f, const block_options& options, matrix<const float> source,
-                          block_options* drawn, std::uint32_t* amax, float* factor, stream s) {
-  return draw_factor(f, drawn, options, source, amax, factor, s);
+status measure_amax(block_format f, matrix<const float> source, const quantized_output& rows,
+                    const quantized_output& columns, stream s) {
+  return measure_source(f, source, rows, columns, s);
 }
-status draw_encode_factor(block_format f, const block_options& options, matrix<const bf16> source, block_options* drawn,
-                          std::uint32_t* amax, float* factor, stream s) {
-  return draw_factor(f, drawn, options, source, amax, factor, s);
+status measure_amax(block_format f, matrix<const bf16> source, const quantized_output& rows,
+                    const quantized_output& columns, stream s) {
+  return measure_source(f, source, rows, columns, s);
 }
 
 status quantize(block_format f, matrix<const float> source, const quantized_output& rows,

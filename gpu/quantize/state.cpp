@@ -26,14 +26,6 @@ status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& 
   return launch(update_scales_kernel, blocks(state.count), blocks(state_threads), 0, s, state, rule);
 }
 
-status draw_options(const block_options& options, const nn::form_draws& draws, const nn::step_state* state,
-                    block_options* to, stream s) {
-  if (status bad = check_optional(state, "state"); !bad.ok()) return bad;
-  if (status bad = check_pointer(to, "to"); !bad.ok()) return bad;
-  if (status bad = check_ready(s); !bad.ok()) return bad;
-  return launch(draw_kernel, blocks(1), blocks(1), 0, s, options, draws, state, to);
-}
-
 status round_bf16(matrix<const float> source, bf16* to, stream s) {
   const index_t rows = source.extent(0), columns = source.extent(1);
   if (rows < 0 || columns < 0 || source.stride(1) != 1) {

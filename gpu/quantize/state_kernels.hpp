@@ -49,17 +49,6 @@ inline constexpr unsigned state_threads = 256, state_subgroups = state_threads /
   s.scale_inverse[t] = 1.0f / s.scale[t];
 }
 
-/// One thread: sets random words and signs from the step state.
-[[maybe_unused]] static __global__ void draw_kernel(const block_options options, const nn::form_draws draws,
-                                                    const nn::step_state* state, block_options* to) {
-  const nn::step_state none;
-  const nn::step_state& now = state != nullptr ? *state : none;
-  block_options o = options;
-  o.random = draws.words(now);
-  o.rotation.signs[0] = draws.mask(now);
-  *to = o;
-}
-
 struct round_arguments {
   const float* from;
   index_t stride, rows, columns;

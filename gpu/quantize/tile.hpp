@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused block quantizer's kernel: one tile of the source per thread block at a time.
 // 1. Load the tile into shared memory (prefetched with two buffers).
-// 2. Each thread quantizes whole blocks of 32 along columns. Their codes are staged in shared memory and stored 16
+// 2. Each thread quantizes runs of 32 elements along columns. Their codes are staged in shared memory and stored 16
 //    bytes at a time.
-// 3. Each thread quantizes blocks along rows, and stores their codes directly, 16 bytes at a time.
+// 3. Each thread quantizes runs along rows, and stores their codes directly, 16 bytes at a time.
 // Scales go straight to their places, padding included.
 #pragma once
 
-#include "gpu/quantize/tile_stores.hpp"
+#include "gpu/quantize/general_tile.hpp"
 
 namespace rotoscale::gpu {
 
@@ -19,31 +19,6 @@ template <format F>
 inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
                                                           : F.bits() == 4    ? 3
                                                                              : 4;
-
-/// Loads half a block for exact_block: 16 elements of row or column `v`, from element `first` on.
-template <class T, bool Rows>
-__device__ inline void load_exactly(const block_options& o, const tile_view<T>& tile, unsigned v, unsigned first,
-                                    float (&y)[16]) {
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned j = 0; j < 16; ++j) {
-    const T x = Rows ? *tile.element(v, first + j) : *tile.element(first + j, v);
-    const float value = round_to_format(o.source, source_value(x));
-    ROTOSCALE_UNROLL
-    for (unsigned n = 0; n < 16; ++n) y[n] = n == j ? value : j == 0 ? 0.0f : y[n];
-  }
-}
-
-/// Quantizes a block off the fast path: row `v` of the tile (Rows) or column `v`, from element `first` on. Writes 16
-/// bytes of codes each to `to0` and `to1`, and returns the scale. Not inlined, because it is rare.
-template <class T, format F, bool Rows>
-ROTOSCALE_NOINLINE std::uint8_t quantize_slow_block(const block_options& o, tile_view<T> tile, unsigned v,
-                                                    unsigned first, void* to0, void* to1) {
-  const auto load = [&](int half, float(&y)[16]) {
-    load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
-  };
-  const auto emit = [&](int w, std::uint32_t word) { static_cast<any_word*>(w < 4 ? to0 : to1)[w % 4] = word; };
-  return exact_block<F>(o, false, 0, load, emit);
-}
 
 /// Passes the codes of a fast-path block to `store(vec, bytes)`, 16 bytes at a time.
 template <format F, class Block, class Store>
@@ -60,20 +35,20 @@ __device__ inline void store_codes(const Block& block, const fast_scale& s, cons
 /// Rotates half a block and stores it in `block`. Always inlined: in host mode, g++ 12.2 at -O3 wrongly deletes calls
 /// of it.
 template <quantize_path Path, class Block>
-[[gnu::always_inline]] __device__ inline void put_half(const fast_rule& rule, int half, float (&y)[16], Block& block) {
-  if constexpr (Path == quantize_path::fast) {
-    if (rule.rotates) {
-      negate(y, rule.signs >> (16 * half));
-      butterflies16(y);
-    }
-  }
+[[gnu::always_inline]] __device__ inline void put_half(int half, float (&y)[16], Block& block) {
   if constexpr (Path == quantize_path::fast_h16) butterflies16(y);
   block.put(half, y);
 }
 
-/// Rows of a tile that a thread block quantizes at once, four blocks per row.
-inline constexpr unsigned row_step = tile_threads / 4;
-static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
+/// Stores run `b` of row `r` of the tile, which is off the fast path.
+template <class T, format F>
+__device__ inline void store_slow_row(const quantize_kernel_args& a, const tile_view<T>& tile, unsigned r, unsigned b,
+                                      std::uint8_t* codes, std::uint8_t* scales) {
+  std::uint32_t code[storage_bits(F)];
+  *scales = static_cast<std::uint8_t>(
+      quantize_slow_run<T, F, true>(a.format, a.row.options, tile, r, 32 * b, 0, nullptr, code));
+  store_units<F>(codes, a.row.code_vec, code);
+}
 
 /// Quantizes a tile along rows: load, rotate, amax, scale, codes, store. Four threads share a row, one block each.
 template <class T, format F, quantize_path Path>
@@ -81,7 +56,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
                                           const tile_origin& at) {
   constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
   const block_output& out = a.row;
-  const bool bf16_source = out.options.source.mantissa_bits == 7;
+  const bool bf16_source = out.bf16_source;
   const unsigned b = thread_index().x % 4, r0 = thread_index().x / 4, end = rows_of<T>(a, at);
   if (!at.whole && at.column + 32 * b >= a.columns) return;
   std::uint8_t* codes =
@@ -114,10 +89,10 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
                         bf16_source, y);
       if (half == 1 && (!ahead || r + row_step < end)) from += row_step * tile_view<T>::row_vecs;
       if (half == 1 && ahead) load_first();
-      put_half<Path>(out.fast, half, y, block);
+      put_half<Path>(half, y, block);
     }
     const std::uint32_t amax = block.amax();
-    const fast_scale s = choose_fast_scale<Path>(out.fast, amax);
+    const fast_scale s = choose_fast_scale<Path == quantize_path::fast_h16>(out.fast, amax);
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { store_streaming(codes + p * out.code_vec, bytes); });
     *scales = static_cast<std::uint8_t>(s.byte);
     slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
@@ -131,7 +106,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
     scales -= row_step / 32 * out.scale_row32;
     r -= row_step;
     if ((slow_blocks & 1u) != 0) {
-      *scales = quantize_slow_block<T, F, true>(out.options, tile, r, 32 * b, codes, codes + out.code_vec);
+      store_slow_row<T, F>(a, tile, r, b, codes, scales);
     }
     slow_blocks >>= 1;
   }
@@ -143,7 +118,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
                                              const code_stage<T, F>& stage, const tile_origin& at) {
   constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
   const block_output& out = a.column;
-  const bool bf16_source = out.options.source.mantissa_bits == 7;
+  const bool bf16_source = out.bf16_source;
   const unsigned c = thread_index().x % tile_columns;
   if (!at.whole && at.column + c >= a.columns) return;
   std::uint8_t* scales =
@@ -166,10 +141,10 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
         const unsigned r = 16 * static_cast<unsigned>(half) + i;
         y[i] = tile_value((i % 2 == 0 ? even : odd)[r * tile_columns], bf16_source);
       }
-      put_half<Path>(out.fast, half, y, block);
+      put_half<Path>(half, y, block);
     }
     const std::uint32_t amax = block.amax();
-    const fast_scale s = choose_fast_scale<Path>(out.fast, amax);
+    const fast_scale s = choose_fast_scale<Path == quantize_path::fast_h16>(out.fast, amax);
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { *stage.vec(c, b * block_vecs + p) = bytes; });
     if (!as_word) *scales = static_cast<std::uint8_t>(s.byte);
     word = word >> 8 | s.byte << 24;
@@ -178,55 +153,23 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
     even += 32 * tile_columns;
     odd += 32 * tile_columns;
   }
-  word >>= 32 - tile_rows<T> / 32 * 8;
+  constexpr unsigned count = tile_rows<T> / 32;
+  word >>= 32 - 8 * count;
   ROTOSCALE_KEEP_LOOP
   while (slow_blocks != 0) {
     --b;
     scales -= out.scale_block;
     if ((slow_blocks & 1u) != 0) {
-      const std::uint32_t scale = quantize_slow_block<T, F, false>(
-          out.options, tile, c, 32 * b, stage.vec(c, b * block_vecs), stage.vec(c, b * block_vecs + block_vecs - 1));
+      std::uint32_t code[storage_bits(F)];
+      const std::uint32_t scale =
+          quantize_slow_run<T, F, false>(a.format, out.options, tile, c, 32 * b, 0, nullptr, code);
+      stage.put(c, b, code);
       if (!as_word) *scales = static_cast<std::uint8_t>(scale);
       word = (word & ~(255u << 8 * b)) | scale << 8 * b;
     }
     slow_blocks >>= 1;
   }
-  if (as_word) store_scales<T>(scales - b, word);
-}
-
-/// Quantizes one orientation by the definition. The lanes of a subgroup hold the 32 blocks of a square of the source.
-template <class T, format F, bool Rows>
-__device__ inline void quantize_tile_exactly(const quantize_kernel_args& a, const block_output& out,
-                                             const tile_view<T>& tile, const code_stage<T, F>& stage,
-                                             const tile_origin& at) {
-  constexpr unsigned block_vecs = code_stage<T, F>::block_vecs;
-  constexpr unsigned vectors = Rows ? tile_rows<T> : tile_columns, blocks = (Rows ? tile_columns : tile_rows<T>) / 32;
-  const unsigned vector0 = Rows ? at.row : at.column, k0 = Rows ? at.column : at.row;
-  const unsigned matrix_vectors = Rows ? a.rows : a.columns, k = Rows ? a.columns : a.rows;
-  const block_options& o = out.drawn != nullptr ? *out.drawn : out.options;
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned i = thread_index().x; i < vectors * blocks; i += tile_threads) {
-    const unsigned v = i % vectors, b = i / vectors;
-    // All lanes of a subgroup exchange the amax of a square, so only whole subgroups may skip.
-    if (vector0 + (a.square ? v / 32 * 32 : v) >= matrix_vectors || k0 + 32 * b >= k) continue;
-    const auto load = [&](int half, float(&y)[16]) {
-      load_exactly<T, Rows>(o, tile, v, 32 * b + 16 * static_cast<unsigned>(half), y);
-    };
-    const auto emit = [&](int w, std::uint32_t word) {
-      const auto at_word = static_cast<unsigned>(w);
-      if constexpr (Rows) {
-        const index_t offset = code_offset(out, vector0 + v, (k0 / 32 + b) * block_vecs + at_word / 4);
-        reinterpret_cast<any_word*>(out.codes + offset)[at_word % 4] = word;
-      } else {
-        stage.vec(v, b * block_vecs + at_word / 4)->word[at_word % 4] = word;
-      }
-    };
-    const std::uint64_t index = out.random_first + (vector0 + v) * out.random_step + k0 + 32 * b;
-    const std::uint8_t scale = exact_block<F>(o, a.square, index, load, emit);
-    const bool shared_row = a.square && out.scale_order == placement::row_major;
-    if (!shared_row) out.scales[scale_offset(out, vector0 + v, k0 / 32 + b)] = scale;
-    if (shared_row && v % 32 == 0) out.scales[scale_offset(out, (vector0 + v) / 32, k0 / 32 + b)] = scale;
-  }
+  if (as_word) store_scales(scales - b, count, word);
 }
 
 /// Quantizes one or both orientations of a tile, and pads the scales at the matrix's edges.
@@ -234,8 +177,8 @@ template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_view<T>& tile,
                                      const code_stage<T, F>& stage, const tile_origin& at, bool columns, bool rows) {
   if (columns) {
-    if constexpr (Path == quantize_path::exact) {
-      quantize_tile_exactly<T, F, false>(a, a.column, tile, stage, at);
+    if constexpr (Path == quantize_path::general) {
+      quantize_columns_generally<T, F>(a, tile, stage, at);
     } else {
       quantize_tile_columns<T, F, Path>(a, tile, stage, at);
     }
@@ -246,8 +189,8 @@ __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_v
     }
   }
   if (rows) {
-    if constexpr (Path == quantize_path::exact) {
-      quantize_tile_exactly<T, F, true>(a, a.row, tile, stage, at);
+    if constexpr (Path == quantize_path::general) {
+      quantize_rows_generally<T, F>(a, tile, at);
     } else {
       quantize_tile_rows<T, F, Path>(a, tile, at);
     }
@@ -260,20 +203,6 @@ __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_v
 template <class T, class Element>
 inline constexpr std::size_t quantize_shared_bytes =
     tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
-
-/// A work item: a tile, or one orientation of it.
-struct tile_item {
-  std::uint32_t tile;
-  bool columns, rows;
-};
-
-/// Work item `i`. In the last wave an item is one orientation of a tile, which halves the wave's time.
-__device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t i) {
-  const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
-  if (i < a.whole_tiles) return {i, columns, rows};
-  const std::uint32_t half = i - a.whole_tiles;
-  return {a.whole_tiles + half / 2, half % 2 == 0, half % 2 != 0};
-}
 
 /// Position of a tile. Tiles are walked along rows. If a column's codes of a tile do not fill a 128-byte line, tiles
 /// are walked in pairs: a tile, then the tile below it, which writes the next bytes of row-major codes.
@@ -288,39 +217,61 @@ __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint
   return make_origin<T>(a, row, column);
 }
 
-/// Persistent kernel over the tiles of the padded extents. Block b takes items b, b + blocks, ... The element format is
-/// a type, since nvcc 13 cannot mangle a kernel's template argument of class type.
-template <class T, class Element, quantize_path Path>
-__global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
-    quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
-  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T), buffers = tile_buffers<Element::format>;
-  auto* shared = dynamic_shared<unsigned char>();
-  const code_stage<T, Element::format> stage{shared + buffers * tile_bytes};
+/// A work item: a tile, or one orientation of it.
+struct tile_item {
+  tile_origin at;
+  bool columns, rows;
+};
+
+/// Work item `i`. In the last wave an item is one orientation of a tile, which halves the wave's time.
+template <class T>
+__device__ inline tile_item item_of(const quantize_kernel_args& a, std::uint32_t i) {
+  const bool columns = a.column.codes != nullptr, rows = a.row.codes != nullptr;
+  if (i < a.whole_tiles) return {origin_of<T>(a, i), columns, rows};
+  const std::uint32_t half = i - a.whole_tiles;
+  return {origin_of<T>(a, a.whole_tiles + half / 2), half % 2 == 0, half % 2 != 0};
+}
+
+/// Calls use(tile, item) for items b, b + blocks, ... of thread block b. With two buffers the next tile is prefetched.
+template <class T, unsigned Buffers, class Use>
+__device__ inline void walk_tiles(const quantize_kernel_args& a, unsigned char* shared, const Use& use) {
+  constexpr unsigned tile_bytes = tile_rows<T> * tile_columns * sizeof(T);
   const std::uint32_t step = grid_size().x, items = 2 * a.tiles - a.whole_tiles;
   unsigned buffer = 0;
   std::uint32_t i = block_index().x;
-  tile_item item = item_of(a, i);
-  tile_origin at = origin_of<T>(a, item.tile);
-  if constexpr (buffers == 2) load_tile(a, at, tile_view<T>{shared});
+  tile_item item = item_of<T>(a, i);
+  if constexpr (Buffers == 2) load_tile(a, item.at, tile_view<T>{shared});
   ROTOSCALE_KEEP_LOOP
   for (; i < items; i += step) {
     const tile_view<T> here{shared + buffer * tile_bytes};
-    if constexpr (buffers == 1) {
+    if constexpr (Buffers == 1) {
       block_barrier();  // all threads have finished with the previous tile
-      load_tile(a, at, here);
+      load_tile(a, item.at, here);
     }
     wait_for_copies();
     block_barrier();
-    const tile_item next = item_of(a, i + step);
-    const tile_origin next_at = origin_of<T>(a, next.tile);
-    if constexpr (buffers == 2) {
+    const tile_item next = item_of<T>(a, i + step);
+    if constexpr (Buffers == 2) {
       buffer ^= 1;
-      if (i + step < items) load_tile(a, next_at, tile_view<T>{shared + buffer * tile_bytes});
+      if (i + step < items) load_tile(a, next.at, tile_view<T>{shared + buffer * tile_bytes});
     }
-    quantize_tile<T, Element::format, Path>(a, here, stage, at, item.columns, item.rows);
+    use(here, item);
     item = next;
-    at = next_at;
   }
+}
+
+/// Persistent kernel over the tiles of the padded extents. The element format is a type, since nvcc 13 cannot mangle a
+/// kernel's template argument of class type.
+template <class T, class Element, quantize_path Path>
+__global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<Element::format>)
+    quantize_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
+  constexpr unsigned buffers = tile_buffers<Element::format>;
+  auto* shared = dynamic_shared<unsigned char>();
+  const code_stage<T, Element::format> stage{shared + buffers * tile_rows<T> * tile_columns * sizeof(T)};
+  if constexpr (Path == quantize_path::general) make_general_options(a);
+  walk_tiles<T, buffers>(a, shared, [&](const tile_view<T>& tile, const tile_item& item) {
+    quantize_tile<T, Element::format, Path>(a, tile, stage, item.at, item.columns, item.rows);
+  });
 }
 
 }  // namespace rotoscale::gpu

@@ -47,8 +47,7 @@ class operands final : public nn::operand_set {
     for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
       if (!this->request().recipe(f)) continue;
       forms_[index(f)] = describe(f, bytes, source);
-      amax_[index(f)] = bytes + plan_.of(f).amax;
-      if (plan_.of(f).is_drawn) drawn_[index(f)] = reinterpret_cast<block_options*>(bytes + plan_.of(f).drawn);
+      amax_[index(f)] = reinterpret_cast<std::uint32_t*>(bytes + plan_.of(f).amax);
     }
   }
 
@@ -79,14 +78,15 @@ class operands final : public nn::operand_set {
   };
   using fused_target = std::variant<block_target, fp8_target>;
   /// Where quantizing writes if one launch makes all of it, both orientations included.
-  static std::optional<fused_target> one_launch(const nn::quantize_target& to) {
+  static std::optional<fused_target> one_launch(const nn::quantize_target& to, const nn::step_state* state) {
     if (to.set == nullptr) return std::nullopt;
     const auto& set = static_cast<const operands&>(*to.set);
     const bool row = to.row && set.request().row, column = to.column && set.request().column;
     if (set.wants_fp8_alone(row, column)) {
-      return set.fp8_target_of(row ? nn::operand_form::row : nn::operand_form::column, row && column, to.scaling);
+      return set.fp8_target_of(row ? nn::operand_form::row : nn::operand_form::column, row && column, to.scaling,
+                               state);
     }
-    return to.scaling.amax == nullptr ? set.blocks_alone(row, column) : std::nullopt;
+    return to.scaling.amax == nullptr ? set.blocks_alone(row, column, state) : std::nullopt;
   }
   /// Target of an FP32 tensor's BF16 copy, if quantizing writes nothing else; else null.
   static bf16* only_bf16(const nn::quantize_target& to) {
@@ -99,11 +99,6 @@ class operands final : public nn::operand_set {
     }
     return reinterpret_cast<bf16*>(set.codes(to.row ? nn::operand_form::row : nn::operand_form::column));
   }
-  /// Draws the random words and signs of the requested forms; call before writing one_launch's outputs.
-  status draw(const nn::quantize_target& to, const nn::step_state* state, stream s) const {
-    return draw(to.row && request().row, to.column && request().column, state, s);
-  }
-
   /// A backend's quantize.
   status quantize(nn::const_tensor_view source, const nn::quantize_target& to, const nn::step_state* state,
                   stream s) const {
@@ -115,9 +110,8 @@ class operands final : public nn::operand_set {
  private:
   static constexpr std::size_t alignment = 256;
   struct place {
-    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, drawn = 0;
+    std::size_t codes = 0, scales = 0, factor = 0, amax = 0;
     bool in_place = false;
-    bool is_drawn = false;  ///< options are made on the device, step by step
   };
   struct plan {
     place forms[2];  ///< row, column
@@ -147,24 +141,19 @@ class operands final : public nn::operand_set {
         at.codes = p.forms[0].codes;
         continue;
       }
-      const format element = nn::element_format(own.format);
       at.codes = take(rows * code_stride(own, k));
       if (nn::has_blocks(own.format)) {
         const block_format f = nn::block_format_of(own);
         at.scales = take(rows / f.rows * (k / f.length));
       }
       // The second-level factor is computed from the tensor's amax in every step.
-      const bool own_factor = own.format == nn::operand_format::nvfp4;
-      if (own_factor) {
+      if (own.format == nn::operand_format::nvfp4) {
         at.factor = take(sizeof(float));
-        at.amax = take(sizeof(std::uint32_t));
+        at.amax = take(amax_words * sizeof(std::uint32_t));
       }
       // Both forms of a tensor have one scale.
       const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
       if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
-      at.is_drawn = element.bits() <= 8 &&
-                    (own_factor || own.rounding == rounding::stochastic || own.rotation.signs != nn::sign_kind::none);
-      if (at.is_drawn) at.drawn = take(sizeof(block_options));
     }
     return p;
   }
@@ -196,10 +185,9 @@ class operands final : public nn::operand_set {
   status fill(matrix<const T> source, const nn::quantize_target& to, const nn::step_state* state, stream s) const {
     const bool row = to.row && request().row, column = to.column && request().column;
     const bool again = column && request().column->format == nn::operand_format::dequantized;
-    status done = draw(row || again, column, state, s);
-    if (done.ok()) done = fill_fp8(source, row, column, to.scaling, s);
-    if (done.ok()) done = fill_blocks(source, row, column, s);
-    if (done.ok() && again) done = dequantize_row_form(s);
+    status done = fill_fp8(source, row, column, to.scaling, state, s);
+    if (done.ok()) done = fill_blocks(source, row, column, state, s);
+    if (done.ok() && again) done = dequantize_row_form(state, s);
     const bool copies =
         (row && copies_bf16(nn::operand_form::row)) || (column && copies_bf16(nn::operand_form::column));
     if constexpr (std::is_same_v<T, float>) {
@@ -211,62 +199,74 @@ class operands final : public nn::operand_set {
     return done;
   }
   /// What the row form holds, its rotation undone, rounded to BF16.
-  status dequantize_row_form(stream s) const {
+  status dequantize_row_form(const nn::step_state* state, stream s) const {
     const gemm_operand& from = form(nn::operand_form::row);
     auto* const to = reinterpret_cast<bf16*>(codes(nn::operand_form::column));
     if (from.block == 0) return decode_operand(from, false, to, formats::bf16, from.k, s);
-    return unrotate_operand(from, request().row->rotation.points, drawn_[index(nn::operand_form::row)], to, from.k, s);
+    const drawn_form drawn = draws(nn::operand_form::row, state);
+    return unrotate_operand(from, request().row->rotation.points, drawn.draws, drawn.state, to, from.k, s);
   }
   bool copies_bf16(nn::operand_form f) const { return is_bf16(request().recipe(f)) && !plan_.of(f).in_place; }
 
-  block_options quantizer_options(nn::operand_form f) const {
-    nn::form_options how;
-    how.recipe = *request().recipe(f);
-    return nn::block_options_for(how);
+  /// Where the words and signs of a form come from: a state in device memory, or step 0 without one.
+  struct drawn_form {
+    nn::form_draws draws;
+    const nn::step_state* state = nullptr;
+  };
+  bool is_random(nn::operand_form f) const {
+    const nn::operand_recipe& own = *request().recipe(f);
+    return own.rounding == rounding::stochastic || draws_of(request(), f).draws_signs;
   }
-  status draw(bool row, bool column, const nn::step_state* state, stream s) const {
-    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
-      if (drawn_[index(f)] == nullptr || !(f == nn::operand_form::row ? row : column)) continue;
-      const status done = draw_options(quantizer_options(f), draws_of(request(), f), state, drawn_[index(f)], s);
-      if (!done.ok()) return done;
-    }
-    return {};
+  drawn_form draws(nn::operand_form f, const nn::step_state* state) const {
+    nn::form_draws of_form = draws_of(request(), f);
+    if (state == nullptr) of_form.given_signs = of_form.mask({});
+    return {of_form, is_random(f) ? state : nullptr};
   }
 
   /// Blocks of one kind are all that is wanted.
-  std::optional<fused_target> blocks_alone(bool row, bool column) const {
+  std::optional<fused_target> blocks_alone(bool row, bool column, const nn::step_state* state) const {
     std::optional<block_target> t;
     for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
       if (!(f == nn::operand_form::row ? row : column)) continue;
       const nn::operand_recipe& own = *request().recipe(f);
       if (!nn::has_blocks(own.format)) return std::nullopt;
       const block_format blocks = nn::block_format_of(own);
-      if ((t && blocks != t->blocks) || !has_tile_kernel(blocks, own.rotation.points)) return std::nullopt;
+      if ((t && blocks != t->blocks) || !is_fused(blocks, own)) return std::nullopt;
       if (!t) t = block_target{blocks, {}, {}};
-      (f == nn::operand_form::row ? t->rows : t->columns) = block_output_of(f);
+      (f == nn::operand_form::row ? t->rows : t->columns) = block_output_of(f, state);
     }
     return t ? std::optional<fused_target>(*t) : std::nullopt;
+  }
+
+  /// Blocks that the layers' kernels make: no factor of the tensor, no 6-bit codes, whole runs of 32 and squares.
+  bool is_fused(const block_format& f, const nn::operand_recipe& own) const {
+    const bool whole = f.length == 32 || (request().rows % 32 == 0 && request().cols % 32 == 0);
+    return has_tile_kernel(f, own.rotation.points) && f.has_e8m0_scale() && f.element.bits() != 6 && whole;
   }
 
   bool is_fp8(nn::operand_form f) const { return request().recipe(f) && nn::is_fp8(request().recipe(f)->format); }
   /// Both forms' codes are the same numbers, none of them drawn.
   bool forms_are_alike() const {
-    return drawn_[0] == nullptr && drawn_[1] == nullptr && request().row->format == request().column->format &&
-           request().row->rounding == request().column->rounding;
+    return !is_random(nn::operand_form::row) && !is_random(nn::operand_form::column) &&
+           request().row->format == request().column->format && request().row->rounding == request().column->rounding;
   }
   /// FP8 is all that is wanted, rounded to nearest, in one launch.
   bool wants_fp8_alone(bool row, bool column) const {
     const auto is_plain = [&](nn::operand_form f) {
-      return is_fp8(f) && drawn_[index(f)] == nullptr && request().recipe(f)->rounding == rounding::nearest_even;
+      return is_fp8(f) && request().recipe(f)->rounding == rounding::nearest_even;
     };
     return (row || column) && (!row || is_plain(nn::operand_form::row)) &&
            (!column || is_plain(nn::operand_form::column)) && (!(row && column) || forms_are_alike());
   }
   /// The cast of form f, or of both with the options of f.
-  fp8_target fp8_target_of(nn::operand_form f, bool both, const nn::scaling_ref& scaling) const {
+  fp8_target fp8_target_of(nn::operand_form f, bool both, const nn::scaling_ref& scaling,
+                           const nn::step_state* state) const {
     const nn::operand_recipe& own = *request().recipe(f);
     fp8_target t{{nn::element_format(own.format), formats::bf16, own.rounding}, scaling.scale, {}};
-    if (drawn_[index(f)] != nullptr) t.options.drawn = &drawn_[index(f)]->random;
+    const drawn_form drawn = draws(f, state);
+    t.options.draws = drawn.draws;
+    t.options.state = drawn.state;
+    t.options.random = drawn.draws.words({});
     if (both || f == nn::operand_form::row) t.out.rows = codes(nn::operand_form::row);
     if (both || f == nn::operand_form::column) t.out.columns = codes(nn::operand_form::column);
     t.out.row_stride = code_stride(own, request().cols);
@@ -279,10 +279,11 @@ class operands final : public nn::operand_set {
 
   /// Codes of one form, or of both where they are of one kind; amax with the first launch.
   template <class T>
-  status fill_fp8(matrix<const T> source, bool row, bool column, nn::scaling_ref scaling, stream s) const {
+  status fill_fp8(matrix<const T> source, bool row, bool column, nn::scaling_ref scaling, const nn::step_state* state,
+                  stream s) const {
     const bool rows = row && is_fp8(nn::operand_form::row), columns = column && is_fp8(nn::operand_form::column);
     const auto cast = [&](nn::operand_form f, bool both) {
-      const fp8_target t = fp8_target_of(f, both, scaling);
+      const fp8_target t = fp8_target_of(f, both, scaling, state);
       scaling.amax = nullptr;
       return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
     };
@@ -298,49 +299,47 @@ class operands final : public nn::operand_set {
     return cast_transpose_fp8({}, source, nullptr, only, s);
   }
 
-  quantized_output block_output_of(nn::operand_form f) const {
+  quantized_output block_output_of(nn::operand_form f, const nn::step_state* state) const {
     quantized_output q;
     q.codes = codes(f);
     q.scales = const_cast<std::uint8_t*>(form(f).scales);
-    q.options = quantizer_options(f);
-    q.drawn = drawn_[index(f)];
+    q.options = nn::block_options_for(nn::resolve_form(request(), f, nullptr));
+    const drawn_form drawn = draws(f, state);
+    q.draws = drawn.draws;
+    q.state = drawn.state;
+    if (request().recipe(f)->format != nn::operand_format::nvfp4) return q;
+    q.amax = amax_[index(f)];
+    q.factor = const_cast<float*>(form(f).factor);
     return q;
   }
+  /// Blocks of one orientation, or of both; first their amax, where a factor of the tensor follows from it.
   template <class T>
-  status fill_blocks(matrix<const T> source, bool row, bool column, stream s) const {
-    quantized_output none;
+  static status make_blocks(block_format f, matrix<const T> source, const quantized_output& rows,
+                            const quantized_output& columns, stream s) {
+    status done;
+    if (rows.amax != nullptr || columns.amax != nullptr) done = measure_amax(f, source, rows, columns, s);
+    return done.ok() ? gpu::quantize(f, source, rows, columns, s) : done;
+  }
+  template <class T>
+  status fill_blocks(matrix<const T> source, bool row, bool column, const nn::step_state* state, stream s) const {
     row = row && nn::has_blocks(request().row->format);
     column = column && nn::has_blocks(request().column->format);
-    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
-      if (!(f == nn::operand_form::row ? row : column) || request().recipe(f)->format != nn::operand_format::nvfp4)
-        continue;
-      const status drawn =
-          draw_encode_factor(nn::block_format_of(*request().recipe(f)), quantizer_options(f),
-                             f == nn::operand_form::row ? source : transposed(source), drawn_[index(f)],
-                             reinterpret_cast<std::uint32_t*>(amax_[index(f)]), const_cast<float*>(form(f).factor), s);
-      if (!drawn.ok()) return drawn;
-    }
-    if (row && column && nn::block_format_of(*request().row) == nn::block_format_of(*request().column)) {
-      return gpu::quantize(nn::block_format_of(*request().row), source, block_output_of(nn::operand_form::row),
-                           block_output_of(nn::operand_form::column), s);
+    const auto blocks = [&](nn::operand_form f) { return nn::block_format_of(*request().recipe(f)); };
+    const quantized_output none, rows = row ? block_output_of(nn::operand_form::row, state) : none,
+                                 columns = column ? block_output_of(nn::operand_form::column, state) : none;
+    if (row && column && blocks(nn::operand_form::row) == blocks(nn::operand_form::column)) {
+      return make_blocks(blocks(nn::operand_form::row), source, rows, columns, s);
     }
     status done;
-    if (row) {
-      done =
-          gpu::quantize(nn::block_format_of(*request().row), source, block_output_of(nn::operand_form::row), none, s);
-    }
-    if (done.ok() && column) {
-      done = gpu::quantize(nn::block_format_of(*request().column), source, none,
-                           block_output_of(nn::operand_form::column), s);
-    }
+    if (row) done = make_blocks(blocks(nn::operand_form::row), source, rows, none, s);
+    if (done.ok() && column) done = make_blocks(blocks(nn::operand_form::column), source, none, columns, s);
     return done;
   }
   std::uint8_t* codes(nn::operand_form f) const { return const_cast<std::uint8_t*>(form(f).codes); }
 
   plan plan_;
   gemm_operand forms_[2];
-  block_options* drawn_[2] = {};
-  std::uint8_t* amax_[2] = {};
+  std::uint32_t* amax_[2] = {};
 };
 
 }  // namespace rotoscale::gpu

@@ -46,11 +46,9 @@ void row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename
   device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch(c, i, o); });
 }
 
-/// launch(arguments of the target...) after its random words are drawn.
+/// launch(arguments of the target...).
 template <class Launch>
-status launch_into(const device_call& c, const nn::quantize_target& to, const operands::fused_target& target,
-                   const nn::step_state* state, const Launch& launch) {
-  if (const status drawn = set_of(to.set).draw(to, state, c.s); !drawn.ok()) return drawn;
+status launch_into(const operands::fused_target& target, const Launch& launch) {
   return std::visit([&](const auto& t) { return t.apply(launch); }, target);
 }
 /// The tensor if it is kept, else an empty view, which launchers do not write.
@@ -62,12 +60,11 @@ template <>
 void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_norm::in& i,
                             const op::residual_norm::out& o) {
   device_backend& on = device_of(ops);
-  if (const auto target = operands::one_launch(o.to)) {
+  if (const auto target = operands::one_launch(o.to, i.state)) {
     nn::residual_norm_args own = arguments_of(i, o);
     own.y = kept(o.to, o.y);
     return on.run_operation<op::residual_norm>(q, i, o, [&](const device_call& c) {
-      return launch_into(c, o.to, *target, i.state,
-                         [&](const auto&... to) { return residual_norm_quantize(own, to..., c.s); });
+      return launch_into(*target, [&](const auto&... to) { return residual_norm_quantize(own, to..., c.s); });
     });
   }
   const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}, o.mean};
@@ -78,10 +75,10 @@ void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_no
 template <>
 void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activation_quantize::in& i,
                                   const op::activation_quantize::out& o) {
-  const auto target = operands::one_launch(o.to);
+  const auto target = operands::one_launch(o.to, i.state);
   if (!target) return op::activation_quantize::compose(ops, q, i, o);
   device_of(ops).run_operation<op::activation_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(c, o.to, *target, i.state, [&](const auto&... into) {
+    return launch_into(*target, [&](const auto&... into) {
       return activation_quantize(i.which, i.x, kept(o.to, o.h), into..., c.s);
     });
   });
@@ -90,14 +87,14 @@ void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activ
 template <>
 void row<op::activation_backward_quantize>(nn::backend& ops, nn::queue q, const op::activation_backward_quantize::in& i,
                                            const op::activation_backward_quantize::out& o) {
-  const auto target = operands::one_launch(o.to);
+  const auto target = operands::one_launch(o.to, i.state);
   const auto* const blocks = target ? std::get_if<operands::block_target>(&*target) : nullptr;
   // A block of a row lies in one half, and the rows of a half begin aligned.
   if (!target || (blocks != nullptr && (i.dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1))) {
     return op::activation_backward_quantize::compose(ops, q, i, o);
   }
   device_of(ops).run_operation<op::activation_backward_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(c, o.to, *target, i.state, [&](const auto&... into) {
+    return launch_into(*target, [&](const auto&... into) {
       return activation_backward_quantize(i.which, i.dh, i.x, kept(o.to, o.dx), into..., c.s);
     });
   });

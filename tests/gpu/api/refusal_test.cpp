@@ -80,10 +80,11 @@ void refuse_quantizers(const refusal& check) {
       check(dequantize(q, axis, row_major(reinterpret_cast<T*>(b.out.data()), extent, extent), {}));
     }
   }
-  check(quantize(nvfp4, source, {b.codes.data(), b.scales.data(), {}}, {}, {}));
-  check(draw_encode_factor(nvfp4, {}, source, reinterpret_cast<block_options*>(b.out.data()),
-                           reinterpret_cast<std::uint32_t*>(b.codes.data()), reinterpret_cast<float*>(b.scales.data()),
-                           {}));
+  quantized_output factored{b.codes.data(), b.scales.data(), {}};
+  check(quantize(nvfp4, source, factored, {}, {}));
+  factored.amax = reinterpret_cast<std::uint32_t*>(b.out.data());
+  factored.factor = reinterpret_cast<float*>(b.scales.data());
+  check(measure_amax(nvfp4, source, factored, {}, {}));
   const auto* scale = reinterpret_cast<const float*>(b.scales.data());
   auto* amax = reinterpret_cast<float*>(b.out.data());
   for (const format& element : {formats::e4m3, formats::e5m2}) {
@@ -133,7 +134,7 @@ void refuse_gemms(const refusal& check) {
     check(decode_operand(x, false, b.out.data(), formats::fp32, extent, {}));
     check(decode_operand(x, true, b.out.data(), formats::bf16, extent, {}));
   }
-  check(unrotate_operand(fp4, 16, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
+  check(unrotate_operand(fp4, 16, {}, nullptr, reinterpret_cast<bf16*>(b.out.data()), extent, {}));
 }
 
 /// A tensor-core contract: the device's, or any without a device.
@@ -170,7 +171,6 @@ void refuse_states(const refusal& check) {
   const nn::scaling_state state{
       4, 16, floats(b.scales), floats(b.more_scales), floats(b.codes), floats(b.out), floats(b.in)};
   check(update_scales(state, {}, {}));
-  check(draw_options(presets::te_rocm, {}, nullptr, reinterpret_cast<block_options*>(b.out.data()), {}));
   check(round_bf16(row_major<const float>(floats(b.in), extent, extent), reinterpret_cast<bf16*>(b.out.data()), {}));
 }
 

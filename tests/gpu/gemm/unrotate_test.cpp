@@ -39,14 +39,13 @@ void check_unrotated(block_format f, index_t rows, index_t k, int points, bool h
   gemm_operand q = make_operand(f, blocks, factor == 1.0f ? nullptr : there_factor.data());
   q.codes = device_codes.data();
   q.scales = device_scales.data();
-  block_options drawn;
-  drawn.rotation = {points, {0xD7E8B31Au}};
-  const device_array<block_options> there(std::vector<block_options>{drawn});
+  nn::form_draws draws;
+  if (has_signs) draws.given_signs = 0xD7E8B31Au;
   const index_t stride = k + 3;
   const device_array<bf16> target(static_cast<std::size_t>(rows * stride));
   std::vector<bf16> expected = target.read();
   const gpu::status status = run([&](gpu::stream stream) {
-    return gpu::unrotate_operand(q, points, has_signs ? there.data() : nullptr, target.data(), stride, stream);
+    return gpu::unrotate_operand(q, points, draws, nullptr, target.data(), stride, stream);
   });
   CHECK_MESSAGE(status.ok(), status.message());
   std::vector<float> values(static_cast<std::size_t>(rows * k));
@@ -88,7 +87,7 @@ TEST_CASE("values whose rotation is undone") {
   const device_array<bf16> target(64 * 64);
   const gemm_operand good = make_operand(mxfp4, dense_blocks(mxfp4, 64, 64, codes.data(), scales.data()));
   const auto names = [&](const gemm_operand& q, int points, bf16* to, const std::string& argument) {
-    const gpu::status s = gpu::unrotate_operand(q, points, nullptr, to, 64, {});
+    const gpu::status s = gpu::unrotate_operand(q, points, {}, nullptr, to, 64, {});
     CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
   };
   names(good, 64, target.data(), "points");

@@ -32,9 +32,10 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   CAPTURE(seed);
   std::mt19937 random(seed);
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(s.rows * packed_bytes(f.element, s.k)));
-  std::vector<std::uint8_t> scales(static_cast<std::size_t>(s.rows / f.rows * (s.k / 32)));
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(s.rows / f.rows * (s.k / f.length)));
   for (auto& c : codes) c = static_cast<std::uint8_t>(random());
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i * 37 + seed);
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] = static_cast<std::uint8_t>((i * 37 + seed) & f.scale.magnitude_mask());
   const auto blocks = dense_blocks(f, s.rows, s.k, codes.data(), scales.data());
 
   const device_array<float> there_factor(std::vector<float>{factor});
@@ -56,10 +57,10 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
     place_codes(f, blocks, s.code_order, placed_codes.data());
   }
   if (s.scale_order == placement::row_major) {
-    q.scale_stride = s.k / 32 + s.extra_scale_stride;
+    q.scale_stride = s.k / f.length + s.extra_scale_stride;
     placed_scales.resize(static_cast<std::size_t>(s.rows / f.rows * q.scale_stride));
     for (index_t r = 0; r < s.rows / f.rows; ++r) {
-      std::copy_n(scales.begin() + r * (s.k / 32), s.k / 32, placed_scales.begin() + r * q.scale_stride);
+      std::copy_n(scales.begin() + r * (s.k / f.length), s.k / f.length, placed_scales.begin() + r * q.scale_stride);
     }
   } else {
     placed_scales.resize(static_cast<std::size_t>(scale_layout(s.scale_order, f, s.rows, s.k).size_bytes()));
@@ -101,6 +102,21 @@ TEST_CASE_TEMPLATE("dequantizing", T, bf16, fp16, float) {
   }
 }
 
+TEST_CASE_TEMPLATE("blocks of 16, 6-bit codes and floating-point scales", T, bf16, fp16, float) {
+  unsigned seed = 60;
+  const block_format nvfp4_of_32{formats::e2m1, 32, formats::ue4m3}, wide_scales{formats::e2m1, 16, formats::ue5m3};
+  for (const block_format f : {mxfp6_e2m3, mxfp6_e3m2, nvfp4, nvfp4_of_32, wide_scales, block_format{formats::e2m1, 16},
+                               block_format{formats::e4m3, 16}, block_format{formats::e3m2, 16}}) {
+    for (const block_axis axis : {block_axis::row, block_axis::column}) {
+      check<T>(f, {64, 256}, axis, 1.0f, ++seed);
+      check<T>(f, {37, 96}, axis, 0.3f, ++seed);
+      check<T>(f, {33, 64, placement::row_major, placement::row_major, 4, 3, 5}, axis, 1.0f, ++seed);
+      check<T>(square_blocks(f), {64, 96}, axis, 1.0f, ++seed);
+      if (f.length == 16) check<T>(f, {16, 48}, axis, 1.0f, ++seed);
+    }
+  }
+}
+
 TEST_CASE("large, and captured in a graph") {
   const index_t size = on_device ? 16 : 1;
   through_graphs = true;
@@ -122,8 +138,8 @@ TEST_CASE("bad arguments are named before anything is launched") {
   };
   const auto whole = row_major(target.data(), 64, 64);
   const auto as_it_is = [](gemm_operand&) {};
-  names([](gemm_operand& q) { q.scale = formats::ue4m3; }, whole, "q.element");
-  names([](gemm_operand& q) { q.block = 16; }, whole, "q.element");
+  names([](gemm_operand& q) { q.element = formats::int8; }, whole, "q.element");
+  names([](gemm_operand& q) { q.block = 64; }, whole, "q.element");
   names(as_it_is, row_major(target.data(), 64, 32), "target");
   names([](gemm_operand& q) { q.k = 48; }, row_major(target.data(), 64, 48), "q");
   names([](gemm_operand& q) { q.transposed = true; }, whole, "q");

@@ -47,7 +47,7 @@ struct orientation {
   }
 
   index_t code_stride() const { return packed_bytes(format.element, k) + want.extra_code_stride; }
-  index_t scale_stride() const { return k / 32 + want.extra_scale_stride; }
+  index_t scale_stride() const { return k / format.length + want.extra_scale_stride; }
   std::size_t layout_bytes(bool of_codes) const {
     if (of_codes) return static_cast<std::size_t>(vectors * code_stride());
     if (want.scale_order == placement::row_major)
@@ -63,7 +63,7 @@ struct orientation {
       return;
     }
     std::vector<std::uint8_t> plain_codes(static_cast<std::size_t>(vectors * packed_bytes(format.element, k)));
-    std::vector<std::uint8_t> plain_scales(static_cast<std::size_t>(vectors / format.rows * (k / 32)));
+    std::vector<std::uint8_t> plain_scales(static_cast<std::size_t>(vectors / format.rows * (k / format.length)));
     const auto blocks = dense_blocks(format, vectors, k, plain_codes.data(), plain_scales.data());
     quantize_ref(format, want.options, source, axis, blocks);
     std::vector<std::uint8_t> expected_codes(codes.read().size(), 0xA5), expected_scales(scales.read().size(), 0xA5);
@@ -265,6 +265,49 @@ TEST_CASE_TEMPLATE("squares of 32 × 32", T, bf16, float) {
   }
 }
 
+TEST_CASE_TEMPLATE("blocks of 16, and 6-bit codes", T, bf16, fp16, float) {
+  unsigned seed = 420;
+  const source_shape edges{160, 224, 8}, narrow{32, 96, 0, 1};
+  for (const format& element : {formats::e2m1, formats::e2m3, formats::e3m2, formats::e4m3, formats::e5m2}) {
+    for (const int length : {16, 32}) {
+      const block_format f{element, length}, square = square_blocks(f);
+      const block_options plain = with(rules[seed % 4], all_policies[seed % 7], 0);
+      block_options turned = with(rules[(seed + 1) % 4], all_policies[(seed + 2) % 7], 16, 0x9E3779B9u),
+                    random = turned;
+      random.rounding = rounding::stochastic;
+      random.random = {seed, 5};
+      check<T>(f, {true, plain}, {true, random}, edges, ++seed);
+      check<T>(f, {true, random}, {true, turned}, narrow, ++seed);
+      check<T>(square, {true, plain}, {true, plain}, edges, ++seed);
+      check<T>(square, {true, random}, {true, turned}, {64, 32}, ++seed);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("NVFP4", T, bf16, fp16, float) {
+  unsigned seed = 440;
+  for (const int length : {16, 32}) {
+    const block_format f{formats::e2m1, length, formats::ue4m3};
+    for (const block_policy& policy : {policies::nvidia, policies::torchao_nvfp4, policies::ocp}) {
+      for (const float factor : {1.0f, 0x1p-20f, 3000.0f, 0x1.234p100f}) {
+        block_options plain = with(scale_rule::even, policy, 0),
+                      turned = with(scale_rule::even, policy, 16, 0xD7E8D7E8u);
+        plain.encode_factor = factor;
+        turned.encode_factor = 2 * factor;
+        block_options random = turned, unturned = plain;
+        for (block_options* o : {&random, &unturned}) {
+          o->rounding = rounding::stochastic;
+          o->random = {seed, 9};
+        }
+        check<T>(f, {true, plain}, {true, turned}, {96, 160}, ++seed);
+        check<T>(f, {true, unturned}, {true, random}, {160, 64, 8}, ++seed);
+        check<T>(square_blocks(f), {true, plain}, {true, plain}, {64, 96}, ++seed);
+        check<T>(square_blocks(f), {true, plain}, {true, unturned}, {160, 160}, ++seed);
+      }
+    }
+  }
+}
+
 TEST_CASE("many tiles a block") {
   const index_t size = on_device ? 16 : 1;
   const wanted placed = aiter(presets::te_rocm);
@@ -274,6 +317,8 @@ TEST_CASE("many tiles a block") {
   check<bf16>(mxfp4, nvidia, nvidia, {224 * size, 352 * size}, 451);
   check<float>(mxfp4, {true, presets::te_rocm}, placed, {192 * size, 320 * size, 8}, 452);
   check<fp16>(mxfp8_e4m3, {true, presets::ocp}, {true, presets::ocp}, {160 * size, 416 * size}, 453);
+  check<bf16>(nvfp4, {true, presets::nvidia}, {true, with(scale_rule::even, policies::nvidia, 16, 5)},
+              {224 * size, 352 * size}, 454);
 }
 
 TEST_CASE("captured in a graph") {
@@ -291,8 +336,32 @@ TEST_CASE("the order of threads changes nothing") {
     check<bf16>(mxfp4, placed, placed, {192, 192}, 500);
     check<bf16>(square_blocks(mxfp4), placed, placed, {64, 64}, 501);
     check<float>(mxfp8_e4m3, {true, presets::ocp}, {true, presets::ocp}, {64, 64}, 502);
+    check<bf16>(square_blocks(nvfp4), {true, presets::nvidia}, {true, presets::nvidia}, {160, 64}, 503);
+    check<float>(mxfp6_e2m3, {true, presets::ocp}, {true, presets::ocp}, {64, 96}, 504);
   }
   gpu::host::set_thread_order(gpu::host::thread_order::forward);
+}
+
+/// encode_stochastic of one format.
+template <format F>
+void check_stochastic(std::uint32_t (*word)()) {
+  for (int trial = 0; trial < 200000; ++trial) {
+    const std::uint32_t u = word(), random = trial % 3 == 0 ? ~0u << word() % 32 : word();
+    const std::uint32_t near = (u & 0x81FFFFFFu) + ((trial % 2 == 0 ? 0x1Bu : 0x1Fu) << 25);
+    const float x = fp32_from_bits(trial % 4 == 0 ? u : near);
+    if (x != x) continue;
+    REQUIRE(gpu::encode_stochastic<F>(x, random) ==
+            encode(F, x, rounding::stochastic, overflow::saturate, random_bits{random, 32}));
+  }
+}
+TEST_CASE("stochastic rounding of one element is the definition's") {
+  static std::mt19937 random(4);
+  const auto word = +[] { return static_cast<std::uint32_t>(random()); };
+  check_stochastic<formats::e2m1>(word);
+  check_stochastic<formats::e2m3>(word);
+  check_stochastic<formats::e3m2>(word);
+  check_stochastic<formats::e4m3>(word);
+  check_stochastic<formats::e5m2>(word);
 }
 
 TEST_CASE("the fast paths of one block agree with the definition and with each other") {
@@ -318,8 +387,9 @@ TEST_CASE("the fast paths of one block agree with the definition and with each o
       floats.put(half, y[half]);
     }
     const gpu::fast_rule rule = gpu::make_fast_rule(formats::e2m1, o);
-    const gpu::fast_scale s = gpu::choose_fast_scale<gpu::quantize_path::fast>(rule, packed.amax());
-    const gpu::fast_scale same = gpu::choose_fast_scale<gpu::quantize_path::fast>(rule, floats.amax());
+    gpu::fast_scale s = gpu::choose_fast_scale<false>(rule, packed.amax());
+    const gpu::fast_scale same = gpu::choose_fast_scale<false>(rule, floats.amax());
+    s.saturates = true;
     REQUIRE(gpu::takes_fast_path(packed.amax()));
     REQUIRE(s.byte == scale);
     REQUIRE(same.byte == scale);
@@ -390,16 +460,18 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad.scale_order = placement::aiter_scale;
   names(message(source, bad, {}, nvfp4), "rows.scale_order");
   bad = good;
-  bad.drawn = reinterpret_cast<const block_options*>(codes.data() + 4);
-  for (const block_format& f : {mxfp4, nvfp4}) names(message(source, bad, {}, f), "rows.drawn");
-  auto* const words = reinterpret_cast<std::uint32_t*>(codes.data());
-  auto* const factor = reinterpret_cast<float*>(codes.data());
-  names(gpu::draw_encode_factor(nvfp4, {}, source, nullptr, words, factor, {}).message(), "drawn");
+  bad.state = reinterpret_cast<const nn::step_state*>(codes.data() + 4);
+  for (const block_format& f : {mxfp4, nvfp4}) names(message(source, bad, {}, f), "rows.state");
+  bad = good;
+  bad.amax = reinterpret_cast<std::uint32_t*>(codes.data());
+  names(message(source, bad, {}), "rows.amax");
+  names(message(source, bad, {}, nvfp4), "rows.factor");
+  names(gpu::measure_amax(nvfp4, source, good, {}, {}).message(), "rows.amax");
   CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
   CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, {}).ok());
 }
 
-TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the tensor's") {
+TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
   const auto check = [](block_format f, block_options o, auto zero, index_t m, index_t n, bool draws) {
     using T = decltype(zero);
     const std::vector<T> source = gpu_test::make_source<T>(m, n, 11);
@@ -409,8 +481,7 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
     for (const block_axis axis : {block_axis::row, block_axis::column}) {
       const bool columns = axis == block_axis::column;
       const index_t rows = columns ? n : m, k = columns ? m : n;
-      const gpu_test::device_array<block_options> drawn(std::vector<block_options>{o});
-      const gpu_test::device_array<std::uint32_t> amax(1);
+      const gpu_test::device_array<std::uint32_t> amax(gpu::amax_words);
       const gpu_test::device_array<float> factor(1);
       gpu::quantized_output to, none;
       const gpu_test::device_array<std::uint8_t> codes(static_cast<std::size_t>(rows * packed_bytes(f.element, k))),
@@ -420,15 +491,15 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
       to.options = o;
       block_options want = o;
       if (draws) {
+        to.amax = amax.data();
+        to.factor = factor.data();
         if constexpr (!std::is_same_v<T, fp16>) {
-          gpu_test::expect(gpu::draw_encode_factor(f, o, columns ? transposed(there) : there, drawn.data(), amax.data(),
-                                                   factor.data(), {}));
+          gpu_test::expect(gpu::measure_amax(f, there, columns ? none : to, columns ? to : none, {}));
         }
-        to.drawn = drawn.data();
         want.encode_factor = tensor_encode_factor(tensor_amax(f, o, host, axis), f.element, f.scale);
-        CHECK(fp32_bits(factor.read()[0]) == fp32_bits(1.0f / want.encode_factor));
       }
       gpu_test::expect(gpu::quantize(f, there, columns ? none : to, columns ? to : none, {}));
+      if (draws) CHECK(fp32_bits(factor.read()[0]) == fp32_bits(1.0f / want.encode_factor));
       std::vector<std::uint8_t> want_codes(codes.read().size()), want_scales(scales.read().size());
       quantize_ref(f, want, host, axis, dense_blocks(f, rows, k, want_codes.data(), want_scales.data()));
       CHECK(codes.read() == want_codes);
@@ -443,10 +514,14 @@ TEST_CASE("blocks of other kinds are the definition's, and NVFP4's factor is the
   random.random = {3, 9};
   random.rotation = {16, {0x9A5Cu}};
   block_options wide = plain;
-  wide.policy = policies::te_rocm;
   wide.rotation = {32, {0xF00DBEEFu}};
   check(nvfp4, plain, bf16{}, 48, 80, true);
   check(nvfp4, random, float{}, 48, 80, true);
+  check(nvfp4, random, float{}, 160, 192, true);
+  check(nvfp4, plain, bf16{}, 288, 160, true);
+  check({formats::e2m1, 32, formats::ue4m3}, random, bf16{}, 64, 160, true);
+  check(nvfp4, wide, bf16{}, 64, 96, true);
+  check({formats::e2m1, 16, formats::ue5m3}, random, bf16{}, 64, 96, true);
   check({formats::e2m1, 16, formats::ue4m3, 16}, plain, float{}, 32, 48, true);
   check(mxfp6_e2m3, wide, bf16{}, 64, 96, false);
   check(mxfp6_e3m2, wide, fp16{}, 32, 64, false);

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Options of a block quantizer that the device makes: random words and signs of a step, and NVFP4's encode factor.
+// Each thread block makes them for itself, so no launch comes before the quantizer but that which measures amax.
+#pragma once
+
+#include "gpu/api/quantize.hpp"
+#include "gpu/dialect/lanes.hpp"
+#include "gpu/quantize/block.hpp"
+
+namespace rotoscale::gpu {
+
+/// Options of one orientation.
+struct made_options {
+  block_options options;
+  fast_rule fast;
+  nn::form_draws draws;  ///< with a state, random words and signs replace those of `options`
+  const nn::step_state* state = nullptr;
+  std::uint32_t* amax = nullptr;  ///< not null: amax_words words, which decide the encode factor
+  float* factor = nullptr;        ///< set to the inverse encode factor, if `amax` is not null
+};
+
+/// Shared memory of block_options, which have no trivial constructor.
+struct options_memory {
+  alignas(block_options) unsigned char bytes[sizeof(block_options)];
+  __device__ block_options& get() { return *reinterpret_cast<block_options*>(bytes); }
+  __device__ const block_options& get() const { return *reinterpret_cast<const block_options*>(bytes); }
+};
+
+/// Maximum of `x` over the thread block, in thread 0. All threads call it.
+__device__ inline std::uint32_t block_max(std::uint32_t x) {
+  struct maxima {
+    std::uint32_t of[32];
+  };
+  maxima& shared = block_shared<maxima>();
+  const unsigned t = thread_index().x;
+  x = subgroup_max(x);
+  block_barrier();  // an earlier call is over
+  if (t % subgroup_lanes == 0) shared.of[t / subgroup_lanes] = x;
+  block_barrier();
+  for (unsigned i = 1; t == 0 && i < block_size().x / subgroup_lanes; ++i) x = shared.of[i] > x ? shared.of[i] : x;
+  return x;
+}
+
+/// Writes a thread block's share of amax_words words. The grid has at most as many blocks.
+__device__ inline void store_amax(std::uint32_t* words, std::uint32_t amax) {
+  amax = block_max(amax);
+  const unsigned t = thread_index().x, block = block_index().x;
+  if (t == 0) words[block] = amax;
+  if (block != 0) return;
+  for (unsigned i = grid_size().x + t; i < unsigned{amax_words}; i += block_size().x) words[i] = 0;
+}
+
+/// Makes the options in shared memory. All threads call it, and may read `to` afterwards.
+__device__ inline void make_options(const made_options& from, const block_format& f, block_options& to) {
+  std::uint32_t amax = 0;
+  if (from.amax != nullptr) {
+    for (unsigned i = thread_index().x; i < unsigned{amax_words}; i += block_size().x) {
+      amax = from.amax[i] > amax ? from.amax[i] : amax;
+    }
+    amax = block_max(amax);
+  }
+  if (thread_index().x == 0) {
+    block_options o = from.options;
+    if (from.state != nullptr) {
+      o.random = from.draws.words(*from.state);
+      o.rotation.signs[0] = from.draws.mask(*from.state);
+    }
+    if (from.amax != nullptr) {
+      o.encode_factor = tensor_encode_factor(fp32_from_bits(amax), f.element, f.scale);
+      if (from.factor != nullptr && block_index().x == 0) *from.factor = 1.0f / o.encode_factor;
+    }
+    to = o;
+  }
+  block_barrier();
+}
+
+}  // namespace rotoscale::gpu
