@@ -103,18 +103,20 @@ inline status check_rows(const gemm_call& c) {
 inline status check_upconverted(const gemm_call& c) {
   return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
     if (x.block == 0) return check_vectors(x, named);
-    if (x.rows < 1 || x.rows > max_gemm_extent || x.k < 32 || x.k > max_gemm_extent || x.k % 32 != 0 ||
+    if (x.rows < 1 || x.rows > max_gemm_extent || x.k < 1 || x.k > max_gemm_extent || x.k % x.block != 0 ||
         x.rows % x.block_rows != 0) {
       return {error_code::bad_extent, named("a.k", "b.k"), "extents must be whole blocks, up to 2^20"};
     }
-    if ((x.block_rows != 1 && x.block_rows != 32) || x.transposed || x.batch_stride != 0 || x.scale_batch_stride != 0) {
-      return {error_code::bad_option, named("a", "b"), "must be one matrix in blocks of 32 or 32 x 32, not transposed"};
+    if ((x.block_rows != 1 && x.block_rows != x.block) || x.transposed || x.batch_stride != 0 || x.scale_batch_stride != 0) {
+      return {error_code::bad_option, named("a", "b"), "must be one matrix in blocks of a row or square, not transposed"};
     }
     if (status s = check_orders(x, named); !s.ok()) return s;
-    if (x.code_stride < x.row_bytes() || x.code_stride % 4 != 0) {
+    const index_t alignment = x.element.bits() == 6 ? 1 : 4;
+    if (x.code_stride < x.row_bytes() || x.code_stride % alignment != 0) {
       return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be a multiple of 4"};
     }
-    if (status s = check_pointer(x.codes, 4, named("a.codes", "b.codes")); !s.ok()) return s;
+    if (status s = check_pointer(x.codes, alignment, named("a.codes", "b.codes")); !s.ok()) return s;
+    if (status s = check_optional(x.factor, named("a.factor", "b.factor")); !s.ok()) return s;
     return check_pointer(x.scales, 1, named("a.scales", "b.scales"));
   });
 }

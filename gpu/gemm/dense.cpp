@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches GEMMs of BF16 and FP8 operands without block scales, also after conversion of blocks to BF16. It holds the
 // BF16 kernels.
+#include <utility>
+
 #include "gpu/api/dequantize.hpp"
 #include "gpu/gemm/dense_kernels.hpp"
 #include "gpu/gemm/plan.hpp"
@@ -30,8 +32,10 @@ status launch_upconverted(const gemm_launch& l) {
     if (x.block == 0) continue;
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(at), x.rows, x.k);
     at += bf16_bytes(x);
+    const float* const factor = std::exchange(x.factor, nullptr);  // multiplies the sum
     if (status s = dequantize(x, block_axis::row, values, l.stream); !s.ok()) return s;
     x = make_operand(matrix<const bf16>(values));
+    x.factor = factor;
   }
   return multiply_and_add_parts(l, converted[0], converted[1], at);
 }

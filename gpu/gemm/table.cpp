@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "gpu/api/dequantize.hpp"
 #include "gpu/gemm/check.hpp"
 #include "gpu/gemm/tuned.hpp"
 
@@ -17,7 +18,7 @@ namespace {
 constexpr unsigned sm90 = bit_of(arch::sm_90) | bit_of(arch::host), gfx942 = bit_of(arch::gfx942),
                    gfx950 = bit_of(arch::gfx950), cdna3 = gfx942 | gfx950 | bit_of(arch::host),
                    all = cdna3 | sm90 | bit_of(arch::other);
-constexpr unsigned upconverted = dense_bf16 | mxfp4_blocks | mxfp8_blocks;
+constexpr unsigned upconverted = dense_bf16 | mxfp4_blocks | mxfp8_blocks | other_blocks;
 constexpr std::span<const tile_shape> one_tile = std::span(sm90_tiles).first(1), none = {};
 /// m * n * k from which tensor cores, expansion included, beat CUDA cores on fp32_blockwise.
 constexpr double least_blockwise = 0x1p28;
@@ -148,10 +149,11 @@ gemm_options options_of(std::string_view contract) {
 operand_kind kind_of(const gemm_operand& x) {
   const bool fp8 = x.element == formats::e4m3 || x.element == formats::e5m2;
   if (x.block == 0) {
-    return fp8 ? dense_fp8 : x.element == formats::bf16 && x.factor == nullptr ? dense_bf16 : other_operand;
+    return fp8 ? dense_fp8 : x.element == formats::bf16 ? dense_bf16 : other_operand;
   }
-  if (x.block != 32 || x.scale != formats::e8m0) return other_operand;
-  return fp8 ? mxfp8_blocks : x.element == formats::e2m1 ? mxfp4_blocks : other_operand;
+  const bool mx = x.block == 32 && x.scale == formats::e8m0;
+  if (mx && (fp8 || x.element == formats::e2m1)) return fp8 ? mxfp8_blocks : mxfp4_blocks;
+  return dequantizes(x.blocks()) ? other_blocks : other_operand;
 }
 
 status check_kernel(const gemm_kernel& kernel, const gemm_call& c, const device_info& device) {

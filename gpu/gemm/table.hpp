@@ -16,12 +16,13 @@ inline constexpr int max_parts = 64;  ///< maximum split-K
 
 /// Kinds of operands, as bits.
 enum operand_kind : unsigned {
-  dense_bf16 = 1,  ///< BF16 without scales or factor
+  dense_bf16 = 1,  ///< BF16 without block scales
   dense_fp8 = 2,   ///< E4M3 or E5M2 without block scales
   mxfp4_blocks = 4,
   mxfp8_blocks = 8,
-  other_operand = 16,
-  any_operand = 31
+  other_blocks = 16,  ///< other blocks that dequantize() takes
+  other_operand = 32,
+  any_operand = 63
 };
 operand_kind kind_of(const gemm_operand& x);
 

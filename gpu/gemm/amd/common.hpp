@@ -31,7 +31,7 @@ __device__ inline void store_four(const gemm_arguments& p, float4 acc, int row, 
   std::uint32_t bits[4];
   ROTOSCALE_UNROLL
   for (int e = 0; e < 4; ++e) {
-    const gemm_epilogue finish{.factor = p.alpha, .nan_bits = p.nan_bits};
+    const gemm_epilogue finish{.factor = output_factor(p), .nan_bits = p.nan_bits};
     bits[e] = bf16_bits_keeping_nan(finish(acc[e], 0.0f, 0.0f));
   }
   *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + row * p.out_stride + column) =
@@ -55,7 +55,7 @@ __device__ inline void store_any_four(const gemm_arguments& p, float4 acc, int r
   ROTOSCALE_UNROLL
   for (int e = 0; e < 4; ++e) {
     const float bias = p.bias != nullptr ? p.bias[column + e] : 0.0f;
-    x[e] = gemm_epilogue{p.alpha, p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc[e], old[e], bias);
+    x[e] = gemm_epilogue{output_factor(p), p.accumulate, p.beta, p.bias != nullptr, p.nan_bits}(acc[e], old[e], bias);
   }
   if (p.bf16_out) {
     std::uint32_t bits[4];
@@ -87,7 +87,7 @@ __device__ inline void store_columns(const gemm_arguments& p, bool fours, float4
     if (p.parts > 1) {
       sums[e] = acc[0];
     } else {
-      store_output(p, acc[0], row, column + e);
+      store_output(p, output_factor(p), acc[0], row, column + e);
     }
     acc = float4{acc[1], acc[2], acc[3], acc[0]};
   }

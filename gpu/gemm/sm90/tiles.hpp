@@ -39,7 +39,7 @@ struct tile {
   static constexpr bool transposed_a = TransposedA, transposed_b = TransposedB;
   static constexpr fp8_products products = fp8_products::e5m2;  ///< for FP8 widths
   static constexpr bool folded = Width != operand_width::bf16;  ///< sums need a power of two of row and column
-  static constexpr bool has_factors = false;                    ///< sums need factors in device memory
+  static constexpr bool has_factors = !folded;                  ///< sums may have factors in device memory
   static constexpr bool clears = false;  ///< clears accumulators before the first wgmma, which does not read them
   using number = std::conditional_t<Width == operand_width::int8, std::int32_t, float>;
 

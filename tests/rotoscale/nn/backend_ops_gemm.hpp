@@ -248,6 +248,11 @@ inline std::vector<op_case> gemm_cases() {
     add(numbers::mxfp8_e4m3, contract, ragged);
     add(numbers::mxfp8_e5m2, contract, ragged);
     add(numbers::mxfp4, contract, ragged, rounding::stochastic, {16, nn::sign_kind::step});
+    add(numbers::mxfp6_e2m3, contract, ragged);
+    add(numbers::mxfp6_e3m2, contract, ragged, rounding::stochastic);
+    add(numbers::mxfp8_e4m3, contract, ragged, rounding::nearest_even, {}, {{16, 1}});
+    add(numbers::nvfp4, contract, ragged, rounding::stochastic, {16, nn::sign_kind::step});
+    add(numbers::nvfp4, contract, {32, 64, 160}, rounding::nearest_even, {}, {{16, 16, formats::ue4m3}});
   }
   add(numbers::fp8_e4m3, "hopper-fp8-promoted", {64, 32, 64});
   add(numbers::fp8_e5m2, "hopper-fp8-promoted:split_k=2", {33, 18, 290});
