@@ -8,8 +8,9 @@
 #include <Eigen/Core>
 
 #include "inputs.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/train/session.hpp"
 
 namespace rotoscale {
 namespace {

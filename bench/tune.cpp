@@ -19,7 +19,7 @@
 #include "gpu/api/quantize.hpp"
 #include "gpu/gemm/tuned.hpp"
 #include "rotoscale/dequantize_ref.hpp"
-#include "rotoscale/llama/config_json.hpp"
+#include "rotoscale/models/llama/config_json.hpp"
 
 namespace {
 

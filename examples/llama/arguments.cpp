@@ -12,7 +12,7 @@
 #include "examples/command_line.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "rotoscale/version.hpp"
 #include "train/mlperf.hpp"
 

@@ -11,9 +11,9 @@
 #include "exit_codes.hpp"
 #include "merge.hpp"
 #include "rotoscale/io/same_file.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
-#include "rotoscale/llama/recipe_fit.hpp"
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/checkpoint.hpp"
+#include "rotoscale/train/recipe_fit.hpp"
+#include "rotoscale/train/schedule.hpp"
 
 namespace rotoscale::llama_program {
 

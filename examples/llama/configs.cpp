@@ -7,7 +7,7 @@
 
 #include "config_texts.hpp"
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/schedule.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -38,7 +38,7 @@ nlohmann::ordered_json read_whole_config(const std::string& name) {
     }
     return json;
   }
-  if (llama::is_preset(name)) {
+  if (train::is_preset(name)) {
     throw io::error("--config " + name, "is a recipe or schedule (--recipe " + name + "), not a configuration");
   }
   throw io::error("--config " + name,

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/train/session.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -41,7 +41,7 @@ std::invoke_result_t<Function> with_plan(const nn::memory_plan& plan, const std:
   } catch (const nn::backend_error& e) {
     if (!e.of_device()) throw;
     throw device_failure("the device failed", when, e.what(), plan);
-  } catch (const llama::out_of_memory& e) {
+  } catch (const train::out_of_memory& e) {
     throw device_failure(e.what(), when, "", e.plan());
   } catch (const std::bad_alloc&) {
     throw device_failure("out of memory", when, "", plan);

@@ -77,7 +77,7 @@ evaluation evaluate(llama::session& s, const nn::step_inputs& now, const corpus&
 void write_logits(llama::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
                   const std::string& path, const progress_function& progress) {
   const std::int64_t batch = s.model().options().batch, sequence = s.model().options().sequence,
-                     vocabulary = s.model().config().vocab_size;
+                     vocabulary = s.model().shape().vocabulary;
   windows = std::min(windows, text.validation_windows());
   io::safetensors_writer out;
   const auto add = [&](const char* name, std::vector<std::int32_t> token_batch::*numbers) {

@@ -8,7 +8,7 @@
 
 #include "data/data.hpp"
 #include "progress.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/train/session.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -20,8 +20,8 @@
 #include "profile.hpp"
 #include "recipes.hpp"
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/checkpoint.hpp"
+#include "rotoscale/train/schedule.hpp"
 #include "shell_word.hpp"
 
 namespace rotoscale::llama_program {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "rotoscale/llama/merge.hpp"
+#include "rotoscale/train/merge.hpp"
 
 #include <iostream>
 
@@ -8,6 +8,7 @@
 #include "exit_codes.hpp"
 #include "merge.hpp"
 #include "progress.hpp"
+#include "rotoscale/models/llama/model.hpp"
 #include "train/state.hpp"
 
 namespace rotoscale::llama_program {
@@ -52,7 +53,9 @@ std::optional<std::string> find_difference(const llama::lora_config& wanted, con
 
 int merge(const merge_options& o) {
   const llama::weights_location base = llama::find_weights(o.base);
-  const llama::merged_weights merged(base, find_adapter(o.adapter), o.passed_keys);
+  const llama::merged_weights merged(
+      llama::read_model_config(io::read_json(base.config()), base.config().string(), o.passed_keys), base,
+      find_adapter(o.adapter));
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
   progress_line line;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rotoscale/llama/lora.hpp"
+#include "rotoscale/train/lora.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -21,10 +21,10 @@ struct merge_options {
 std::filesystem::path find_adapter(const std::filesystem::path& path);
 
 /// Reads the configuration of adapters. Those of a mini-llama run keep their fused targets; other files name the parts.
-llama::lora_config read_adapter_options(const std::filesystem::path& directory);
+train::lora_config read_adapter_options(const std::filesystem::path& directory);
 
 /// Describes the first field of `wanted` that differs in the adapters; nullopt: none.
-std::optional<std::string> find_difference(const llama::lora_config& wanted, const std::filesystem::path& directory);
+std::optional<std::string> find_difference(const train::lora_config& wanted, const std::filesystem::path& directory);
 
 /// Writes w + alpha / rank · B·A for each weight, summed in FP64 and rounded once. Returns the exit code.
 int merge(const merge_options& options);

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/llama/stored_activations.hpp"
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
 
 namespace rotoscale::llama_program {
@@ -76,7 +76,7 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
   if (auto f = llama::find_fault(o.model)) return "model." + *f;
   if (o.lora) {
-    if (auto f = llama::find_fault(*o.lora)) return "lora." + *f;
+    if (auto f = find_fault(*o.lora)) return "lora." + *f;
     if (o.init.empty() && given == given_files::needed)
       return std::string("init: is missing, adapters stand beside given weights");
   } else if (!o.adapter.empty()) {

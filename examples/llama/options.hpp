@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "rotoscale/llama/config.hpp"
-#include "rotoscale/llama/lora.hpp"
+#include "rotoscale/models/llama/model.hpp"
+#include "rotoscale/train/lora.hpp"
 
 namespace rotoscale::llama_program {
 

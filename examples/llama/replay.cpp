@@ -15,7 +15,7 @@
 #include "examples/standard_streams.hpp"
 #include "exit_codes.hpp"
 #include "rotoscale/io/safetensors.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "train/digests.hpp"
 #include "train/resume.hpp"
 #include "train/signals.hpp"

@@ -38,10 +38,10 @@ int draw(const float* logits, int count, const sample_options& o, double u) {
 /// tokens do.
 class text_logits {
  public:
-  text_logits(llama::session& s, const nn::step_inputs& now) : session_(&s), now_(now) {}
+  text_logits(train::session& s, const nn::step_inputs& now) : session_(&s), now_(now) {}
 
   std::vector<float> behind(const std::vector<std::int32_t>& text) {
-    const auto longest = static_cast<index_t>(session_->model().config().max_position_embeddings);
+    const auto longest = static_cast<index_t>(session_->model().shape().positions);
     const auto n = static_cast<index_t>(text.size()), last = n - 1, first = std::max<index_t>(0, n - longest);
     if (first == 0 && kept_ && session_->model().cache_rows() > 0) {
       const index_t rows = session_->model().cache_rows(), begin = last / rows * rows;
@@ -62,14 +62,14 @@ class text_logits {
     return session_->logits(now_, window, static_cast<index_t>(text.size()) - 1 - begin, past);
   }
 
-  llama::session* session_;
+  train::session* session_;
   nn::step_inputs now_;
   bool kept_ = false;
 };
 
 }  // namespace
 
-void sample(llama::session& s, const nn::step_inputs& now, const sample_options& o, const tokenizer& t,
+void sample(train::session& s, const nn::step_inputs& now, const sample_options& o, const tokenizer& t,
             const std::function<void(std::string_view)>& emit) {
   const random_stream random = nn::stream_for(o.seed, nn::random_purpose::sampling, 0);
   text_logits model(s, now);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "data/tokenizer.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/train/session.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -20,11 +20,11 @@ struct sample_options {
   int top_k = 40;            ///< 0: all tokens
   std::uint64_t seed = 1;
   bool begins = false;  ///< with the tokenizer's begin of text
-  bool cache = true;  ///< keep keys and values, so that a token costs one token's pass
+  bool cache = true;    ///< keep keys and values, so that a token costs one token's pass
 };
 
 /// Calls `emit` with each new byte. The same seed gives the same text.
-void sample(llama::session& s, const nn::step_inputs& now, const sample_options& options, const tokenizer& t,
+void sample(train::session& s, const nn::step_inputs& now, const sample_options& options, const tokenizer& t,
             const std::function<void(std::string_view)>& emit);
 
 }  // namespace rotoscale::llama_program

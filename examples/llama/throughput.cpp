@@ -57,14 +57,10 @@ double measure(int threads) {
 
 double model_flops_per_token(const llama::model& m, int sequence) {
   double flops = 0;
-  const auto& all = m.parameters().all();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const bool is_lookup = i == 0 && m.parameters().head() != 0;
-    if (all[i].is_vector || is_lookup) continue;
-    flops += (all[i].trains ? 6.0 : 4.0) * static_cast<double>(all[i].size());
+  for (const llama::weight_location& w : m.weights()) {
+    flops += (w.trains ? 6.0 : 4.0) * static_cast<double>(m.parameters()[w.number].size());
   }
-  const llama::model_config& c = m.config();
-  return flops + 6.0 * c.num_hidden_layers * static_cast<double>(c.query_size()) * sequence;
+  return flops + 6.0 * static_cast<double>(m.shape().attention_width) * sequence;
 }
 
 std::optional<roof> make_roof(const std::string& option, int threads) {

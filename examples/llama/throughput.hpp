@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/models/llama/model.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "rotoscale/nn/blocks/linear.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
-#include "rotoscale/nn/linear.hpp"
 #include "rotoscale/nn/presets.hpp"
 
 using namespace rotoscale;

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/config_json.hpp"
+#include "rotoscale/models/llama/config_json.hpp"
 #include "target.hpp"
 
 namespace json_fuzz {

@@ -16,7 +16,7 @@
 #include "rotoscale/bits.hpp"
 #include "rotoscale/io/safetensors_shards.hpp"
 #include "rotoscale/io/token_file.hpp"
-#include "rotoscale/llama/config_json.hpp"
+#include "rotoscale/models/llama/config_json.hpp"
 
 namespace {
 

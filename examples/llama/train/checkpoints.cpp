@@ -8,7 +8,7 @@
 
 #include "clock.hpp"
 #include "rotoscale/io/atomic_file.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "train/checkpoint_writer.hpp"
 #include "train/signals.hpp"
 #include "train/train.hpp"

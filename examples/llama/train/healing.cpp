@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of the trainer: measurements for triggers, and the switch of recipes.
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/train/session.hpp"
 #include "train/mlperf.hpp"
 #include "train/train.hpp"
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "options.hpp"
-#include "rotoscale/llama/trigger.hpp"
+#include "rotoscale/train/trigger.hpp"
 #include "train/log.hpp"
 
 namespace rotoscale::llama_program {

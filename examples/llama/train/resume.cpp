@@ -7,7 +7,7 @@
 #include "data/data.hpp"
 #include "data/own_tokenizer.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "train/run_directory.hpp"
 
 namespace rotoscale::llama_program {

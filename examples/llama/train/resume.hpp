@@ -9,7 +9,7 @@
 
 #include "field_names.hpp"
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "shell_word.hpp"
 #include "train/state.hpp"
 

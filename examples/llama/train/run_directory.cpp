@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "rotoscale/io/atomic_file.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -11,8 +11,8 @@
 
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/recipe_fit.hpp"
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/recipe_fit.hpp"
+#include "rotoscale/train/schedule.hpp"
 #include "train/mlperf.hpp"
 
 namespace rotoscale::llama_program {

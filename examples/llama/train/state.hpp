@@ -11,8 +11,8 @@
 
 #include "field_names.hpp"
 #include "options.hpp"
-#include "rotoscale/llama/session.hpp"
-#include "rotoscale/llama/trigger.hpp"
+#include "rotoscale/train/session.hpp"
+#include "rotoscale/train/trigger.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -55,12 +55,9 @@ void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
 /// "q_proj.lora_A", number of the parameter.
 template <class Use>
 void for_each_adapter(const llama::model& model, const Use& use) {
-  const auto& layers = model.parameters().layers();
-  for (std::size_t i = 0; i < 4 * layers.size(); ++i) {
-    for (const llama::adapter_parameters& own : layers[i / 4].adapters[i % 4]) {
-      use(static_cast<index_t>(i), std::string(own.target.name) + ".lora_A", own.a);
-      use(static_cast<index_t>(i), std::string(own.target.name) + ".lora_B", own.b);
-    }
+  for (const llama::adapter_parameters& own : model.parameters().adapters()) {
+    use(own.linear, std::string(own.target.name) + ".lora_A", own.a);
+    use(own.linear, std::string(own.target.name) + ".lora_B", own.b);
   }
 }
 
@@ -150,13 +147,9 @@ void statistics_log::write(std::int64_t step, const std::string& recipe, const l
 
 void statistics_log::write_noise(std::int64_t step, const std::string& recipe, const llama::model& model,
                                  std::span<const nn::comparison_statistics> each) {
-  const llama::parameter_list& parameters = model.parameters();
   const index_t count = model.linear_count();
   for (index_t i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const std::size_t number =
-        i + 1 == count ? parameters.head() : parameters.layers()[at / 4].of(static_cast<llama::layer_linear>(at % 4));
-    write_gradient("noise", step, i, count, "", each[number]);
+    write_gradient("noise", step, i, count, "", each[model.linear_layer(i).w.number]);
   }
   for_each_adapter(model, [&](index_t linear, const std::string& tensor, std::size_t number) {
     write_gradient("noise", step, linear, count, tensor, each[number]);

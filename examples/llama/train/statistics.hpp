@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/llama/model.hpp"
+#include "rotoscale/models/llama/model.hpp"
 
 namespace rotoscale::llama_program {
 

@@ -12,7 +12,7 @@
 #include "data/tokenizer_files.hpp"
 #include "evaluate.hpp"
 #include "progress.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "throughput.hpp"
 #include "train/checkpoint_writer.hpp"
 #include "train/digests.hpp"

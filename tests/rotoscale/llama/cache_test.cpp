@@ -3,7 +3,7 @@
 // Cached keys and values: continued passes give the bytes of full passes, and recipes under which they would not are
 // refused.
 #include "rotoscale/llama/cache_case.hpp"
-#include "rotoscale/llama/model_cache.hpp"
+#include "rotoscale/nn/blocks/kv_cache.hpp"
 
 namespace cache_test {
 

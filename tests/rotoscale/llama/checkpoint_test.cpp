@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: round trips, equal bytes for equal states, and refusals by name of truncated, foreign or mismatched
 // files.
-#include "rotoscale/llama/checkpoint.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 
 #include <doctest/doctest.h>
 
 #include "rotoscale/io/scratch.hpp"
-#include "rotoscale/llama/merge.hpp"
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/train/merge.hpp"
 
 namespace checkpoint_test {
 
@@ -66,7 +67,7 @@ struct model_case {
       add(m.arena_values(session.queue(), m.arena().m, p));
       add(m.arena_values(session.queue(), m.arena().v, p));
     }
-    for (const auto& [name, memory, count] : llama::detail::scaling_buffers(m.scales())) {
+    for (const auto& [name, memory, count] : rotoscale::train::detail::scaling_buffers(m.scales())) {
       std::vector<float> host(count);
       ops->download(session.queue(), host.data(), memory, count * sizeof(float));
       add(host);
@@ -169,7 +170,7 @@ TEST_CASE("a tied embedding beside a head: equal is no contradiction, another on
     io::safetensors_writer out;
     const llama::parameter_list list(tied);
     for (const llama::parameter& p : list.all()) {
-      llama::detail::add_slices(out, p, "", [&p](index_t, index_t rows) {
+      rotoscale::train::detail::add_slices(out, p, "", [&p](index_t, index_t rows) {
         return std::vector<float>(static_cast<std::size_t>(rows * p.cols), 1.0f);
       });
     }
@@ -293,32 +294,28 @@ std::size_t check_merged(const llama::lora_config& lora, const Scale& scale) {
   model_case(1).write(scratch / "base");
   write_adapter(scratch / "adapter", lora);
   const llama::parameter_list list(small_config(), nullptr, lora);
-  const llama::merged_weights merged(llama::find_weights(scratch / "base"), scratch / "adapter");
+  const llama::merged_weights merged(small_config(), llama::find_weights(scratch / "base"), scratch / "adapter");
   const auto base = io::safetensors_shards::open(scratch / "base");
   const auto adapters = io::safetensors_shards::open(scratch / "adapter", "adapter_model");
   const auto whole_of = [](const io::safetensors_shards& from, const llama::parameter& p) {
-    return llama::detail::rows_of(from, p, 0, p.rows);
+    return rotoscale::train::detail::rows_of(from, p, 0, p.rows);
   };
   std::size_t changed = 0;
   for (std::size_t i = 0; i < list.base_count(); ++i) {
     const llama::parameter& p = list[i];
     std::vector<float> expected = whole_of(base, p);
     const std::vector<float> before = expected;
-    for (const llama::layer_parameters& l : list.layers()) {
-      for (std::size_t k = 0; k < l.adapters.size(); ++k) {
-        if (l.of(static_cast<llama::layer_linear>(k)) != i) continue;
-        for (const llama::adapter_parameters& own : l.adapters[k]) {
-          const std::vector<float> a = whole_of(adapters, list[own.a]), b = whole_of(adapters, list[own.b]);
-          const index_t rank = list[own.a].rows;
-          for (index_t r = 0; r < list[own.b].rows; ++r) {
-            for (index_t c = 0; c < p.cols; ++c) {
-              double sum = 0;  // exact: eighths
-              for (index_t n = 0; n < rank; ++n)
-                sum += double(b[std::size_t(rank * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
-              float& w = expected[static_cast<std::size_t>((list[own.b].base_row + r) * p.cols + c)];
-              w = static_cast<float>(std::fma(scale(list[own.a].name()), sum, double(w)));
-            }
-          }
+    for (const llama::adapter_parameters& own : list.adapters()) {
+      if (own.base != i) continue;
+      const std::vector<float> a = whole_of(adapters, list[own.a]), b = whole_of(adapters, list[own.b]);
+      const index_t rank = list[own.a].rows;
+      for (index_t r = 0; r < list[own.b].rows; ++r) {
+        for (index_t c = 0; c < p.cols; ++c) {
+          double sum = 0;  // exact: eighths
+          for (index_t n = 0; n < rank; ++n)
+            sum += double(b[std::size_t(rank * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
+          float& w = expected[static_cast<std::size_t>((list[own.b].base_row + r) * p.cols + c)];
+          w = static_cast<float>(std::fma(scale(list[own.a].name()), sum, double(w)));
         }
       }
     }
@@ -395,8 +392,9 @@ TEST_CASE("modules with ranks and alphas of their own are saved, read and merged
   io::safetensors_writer head;
   head.add("base_model.model.lm_head.lora_A.weight", "F32", {1, 1}, std::as_bytes(std::span(&one, 1)));
   head.write(scratch / "head.safetensors");
-  CHECK(holds(message_of([&] { llama::read_adapter_config(json, io::safetensors_shards::open(scratch.path(), "head"), "f"); }),
-              "adapters of 'lm_head' are not supported"));
+  CHECK(holds(
+      message_of([&] { llama::read_adapter_config(json, io::safetensors_shards::open(scratch.path(), "head"), "f"); }),
+      "adapters of 'lm_head' are not supported"));
 }
 
 TEST_CASE("a merged model that its dtype cannot hold is not written") {
@@ -422,7 +420,7 @@ TEST_CASE("a merged model that its dtype cannot hold is not written") {
   };
   const auto written = [&](const char* dtype) {
     return message_of([&] {
-      const llama::merged_weights merged(llama::find_weights(scratch / "base"), scratch / "adapter");
+      const llama::merged_weights merged(small_config(), llama::find_weights(scratch / "base"), scratch / "adapter");
       llama::write_merged(merged, scratch / "merged", dtype);
     });
   };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // config.json of transformers 4 and 5. Every key that means another architecture is refused by name.
-#include "rotoscale/llama/config_json.hpp"
+#include "rotoscale/models/llama/config_json.hpp"
 
 #include <doctest/doctest.h>
 
@@ -158,8 +158,9 @@ TEST_CASE("RoPE in linear and yarn form: what is read is written again") {
   const json written = llama::model_config_json(yarn);
   CHECK(llama::model_config_json(read(written)) == written);
   c["rope_parameters"]["short_factor"] = {1.0};
-  CHECK(message_of([&] { read(c); })
-            .starts_with("config.json: rope_parameters.short_factor: no key of type \"yarn\" (--ignore-config-key"));
+  CHECK(message_of([&] {
+          read(c);
+        }).starts_with("config.json: rope_parameters.short_factor: no key of type \"yarn\" (--ignore-config-key"));
   CHECK(llama::model_config_json(llama::read_model_config(c, "config.json", {"rope_parameters.short_factor"})) ==
         written);
   CHECK_THROWS_AS(llama::read_model_config(c, "config.json", {"short_factor", "rope_scaling.short_factor"}), io::error);

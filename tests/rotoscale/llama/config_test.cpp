@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Model shapes: their JSON, and every fault with the name of its field.
-#include "rotoscale/llama/config.hpp"
+#include "rotoscale/models/llama/config.hpp"
 
 #include <doctest/doctest.h>
 

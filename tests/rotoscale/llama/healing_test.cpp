@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Switches of recipe: the stash, scales, measurements without side effects, and ranks that heal as one rank does.
-#include "rotoscale/llama/healing.hpp"
-
 #include <algorithm>
 #include <numeric>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "../nn/numbers.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
+#include "rotoscale/train/session.hpp"
 #include "session_case.hpp"
 
 namespace healing_test {
@@ -106,7 +105,7 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
     const llama::model& m = c.session.model();
     for (std::size_t i = 0; i + 1 < m.weights().size(); ++i) {
       const llama::weight_location& w = m.weights()[i];
-      const auto values = llama::initial_values(m.parameters()[w.number], w.number, m.config(), 3);
+      const auto values = llama::initial_values(m.parameters()[w.number], 3);
       float amax = 0.0f;
       for (const float x : values) amax = std::fmax(amax, std::fabs(as_bf16(x)));
       const float scale = scaled ? 448.0f / amax : 1.0f;
@@ -121,8 +120,7 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
     }
     // It stays; no step quantizes it again.
     for (std::uint64_t s = 2; s < 5; ++s) c.step(data, s);
-    const auto values =
-        llama::initial_values(m.parameters()[m.weights()[0].number], m.weights()[0].number, m.config(), 3);
+    const auto values = llama::initial_values(m.parameters()[m.weights()[0].number], 3);
     CHECK(c.operands(0).form(nn::operand_form::row).codes[5] == as_e4m3(as_bf16(values[5]) * c.scales().scale[1]));
     // As a base that is FP8 from the start.
     healing_case from_start({fp8});
@@ -203,8 +201,8 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   CHECK(c.scales().amax == plain.scales().amax);
   for (const std::size_t t : {x, w, dy}) CHECK(maxima[t] > 0.0f);
   float amax = 0.0f;
-  const std::size_t qkv = c.session.model().parameters().layers()[0].qkv;
-  for (const float v : llama::initial_values(c.session.model().parameters()[qkv], qkv, c.session.model().config(), 3)) {
+  const std::size_t qkv = c.session.model().parameters().find("model.layers.0.self_attn.q_proj.weight");
+  for (const float v : llama::initial_values(c.session.model().parameters()[qkv], 3)) {
     amax = std::fmax(amax, std::fabs(as_bf16(v)));
   }
   CHECK(maxima[w] == amax);
@@ -327,7 +325,7 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
       const llama::model &from = c.session.model(), &to = resumed.session.model();
       for (std::size_t i = 0; i < from.parameters().all().size(); ++i) {
         const llama::parameter& p = from.parameters()[i];
-        const auto given = p.trains ? from.values(c.session.queue(), i) : llama::initial_values(p, i, from.config(), 3);
+        const auto given = p.trains ? from.values(c.session.queue(), i) : llama::initial_values(p, 3);
         resumed.session.load(i, given);
         if (!p.trains) continue;
         to.set_arena_values(resumed.session.queue(), to.arena().m, i,

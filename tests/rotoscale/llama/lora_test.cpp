@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters on a frozen model: gradients against the double-precision model, number of quantizations, reproducible
 // dropout masks, ranks that give the bits of one rank, memory.
-#include "rotoscale/llama/lora.hpp"
+#include "rotoscale/train/lora.hpp"
 
 #include <thread>
 
@@ -207,7 +207,7 @@ TEST_CASE("A within 1 / sqrt(in), each target's words its own whatever else is o
   const auto values = [&](const llama::parameter_list& list, const std::string& name) {
     for (std::size_t i = list.base_count(); i < list.all().size(); ++i) {
       const llama::parameter& p = list[i];
-      const auto host = llama::initial_values(p, i, config, 9);
+      const auto host = llama::initial_values(p, 9);
       for (const auto& s : p.slices) {
         if (s.name == name)
           return std::vector<float>(host.begin() + s.first_row * p.cols,
@@ -321,26 +321,25 @@ lora_gemms adapters_of(const session_case& c, const oracle::linear_gemms& base, 
   const llama::model& m = c.session.model();
   gemms.rank = static_cast<std::size_t>(lora.rank);
   gemms.narrow = narrow;
-  for (std::size_t number = 0; number < 4 * m.parameters().layers().size(); ++number) {
-    for (const llama::adapter_parameters& numbers : m.parameters().layers()[number / 4].adapters[number % 4]) {
-      lora_gemms::adapter own;
-      own.numbers = numbers;
-      own.a = as_doubles(m.values(c.session.queue(), numbers.a));
-      own.b = as_doubles(m.values(c.session.queue(), numbers.b));
-      own.first_row = static_cast<std::size_t>(m.parameters()[numbers.b].base_row);
-      own.rows = static_cast<std::size_t>(m.parameters()[numbers.b].rows);
-      const std::uint64_t part = std::string(numbers.target.name).starts_with("k_")   ? 1
-                                 : std::string(numbers.target.name).starts_with("up") ? 1
-                                 : std::string(numbers.target.name).starts_with("v_") ? 2
-                                                                                      : 0;
-      const random_stream words{5, std::uint64_t{6} << 56 | part << 54 | static_cast<std::uint64_t>(number) << 40};
-      const auto elements = m.tokens() * m.parameters()[numbers.a].cols;
-      for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(elements); ++i) {
-        const bool kept = words.word(i) * 0x1p-32 >= lora.dropout;
-        own.mask.push_back(kept ? lora.alpha / lora.rank / (1.0 - lora.dropout) : 0.0);
-      }
-      gemms.adapters[number].push_back(std::move(own));
+  for (const llama::adapter_parameters& numbers : m.parameters().adapters()) {
+    const auto number = static_cast<std::size_t>(numbers.linear);
+    lora_gemms::adapter own;
+    own.numbers = numbers;
+    own.a = as_doubles(m.values(c.session.queue(), numbers.a));
+    own.b = as_doubles(m.values(c.session.queue(), numbers.b));
+    own.first_row = static_cast<std::size_t>(m.parameters()[numbers.b].base_row);
+    own.rows = static_cast<std::size_t>(m.parameters()[numbers.b].rows);
+    const std::uint64_t part = std::string(numbers.target.name).starts_with("k_")   ? 1
+                               : std::string(numbers.target.name).starts_with("up") ? 1
+                               : std::string(numbers.target.name).starts_with("v_") ? 2
+                                                                                    : 0;
+    const random_stream words{5, std::uint64_t{6} << 56 | part << 54 | static_cast<std::uint64_t>(number) << 40};
+    const auto elements = m.tokens() * m.parameters()[numbers.a].cols;
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(elements); ++i) {
+      const bool kept = words.word(i) * 0x1p-32 >= lora.dropout;
+      own.mask.push_back(kept ? lora.alpha / lora.rank / (1.0 - lora.dropout) : 0.0);
     }
+    gemms.adapters[number].push_back(std::move(own));
   }
   return gemms;
 }

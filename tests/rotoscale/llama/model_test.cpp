@@ -3,7 +3,7 @@
 // The whole model against an independent double-precision implementation (tests/oracle), and its bitwise guarantees.
 #include "oracle/reference_recipe.hpp"
 #include "oracle_config.hpp"
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/train/session.hpp"
 #include "session_case.hpp"
 
 using rotoscale::index_t;
@@ -175,7 +175,7 @@ TEST_CASE("weights are quantized again when they change, and only then") {
   const batch data(1, 32, 64, false);
   const auto first = c.evaluate(data);
   llama::model& m = c.session.model();
-  const std::size_t qkv = m.parameters().layers()[0].qkv;
+  const std::size_t qkv = m.parameters().find("model.layers.0.self_attn.q_proj.weight");
   auto host = m.values(c.session.queue(), qkv);
   for (float& w : host) w = -w;
   // The session does not notice this change.

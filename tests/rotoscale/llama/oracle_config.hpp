@@ -4,7 +4,7 @@
 #pragma once
 
 #include "oracle/reference_llama.hpp"
-#include "rotoscale/llama/config.hpp"
+#include "rotoscale/models/llama/config.hpp"
 
 namespace rotoscale::testing {
 

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Lengths that blocks must divide, and messages that name the field and the operand.
-#include "rotoscale/llama/recipe_fit.hpp"
+#include "rotoscale/train/recipe_fit.hpp"
 
 #include <doctest/doctest.h>
 
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/preset.hpp"
 
 namespace recipe_fit_test {
@@ -17,7 +18,7 @@ namespace nn = rotoscale::nn;
 namespace {
 
 std::string fault(const llama::model_config& c, const nn::recipe& r, const llama::pass_extents& p = {64, 64, true}) {
-  return find_block_fault(c, r, p).value_or("none");
+  return llama::find_block_fault(c, r, p).value_or("none");
 }
 
 }  // namespace
@@ -78,18 +79,18 @@ TEST_CASE("the head has lengths of its own: the vocabulary, and chunks of tokens
 
 TEST_CASE("signs of each step and weights that are quantized once") {
   const llama::model_config c;
-  CHECK_FALSE(find_frozen_fault(c, preset("mxfp4_h16_fixed_signs")));
-  CHECK(find_frozen_fault(c, preset("mxfp4_h16_step_signs")) ==
+  CHECK_FALSE(llama::find_frozen_fault(c, preset("mxfp4_h16_fixed_signs")));
+  CHECK(llama::find_frozen_fault(c, preset("mxfp4_h16_step_signs")) ==
         "fprop.w.rotation.signs: step, but frozen weights are quantized once");
   nn::recipe r = preset("bf16");
   r.wgrad = preset("mxfp4_h16_step_signs").wgrad;  // no weights
-  CHECK_FALSE(find_frozen_fault(c, r));
+  CHECK_FALSE(llama::find_frozen_fault(c, r));
   r.dgrad = preset("mxfp4_h16_step_signs").dgrad;
-  CHECK(find_frozen_fault(c, r)->starts_with("dgrad.w.rotation.signs: step"));
+  CHECK(llama::find_frozen_fault(c, r)->starts_with("dgrad.w.rotation.signs: step"));
   r.bf16_first_layers = c.num_hidden_layers;
-  CHECK_FALSE(find_frozen_fault(c, r));
+  CHECK_FALSE(llama::find_frozen_fault(c, r));
   r.head = preset("mxfp4_h16_step_signs");
-  CHECK(find_frozen_fault(c, r)->starts_with("head.fprop.w.rotation.signs: step"));
+  CHECK(llama::find_frozen_fault(c, r)->starts_with("head.fprop.w.rotation.signs: step"));
 }
 
 }  // namespace recipe_fit_test

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // RoPE's frequencies and table against the oracle, including Llama 3.1's scaling.
-#include "rotoscale/llama/rope_table.hpp"
+#include "rotoscale/models/llama/rope_table.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Recipes and schedules by name and file, and fractions of a run as steps.
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/schedule.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,51 +11,51 @@ namespace schedule_test {
 
 using namespace rotoscale;
 using namespace rotoscale::io::testing;
-namespace llama = rotoscale::llama;
+namespace train = rotoscale::train;
 namespace nn = rotoscale::nn;
 
 namespace {
 
 std::vector<std::int64_t> starts(const std::vector<nn::phase>& phases, std::int64_t steps) {
   std::vector<std::int64_t> all;
-  for (const auto& p : llama::resolve({"s", phases}, steps, "s")) all.push_back(p.from_step);
+  for (const auto& p : train::resolve({"s", phases}, steps, "s")) all.push_back(p.from_step);
   return all;
 }
 std::string fault(const std::vector<nn::phase>& phases, std::int64_t steps) {
-  return message_of([&] { llama::resolve({"s", phases}, steps, "s.json"); });
+  return message_of([&] { train::resolve({"s", phases}, steps, "s.json"); });
 }
 
 }  // namespace
 
 TEST_CASE("presets by name, and the nearest name for a wrong one") {
   for (const nn::recipe& r : nn::presets::all()) {
-    CHECK(llama::load_recipe(r.name) == r);
-    const nn::schedule s = llama::load_schedule(r.name);
+    CHECK(train::load_recipe(r.name) == r);
+    const nn::schedule s = train::load_schedule(r.name);
     CHECK(s.name == r.name);
     REQUIRE(s.phases.size() == 1);
     CHECK(s.phases[0].recipe == r.name);
   }
-  CHECK(llama::load_schedule("mxfp4_h16_heal").phases.size() == 2);
-  CHECK(message_of([] { llama::load_recipe("mxfp4_h61"); }) ==
+  CHECK(train::load_schedule("mxfp4_h16_heal").phases.size() == 2);
+  CHECK(message_of([] { train::load_recipe("mxfp4_h61"); }) ==
         "recipe: 'mxfp4_h61' is neither a preset nor a file; did you mean 'mxfp4_h16'?");
-  CHECK(message_of([] { llama::load_schedule("mxfp4_h16_hael", "--schedule"); }) ==
+  CHECK(message_of([] { train::load_schedule("mxfp4_h16_hael", "--schedule"); }) ==
         "--schedule: 'mxfp4_h16_hael' is neither a preset nor a file; did you mean 'mxfp4_h16_heal'?");
 }
 
 TEST_CASE("a phase that would never run is refused") {
   const nn::schedule late{"late", {{"mxfp4", 0.0}, {"fp8_delayed", 0.99}}};
-  CHECK(message_of([&] { llama::resolve(late, 10, "late.json"); }) ==
+  CHECK(message_of([&] { train::resolve(late, 10, "late.json"); }) ==
         "late.json: phases[1].at: step 10 does not come before the end of the run, 10 steps");
-  CHECK(llama::resolve(late, 1000, "late.json")[1].from_step == 990);
+  CHECK(train::resolve(late, 1000, "late.json")[1].from_step == 990);
   const nn::schedule absolute{"absolute", {{"mxfp4", 0.0}, {"fp8_delayed", 340.0}}};
-  CHECK(message_of([&] { llama::resolve(absolute, 300, "f"); }).starts_with("f: phases[1].at: step 340"));
+  CHECK(message_of([&] { train::resolve(absolute, 300, "f"); }).starts_with("f: phases[1].at: step 340"));
 }
 
 TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand") {
   const scratch_directory scratch;
   const std::string recipe = (scratch / "mine.json").string(), schedule = (scratch / "heal.json").string();
   put(recipe, R"({"bf16_first_layers": 2, "wgrad": {"x": {"format": "fp8_e4m3"}}})");
-  const nn::recipe r = llama::load_recipe(recipe);
+  const nn::recipe r = train::load_recipe(recipe);
   CHECK(r.name == "mine");
   CHECK(r.bf16_first_layers == 2);
   CHECK(r.wgrad.right.format == nn::operand_format::fp8_e4m3);
@@ -63,32 +63,32 @@ TEST_CASE("files: a recipe, a schedule, and a recipe where a schedule may stand"
   CHECK(r.wgrad.output == nn::operand_format::fp32);
 
   put(schedule, R"({"phases": [{"recipe": "mxfp4"}, {"recipe": ")" + recipe + R"(", "at": 0.5}]})");
-  const nn::schedule s = llama::load_schedule(schedule);
+  const nn::schedule s = train::load_schedule(schedule);
   CHECK(s.name == "heal");
-  const auto phases = llama::resolve(s, 10, schedule);
+  const auto phases = train::resolve(s, 10, schedule);
   CHECK(phases[1].from_step == 5);
   CHECK(phases[1].recipe == r);
 
   // Another preset's fields for those missing in the file, and a backward override.
   put(recipe, R"({"base": "mxfp8", "backward_override": "dequantized", "fprop": {"x": {"scale_rule": "even"}}})");
-  const nn::recipe based = llama::load_recipe(recipe), mxfp8 = llama::load_recipe("mxfp8");
+  const nn::recipe based = train::load_recipe(recipe), mxfp8 = train::load_recipe("mxfp8");
   CHECK(based.fprop.right == mxfp8.fprop.right);
   CHECK(based.fprop.left.rule == scale_rule::even);
   CHECK(based.fprop.left.policy == mxfp8.fprop.left.policy);
   CHECK(based.dgrad.right.format == nn::operand_format::dequantized);
   put(recipe, R"({"bf16_first_layers": 2, "wgrad": {"x": {"format": "fp8_e4m3"}}})");
 
-  const nn::schedule whole = llama::load_schedule(recipe);
+  const nn::schedule whole = train::load_schedule(recipe);
   CHECK(whole.name == "mine");
   REQUIRE(whole.phases.size() == 1);
-  CHECK(llama::resolve(whole, 10, recipe)[0].recipe == r);
+  CHECK(train::resolve(whole, 10, recipe)[0].recipe == r);
 
   for (const auto& [text, part] :
        {std::pair{R"({"phases": []})", "phases: must not be empty"},
         {R"({"base": "mxfp4_h61"})", "base: no preset 'mxfp4_h61'; did you mean 'mxfp4_h16'?"},
         {"[]", "expected an object"}}) {
     put(schedule, text);
-    const std::string message = message_of([&] { llama::load_schedule(schedule); });
+    const std::string message = message_of([&] { train::load_schedule(schedule); });
     CHECK(message.starts_with(schedule));
     CHECK(message.find(part) != message.npos);
   }
@@ -99,13 +99,13 @@ TEST_CASE("a changed format brings what belongs to it, unless the file gives it"
   const std::string file = (scratch / "mine.json").string();
   const auto load = [&](const std::string& text) {
     put(file, text);
-    return llama::load_recipe(file);
+    return train::load_recipe(file);
   };
   const nn::recipe bf16 =
       load(R"({"base": "mxfp4_h16", "wgrad": {"dy": {"format": "bf16"}, "x": {"format": "bf16"}}})");
   CHECK(bf16.wgrad.left == nn::operand_recipe{nn::operand_format::bf16});
   CHECK(bf16.wgrad.accumulate == nn::fp32_fma_chain_contract);
-  CHECK(bf16.fprop == llama::load_recipe("mxfp4_h16").fprop);
+  CHECK(bf16.fprop == train::load_recipe("mxfp4_h16").fprop);
   const nn::recipe one = load(R"({"base": "mxfp4_h16", "wgrad": {"dy": {"format": "bf16"}}})");
   CHECK(one.wgrad.right.format == nn::operand_format::mxfp4);
   CHECK(one.wgrad.right.rotation == nn::rotation_recipe{});  // both operands have the same one
@@ -125,13 +125,13 @@ TEST_CASE("a contract set in a file gives the contracts that the file does not n
   const std::string file = (scratch / "mine.json").string();
   const auto load = [&](const std::string& text) {
     put(file, text);
-    return llama::load_recipe(file);
+    return train::load_recipe(file);
   };
   const auto renamed = [](nn::recipe r) {
     r.name = "mine";
     return r;
   };
-  CHECK(load(R"({"base": "mxfp4_h16", "contracts": "hopper"})") == renamed(llama::load_recipe("mxfp4_tc")));
+  CHECK(load(R"({"base": "mxfp4_h16", "contracts": "hopper"})") == renamed(train::load_recipe("mxfp4_tc")));
   CHECK(load(R"({"base": "bf16_tc", "contracts": "cpu"})").fprop.accumulate == "intel-amx-bf16");
   const nn::recipe own = load(R"({"contracts": "hopper", "activations": "fp32", "dgrad": {"accumulate": "exact"},)"
                               R"( "fprop": {"x": {"format": "mxfp4"}, "w": {"format": "mxfp4"}}})");
@@ -148,7 +148,7 @@ TEST_CASE("a contract set in a file gives the contracts that the file does not n
   // A schedule's set holds for all its phases, whatever their recipes name.
   put(file, R"({"contracts": "bf16", "phases": [{"recipe": "mxfp4_tc"}, {"recipe": "fp8_amd", "at": 5, "gemms": )"
             R"("forward"}]})");
-  for (const nn::resolved_phase& p : llama::resolve(llama::load_schedule(file), 10, file)) {
+  for (const nn::resolved_phase& p : train::resolve(train::load_schedule(file), 10, file)) {
     const nn::recipe& r = p.recipe;
     CHECK(r.contracts == "bf16");
     for (const nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad, &r.head->fprop}) {
@@ -161,16 +161,16 @@ TEST_CASE("what a log prints is a schedule file: whole recipes and first steps")
   const scratch_directory scratch;
   const std::string file = (scratch / "log.json").string();
   for (const char* name : {"mxfp4", "amd_lora", "heal_forward", "heal_plateau", "heal_gradient_noise"}) {
-    const auto phases = llama::resolve(llama::load_schedule(name), 1000, name);
+    const auto phases = train::resolve(train::load_schedule(name), 1000, name);
     const auto json = io::to_json(phases);
     put(file, json.dump());
-    CHECK(io::to_json(llama::resolve(llama::load_schedule(file), 1000, file)) == json);
+    CHECK(io::to_json(train::resolve(train::load_schedule(file), 1000, file)) == json);
   }
   put(file, R"([{"from_step": 0, "recipe": "mxfp4_h16"}, {"from_step": 616, "recipe": "mxfp4_h16+forward:fp8_amd"}])");
-  CHECK(io::to_json(llama::resolve(llama::load_schedule(file), 1000, file)) ==
-        io::to_json(llama::resolve(llama::load_schedule("heal_forward"), 1000, "heal_forward")));
+  CHECK(io::to_json(train::resolve(train::load_schedule(file), 1000, file)) ==
+        io::to_json(train::resolve(train::load_schedule("heal_forward"), 1000, "heal_forward")));
   put(file, R"({"phases": [{"recipe": {"base": "mxfp8", "name": "mine"}, "at": 0}]})");
-  CHECK(llama::resolve(llama::load_schedule(file), 10, file)[0].recipe.name == "mine");
+  CHECK(train::resolve(train::load_schedule(file), 10, file)[0].recipe.name == "mine");
 }
 
 TEST_CASE("fractions of the run are rounded to the nearest step, numbers from 1 on are steps") {
@@ -192,7 +192,7 @@ TEST_CASE("phases that do not follow each other are refused") {
 }
 
 TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550") {
-  const auto phases = llama::resolve(llama::load_schedule("amd_lora"), 550, "amd_lora");
+  const auto phases = train::resolve(train::load_schedule("amd_lora"), 550, "amd_lora");
   REQUIRE(phases.size() == 2);
   CHECK(phases[0].recipe.name == "mxfp4_h16");
   CHECK(phases[1].from_step == 339);
@@ -201,18 +201,18 @@ TEST_CASE("AMD's numbers: 339 steps under MXFP4 and at most 211 under FP8 of 550
   CHECK(phases[1].recipe.fp8 ==
         nn::delayed_scaling{4, nn::amax_algorithm::most_recent, 0, nn::frozen_scale::unscaled, false});
   for (const std::int64_t steps : {3, 10, 100, 1000, 1024}) {  // start and cap lose no step
-    const auto p = llama::resolve(llama::load_schedule("amd_lora"), steps, "amd_lora");
+    const auto p = train::resolve(train::load_schedule("amd_lora"), steps, "amd_lora");
     CHECK(p[1].from_step + p[1].cap >= steps);
   }
 }
 
 TEST_CASE("a phase may take over forward or backward GEMMs only") {
-  const nn::recipe fp4 = llama::load_recipe("mxfp4_h16"), fp8 = llama::load_recipe("fp8_amd");
-  const auto forward = llama::resolve(llama::load_schedule("heal_forward"), 100, "s")[1].recipe;
+  const nn::recipe fp4 = train::load_recipe("mxfp4_h16"), fp8 = train::load_recipe("fp8_amd");
+  const auto forward = train::resolve(train::load_schedule("heal_forward"), 100, "s")[1].recipe;
   CHECK((forward.fprop == fp8.fprop && forward.dgrad == fp4.dgrad && forward.wgrad == fp4.wgrad));
   CHECK(forward.name == "mxfp4_h16+forward:fp8_amd");
   CHECK(forward.fp8 == fp8.fp8);
-  const auto backward = llama::resolve(llama::load_schedule("heal_backward"), 100, "s")[1].recipe;
+  const auto backward = train::resolve(train::load_schedule("heal_backward"), 100, "s")[1].recipe;
   CHECK((backward.fprop == fp4.fprop && backward.dgrad == fp8.dgrad && backward.wgrad == fp8.wgrad));
   CHECK(fault({{"bf16", 0, 0, nn::gemm_scope::forward}}, 10).starts_with("s.json: phases[0].gemms"));
 }
@@ -232,12 +232,12 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
       head6 = R"("head": {"fprop": {"w": {"format": "mxfp6_e2m3"}}, "wgrad": {"x": {"format": "mxfp6_e3m2"}}})",
       old = file("old.json", R"({"base": "mxfp4_f", )" + whole + ", " + head8 + "}");
   const auto merged = [&](const std::string& before, const std::string& taken, nn::gemm_scope gemms) {
-    return llama::resolve({"s", {{before}, {taken, 5, 0, gemms}}}, 10, "s.json")[1];
+    return train::resolve({"s", {{before}, {taken, 5, 0, gemms}}}, 10, "s.json")[1];
   };
   const auto refused = [&](const std::string& before, const std::string& taken, nn::gemm_scope gemms) {
     return message_of([&] { merged(before, taken, gemms); });
   };
-  const nn::recipe was = llama::load_recipe(old), bf16 = llama::load_recipe("bf16");
+  const nn::recipe was = train::load_recipe(old), bf16 = train::load_recipe("bf16");
   for (const nn::gemm_scope gemms : {forward, backward}) {
     const nn::resolved_phase p = merged(old, "bf16", gemms);
     CHECK(p.gemms == gemms);
@@ -256,7 +256,7 @@ TEST_CASE("a switch of one direction leaves the other one and the whole model as
   CHECK(both.head->dgrad.right.format == nn::operand_format::bf16);
   CHECK(both.head->wgrad.right.format == nn::operand_format::mxfp6_e3m2);
   CHECK_FALSE(merged("mxfp4_h16", "fp8_amd", forward).recipe.head);  // BF16 in both
-  CHECK(merged("mxfp4_h16", "fp32", forward).recipe.head->fprop == head_of(llama::load_recipe("fp32")).fprop);
+  CHECK(merged("mxfp4_h16", "fp32", forward).recipe.head->fprop == head_of(train::load_recipe("fp32")).fprop);
 
   // Fields shared by both directions must be unchanged or omitted. Another value is refused.
   CHECK(merged(old, file("same.json", "{" + whole + "}"), backward).recipe.attention == tiles);
@@ -286,7 +286,7 @@ TEST_CASE("the first phase has no scales to take over, and random words last for
     CHECK(fault({first}, 10) == "s.json: phases[0].scales: the first phase has no phase before it to take scales from");
     nn::phase second = first;
     second.at = 5;
-    CHECK(llama::resolve({"s", {{"mxfp4"}, second}}, 10, "s")[1].scales == how);
+    CHECK(train::resolve({"s", {{"mxfp4"}, second}}, 10, "s")[1].scales == how);
   }
   const std::int64_t most = 1 << 24;
   CHECK(starts({{"nvfp4"}}, most) == std::vector<std::int64_t>{0});
@@ -300,7 +300,7 @@ TEST_CASE("caps and triggers of phases") {
   CHECK(fault({{"bf16", 0, 5}, {"mxfp4", 6}}, 10) == "s.json: phases[0].cap: only the last phase can end a run");
   CHECK(fault({{"bf16", 0, 0.01}}, 10) == "s.json: phases[0].cap: is no step of a run of 10");
   CHECK(fault({{"bf16", 0, -1}}, 10).starts_with("s.json: phases[0].cap: must not be negative"));
-  CHECK(llama::resolve({"s", {{"bf16", 0, 0.5}}}, 10, "s")[0].cap == 5);
+  CHECK(train::resolve({"s", {{"bf16", 0, 0.5}}}, 10, "s")[0].cap == 5);
   nn::phase open{"fp8_amd"}, latest{"fp8_amd", 0.5};
   open.trigger = latest.trigger = nn::trigger{};
   CHECK(starts({{"mxfp4"}, open}, 10) == std::vector<std::int64_t>{0, 10});

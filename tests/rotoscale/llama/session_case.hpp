@@ -7,10 +7,11 @@
 
 #include <map>
 
-#include "rotoscale/llama/session.hpp"
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/preset.hpp"
 #include "rotoscale/nn/same_bytes.hpp"
+#include "rotoscale/train/session.hpp"
 
 namespace rotoscale::testing {
 

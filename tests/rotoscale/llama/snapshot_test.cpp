@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots: a checkpoint written from a snapshot has the bytes of the moment it was taken, whenever a device copies.
-#include "rotoscale/llama/snapshot.hpp"
+#include "rotoscale/train/snapshot.hpp"
 
 #include "rotoscale/io/scratch.hpp"
-#include "rotoscale/llama/checkpoint.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 #include "session_case.hpp"
 
 namespace snapshot_test {

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Observed steps: they give the bits of unobserved steps, and their records are of the tensors that they name.
-#include "rotoscale/llama/statistics.hpp"
-
+#include "rotoscale/train/model.hpp"
 #include "session_case.hpp"
 
 namespace statistics_test {

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved activations: recomputation gives the bits of a run without it; 8-bit storage keeps the bits of the forward
 // pass.
-#include "rotoscale/llama/stored_activations.hpp"
-
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "session_case.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Triggers: when they measure and fire, their earliest possible step, and triggers that can never fire.
-#include "rotoscale/llama/trigger.hpp"
+#include "rotoscale/train/trigger.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,12 +10,12 @@
 #include <limits>
 
 #include "rotoscale/io/json.hpp"
-#include "rotoscale/llama/schedule.hpp"
+#include "rotoscale/train/schedule.hpp"
 
 namespace trigger_test {
 
 using namespace rotoscale;
-namespace llama = rotoscale::llama;
+namespace train = rotoscale::train;
 namespace nn = rotoscale::nn;
 
 namespace {
@@ -26,22 +26,22 @@ nn::trigger noise(int patience, double ratio, std::int64_t every) {
 }
 /// Number of measurements until it fires; 0: never.
 int fires_after(const nn::trigger& t, const std::vector<double>& values) {
-  llama::trigger_state s;
+  train::trigger_state s;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    llama::observe(t, values[i], s);
+    train::observe(t, values[i], s);
     if (s.fired) return static_cast<int>(i) + 1;
   }
   return 0;
 }
 std::vector<nn::resolved_phase> phases_of(const nn::trigger& t, std::int64_t steps, double at = 0,
                                           const char* first = "mxfp4_h16") {
-  return llama::resolve({"s", {{first}, {"fp8_amd", at, 0, nn::gemm_scope::all, nn::scale_handover::reset, t}}}, steps,
+  return train::resolve({"s", {{first}, {"fp8_amd", at, 0, nn::gemm_scope::all, nn::scale_handover::reset, t}}}, steps,
                         "s");
 }
-llama::measurement_times every(std::int64_t steps) { return {steps, 1, 0, true}; }
+train::measurement_times every(std::int64_t steps) { return {steps, 1, 0, true}; }
 std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_every, double at = 0,
                   const char* first = "mxfp4_h16") {
-  return llama::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
+  return train::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
 }
 
 }  // namespace
@@ -62,24 +62,24 @@ TEST_CASE("gradient noise: so many ratios in a row below the line") {
   CHECK(fires_after(noise(1, 1.7, 5), {1.7}) == 0);
   CHECK(nn::trigger{}.ratio == doctest::Approx(std::sqrt(3.0)));
   const std::vector<float> g = {3, 4}, reference = {3, 0}, none = {0, 0};
-  CHECK(llama::gradient_to_noise(nn::compare(g, reference)) == 3.0 / 4.0);
-  CHECK(std::isinf(llama::gradient_to_noise(nn::compare(g, g))));
-  CHECK(llama::gradient_to_noise(nn::compare(g, none)) == 0);  // noise only
+  CHECK(train::gradient_to_noise(nn::compare(g, reference)) == 3.0 / 4.0);
+  CHECK(std::isinf(train::gradient_to_noise(nn::compare(g, g))));
+  CHECK(train::gradient_to_noise(nn::compare(g, none)) == 0);  // noise only
   CHECK(nn::compare(g, reference).cosine() == 3.0 / 5.0);
 }
 
 TEST_CASE("a trigger that has fired has fired; its state reads back") {
-  llama::trigger_state s;
-  for (const double x : {3.0, 3.0, 1.0}) llama::observe(plateau(1), x, s);
+  train::trigger_state s;
+  for (const double x : {3.0, 3.0, 1.0}) train::observe(plateau(1), x, s);
   CHECK((s.fired && s.best == 3.0 && s.value == 3.0 && s.measurements == 2));
-  llama::observe(noise(9, 1, 1), std::numeric_limits<double>::infinity(), s = {});
-  llama::trigger_state read;
+  train::observe(noise(9, 1, 1), std::numeric_limits<double>::infinity(), s = {});
+  train::trigger_state read;
   io::from_json(io::to_json(s), read, "s");
   CHECK((read.value == s.value && read.measurements == 1 && read.count == 0));
 }
 
 TEST_CASE("times of measurements by steps and by sequences, counted one after another") {
-  const llama::measurement_times by_steps = every(4);
+  const train::measurement_times by_steps = every(4);
   CHECK((by_steps.includes(0) && by_steps.includes(4) && !by_steps.includes(5) && by_steps.includes(8)));
   for (const auto& [units, per_step, skipped] : {std::array<std::int64_t, 3>{1, 1, 0},
                                                  {3, 1, 0},
@@ -91,7 +91,7 @@ TEST_CASE("times of measurements by steps and by sequences, counted one after an
                                                  {5, 7, 4},
                                                  {3, 50, 9},
                                                  {50, 3, 1}}) {
-    const llama::measurement_times times{units, per_step, skipped};
+    const train::measurement_times times{units, per_step, skipped};
     CHECK_FALSE(times.includes(0));
     std::vector<std::int64_t> found;  // as a run would count its sequences
     for (std::int64_t step = 1; step <= 1000; ++step) {
@@ -105,7 +105,7 @@ TEST_CASE("times of measurements by steps and by sequences, counted one after an
       for (std::ptrdiff_t n = 1; n <= 4 && n <= found.end() - begin; ++n) CHECK(times.nth(first, n) == begin[n - 1]);
     }
   }
-  const llama::measurement_times never{1'000'000'000'000, 1, 32'000'002};
+  const train::measurement_times never{1'000'000'000'000, 1, 32'000'002};
   CHECK(never.nth(1, 1) == std::numeric_limits<std::int64_t>::max());
 }
 
@@ -116,17 +116,17 @@ TEST_CASE("the earliest step is the one of a run that shows it in every measurem
         for (const int patience : {1, 3}) {
           nn::trigger t = noise(patience, 1.0, steps), p = plateau(patience);
           t.not_before = p.not_before = not_before;
-          llama::trigger_state s, q;
+          train::trigger_state s, q;
           std::int64_t noise_step = 0, plateau_step = 0;
           for (std::int64_t done = entered; noise_step == 0 || plateau_step == 0; ++done) {
-            if (llama::measures_noise(t, done, entered)) llama::observe(t, 0.5, s);
-            const bool evaluated = (done + 1) % steps == 0 && llama::observes(p, done + 1, entered);
-            if (evaluated) llama::observe(p, 2.0, q);
+            if (train::measures_noise(t, done, entered)) train::observe(t, 0.5, s);
+            const bool evaluated = (done + 1) % steps == 0 && train::observes(p, done + 1, entered);
+            if (evaluated) train::observe(p, 2.0, q);
             if (s.fired && noise_step == 0) noise_step = done + 1;
             if (q.fired && plateau_step == 0) plateau_step = done + 1;
           }
-          CHECK(llama::earliest(t, entered, every(1000)) == noise_step);
-          CHECK(llama::earliest(p, entered, every(steps)) == plateau_step);
+          CHECK(train::earliest(t, entered, every(1000)) == noise_step);
+          CHECK(train::earliest(p, entered, every(steps)) == plateau_step);
         }
       }
     }
@@ -159,7 +159,7 @@ TEST_CASE("a trigger that can never fire is refused by the field that prevents i
   // After another trigger: from that one's earliest step on.
   const nn::schedule two{"two", {{"mxfp4"}, {"fp8_amd", 0, 0, {}, {}, plateau(1)}, {"bf16", 0, 0, {}, {}, plateau(1)}}};
   const auto fault_of = [&](std::int64_t steps) {
-    return llama::find_trigger_fault(llama::resolve(two, steps, "two"), {steps, every(5)}).value_or("");
+    return train::find_trigger_fault(train::resolve(two, steps, "two"), {steps, every(5)}).value_or("");
   };
   CHECK(fault_of(21) == "");
   CHECK(fault_of(20).starts_with("phases[2].trigger.patience"));
@@ -167,8 +167,8 @@ TEST_CASE("a trigger that can never fire is refused by the field that prevents i
 
 TEST_CASE("a plateau is measured when the run is evaluated") {
   const auto phases = phases_of(plateau(1), 100);
-  const auto fault_of = [&](const llama::measurement_times& evaluations) {
-    return llama::find_trigger_fault(phases, {100, evaluations}).value_or("");
+  const auto fault_of = [&](const train::measurement_times& evaluations) {
+    return train::find_trigger_fault(phases, {100, evaluations}).value_or("");
   };
   CHECK(fault_of({98, 2}) == "");  // after steps 49 and 98
   CHECK(

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters of a linear layer follow docs/reference/layers.md, by bytes. The expected results are FMA chains over
 // numbers rounded to BF16 by encode(), added to the layer's result without adapters.
-#include "rotoscale/nn/adapter.hpp"
+#include "rotoscale/nn/blocks/adapter.hpp"
 
 #include <doctest/doctest.h>
 
@@ -165,7 +165,7 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
     ops.quantize(q, {dy.second, &state}, {l.gradient_target(p)});
     std::vector<nn::adapter_gradients> g;
     for (std::size_t i = 0; i < l.adapters.size(); ++i) g.push_back({da[i].second, db[i].second});
-    l.backward(p, dx.second, {});
+    l.linear::backward(p, dx.second, {});
     for (std::size_t i = 0; i < l.adapters.size(); ++i) l.adapters[i].backward(p, dy.second, dx.second, g[i]);
   }
   ops.synchronize(q);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "backend_ops_rows.hpp"
-#include "rotoscale/nn/head_loss.hpp"
+#include "rotoscale/nn/blocks/head_loss.hpp"
 
 namespace rotoscale::testing {
 

@@ -3,7 +3,7 @@
 // The linear layer's three GEMMs equal, by bytes, a composition of quantize_ref, encode and gemm_ref, with each operand
 // along the contraction axis of its GEMM. Also gradients against central differences, delayed scaling over steps,
 // frozen layers.
-#include "rotoscale/nn/linear.hpp"
+#include "rotoscale/nn/blocks/linear.hpp"
 
 #include "backend_memory.hpp"
 #include "numbers.hpp"

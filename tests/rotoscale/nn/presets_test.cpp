@@ -5,10 +5,10 @@
 #include "rotoscale/nn/presets.hpp"
 
 #include "../llama/session_case.hpp"
-#include "rotoscale/llama/healing.hpp"
-#include "rotoscale/llama/recipe_fit.hpp"
-#include "rotoscale/llama/schedule.hpp"
-#include "rotoscale/llama/trigger.hpp"
+#include "rotoscale/train/recipe_fit.hpp"
+#include "rotoscale/train/schedule.hpp"
+#include "rotoscale/train/session.hpp"
+#include "rotoscale/train/trigger.hpp"
 
 namespace presets_test {
 

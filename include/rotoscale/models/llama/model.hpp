@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Llama as a list of blocks, with the tensor names of Hugging Face's LlamaForCausalLM.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/models/llama/config_json.hpp"
+#include "rotoscale/models/llama/rope_table.hpp"
+#include "rotoscale/nn/blocks/embedding.hpp"
+#include "rotoscale/nn/blocks/mlp.hpp"
+#include "rotoscale/train/model.hpp"
+
+namespace rotoscale::llama {
+
+/// The blocks of a model.
+inline train::block_list blocks_of(const model_config& c) {
+  const index_t d = c.hidden_size, f = c.intermediate_size, q = c.query_size(), kv = c.key_value_size();
+  const nn::initial_distribution plain{nn::initial_distribution::kind::normal, c.initializer_range},
+      scaled{plain.what, c.initializer_range / std::sqrt(2.0 * c.num_hidden_layers)};  // into the residual stream
+  train::block_list list;
+  list.stream = std::make_unique<nn::residual_stream>(d);
+  nn::residual_stream& x = *list.stream;
+  const nn::norm* before = nullptr;
+  std::size_t entry = 0;
+  const auto norm = [&](const std::string& name, bool inner) {
+    return nn::norm(x, before, inner ? entry : entry++, inner, name, c.rms_norm_eps);
+  };
+  const auto add = [&]<class Block>(std::unique_ptr<Block> b) {
+    Block* const added = b.get();
+    list.groups.back().blocks.push_back(std::move(b));
+    return added;
+  };
+
+  const std::string table = "model.embed_tokens.weight";
+  list.groups.emplace_back();
+  add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain));
+  const nn::rotary* const rope = add(
+      std::make_unique<nn::rotary>(c.head_size(), [c](index_t positions) { return make_rope_table(c, positions); }));
+  for (int i = 0; i < c.num_hidden_layers; ++i) {
+    const std::string at = "model.layers." + std::to_string(i) + ".", attn = at + "self_attn.", mlp = at + "mlp.";
+    list.groups.emplace_back().is_layer = true;
+    list.attention = add(std::make_unique<nn::attention>(
+        x, norm(at + "input_layernorm.weight", false),
+        nn::attention_shape{c.num_attention_heads, c.num_key_value_heads, c.head_size()},
+        nn::linear_parameter{
+            {{attn + "q_proj.weight", 0, q}, {attn + "k_proj.weight", q, kv}, {attn + "v_proj.weight", q + kv, kv}},
+            plain},
+        nn::linear_parameter{{{attn + "o_proj.weight"}}, scaled}, rope));
+    before = &list.attention->entry();
+    before = &add(std::make_unique<nn::mlp>(
+                      x, norm(at + "post_attention_layernorm.weight", true), f,
+                      nn::linear_parameter{{{mlp + "gate_proj.weight", 0, f}, {mlp + "up_proj.weight", f, f}}, plain},
+                      nn::linear_parameter{{{mlp + "down_proj.weight"}}, scaled}))
+                  ->entry();
+  }
+  list.groups.emplace_back();
+  list.head = add(std::make_unique<nn::loss_head>(x, norm("model.norm.weight", false), c.vocab_size,
+                                                  c.tie_word_embeddings ? table : "lm_head.weight", plain,
+                                                  c.tie_word_embeddings));
+  return list;
+}
+
+/// Names of extents in errors. `head`: those of the output head's weight.
+inline std::vector<nn::named_extent> extents_of(const model_config& c, bool head) {
+  std::vector<nn::named_extent> known;
+  if (head) known.push_back({"vocab_size", c.vocab_size});
+  const index_t q = c.query_size(), kv = c.key_value_size();
+  for (const nn::named_extent& e :
+       {nn::named_extent{"hidden_size", c.hidden_size},
+        {"intermediate_size", c.intermediate_size},
+        {"2 * intermediate_size", 2 * index_t{c.intermediate_size}},
+        {"num_attention_heads * head_dim", q},
+        {"num_key_value_heads * head_dim", kv},
+        {"num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim", q + 2 * kv}}) {
+    known.push_back(e);
+  }
+  return known;
+}
+
+/// An error if activations cannot be saved so, or nullopt.
+inline std::optional<std::string> find_fault(const model_config& c, nn::recompute_part recompute,
+                                             nn::kept_format kept) {
+  if (kept == nn::kept_format::as_computed) return std::nullopt;
+  if (recompute != nn::recompute_part::none) {
+    return "recompute: " + std::string(to_string(recompute)) +
+           " promises the bits of the forward pass, which stored_activations: " + std::string(to_string(kept)) +
+           " does not keep; choose one of them";
+  }
+  for (const nn::named_extent& e : {nn::named_extent{"hidden_size", c.hidden_size},
+                                    {"num_attention_heads * head_dim", c.query_size()},
+                                    {"2 * num_key_value_heads * head_dim", 2 * c.key_value_size()},
+                                    {"2 * intermediate_size", 2 * index_t{c.intermediate_size}}}) {
+    if (e.size % 32 != 0) {
+      return "stored_activations: " + e.name + " " + std::to_string(e.size) +
+             " is not a multiple of 32, which MXFP8 blocks need";
+    }
+  }
+  return std::nullopt;
+}
+
+/// The model as training sees it.
+inline train::architecture architecture_of(const model_config& c) {
+  train::architecture a;
+  a.blocks = [c] { return blocks_of(c); };
+  a.vocabulary = c.vocab_size;
+  a.positions = c.max_position_embeddings;
+  a.attention_width = c.num_hidden_layers * c.query_size();
+  a.layers = c.num_hidden_layers;
+  const nn::named_extent hidden{"hidden_size", c.hidden_size}, inner{"intermediate_size", c.intermediate_size},
+      query{"num_attention_heads * head_dim", c.query_size()}, kv{"num_key_value_heads * head_dim", c.key_value_size()};
+  a.linears = {{{hidden}, {query, kv}, {}}, {{query}, {hidden}, {}}, {{hidden}, {inner}, {}}, {{inner}, {hidden}, {}}};
+  a.head = {{hidden}, {{"vocab_size", c.vocab_size}}, {}};
+  a.extents = [c](bool head) { return extents_of(c, head); };
+  a.find_fault = [c](nn::recompute_part recompute, nn::kept_format kept) { return find_fault(c, recompute, kept); };
+  a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
+  a.is_implied = [c](const std::string& tensor) {
+    return tensor.ends_with(".rotary_emb.inv_freq") || (c.tie_word_embeddings && tensor == "lm_head.weight");
+  };
+  return a;
+}
+
+}  // namespace rotoscale::llama

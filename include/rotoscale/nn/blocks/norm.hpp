@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// The residual stream, and the norm at the entry of a block. A block leaves its result as the stream's branch; the next
+// norm adds it to the stream, normalizes the sum and quantizes the result in one operation.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/nn/blocks/block.hpp"
+
+namespace rotoscale::nn {
+
+/// The residual stream of a model, (tokens, features), with scratch memory that its blocks share.
+class residual_stream {
+ public:
+  explicit residual_stream(index_t features) : features_(features) {}
+
+  tensor_view normed;     ///< result of a norm; the last norm's until the backward pass
+  tensor_view branch;     ///< result of a block; in the backward pass the gradient of a norm's result
+  tensor_view d;          ///< gradient of the stream
+  float* rstd = nullptr;  ///< of the last norm; free in the backward pass of layers
+
+  /// Width.
+  index_t features() const { return features_; }
+  /// Value at the entry of group i.
+  const tensor_view& entry(std::size_t i) const { return entries_[i]; }
+
+  /// Takes memory of the forward pass, before all blocks. `groups` values are saved, or two alternate.
+  void lay_out(const layout& at, std::size_t groups) {
+    normed = at.tensor(memory_category::workspace, features_);
+    branch = at.tensor(memory_category::workspace, features_);
+    rstd = at.numbers(memory_category::activations);
+    const auto own = [&] { return at.tensor(memory_category::activations, features_); };
+    entries_ = {own(), own()};
+    for (std::size_t i = 2; i < groups; ++i) {
+      entries_.push_back(at.options.training && !at.packs() ? own() : entries_[i % 2]);
+    }
+  }
+  /// Takes memory of the backward pass.
+  void lay_out_backward(const layout& at) { d = at.tensor(memory_category::workspace, features_); }
+
+  /// Clears the gradient.
+  void clear_gradient(const pass& p) const {
+    p.ops->fill_zero(p.queue, d.data, static_cast<std::size_t>(d.size() * size_of(d.type)));
+  }
+  /// Packs these tensors when the next group begins: until then the block's last operation may write them.
+  void pack_later(const pass& p, const saved_activations& what) {
+    if (p.training) deferred_.push_back(&what);
+  }
+  /// Packs all deferred tensors.
+  void pack(const pass& p) {
+    for (const saved_activations* what : std::exchange(deferred_, {})) what->pack(p);
+  }
+
+ private:
+  index_t features_;
+  std::vector<tensor_view> entries_;
+  std::vector<const saved_activations*> deferred_;
+};
+
+/// Norm at the entry of a block: x = stream + branch, y = x · rstd · gain.
+class norm {
+ public:
+  /// At the entry of group `group`; `inner`: within the group, after its first block. `before`: the norm before this
+  /// one on the stream; null: the stream has no branch yet.
+  norm(residual_stream& stream, const norm* before, std::size_t group, bool inner, std::string name, double epsilon)
+      : stream_(&stream),
+        before_(before),
+        group_(group),
+        inner_(inner),
+        name_(std::move(name)),
+        epsilon_(static_cast<float>(epsilon)) {}
+
+  tensor_view x;  ///< (tokens, features): value of the stream
+  tensor_view y;  ///< (tokens, features): the norm, which is not saved if its operands are
+
+  /// Adds the gain.
+  void parameters(parameter_list& list) { gain_.number = list.add_vector(stream_->features(), name_, 1.0); }
+  /// Binds the gain.
+  void bind(const layout& at) { gain_ = at.weights(gain_.number); }
+  /// Takes x at the beginning of a block's saved tensors.
+  void lay_out_entry(const layout& at, saved_activations& saved) {
+    if (inner_) {
+      if (at.phase == layout_phase::scratch) {
+        shared_x_ = at.packs() ? at.tensor(memory_category::workspace, stream_->features())
+                               : dense_tensor(nullptr, at.stored, {at.options.tokens(), stream_->features()});
+      }
+      const bool recomputed = !at.options.training || at.options.recompute == recompute_part::layer;
+      at.take(recomputed, [&] { x = saved.keep(at, shared_x_); });
+    } else if (at.phase == layout_phase::saved) {
+      x = stream_->entry(group_);
+      if (at.packs()) saved.pack_of(at, x);
+    }
+  }
+  /// Takes y and the operands that `consumer` has of it.
+  void lay_out_result(const layout& at, linear& consumer, recompute_part part) {
+    at.take(at.is_recomputed(recompute_part::elementwise) || at.is_recomputed(part), [&] {
+      y = at.made_for(consumer, stream_->normed);
+      consumer.lay_out(at.ops, at.memory, at.inputs(), tensor_role::x, y);
+    });
+    at.take(at.is_recomputed(part), [&] { rstd_ = at.numbers(memory_category::activations); });
+  }
+  /// The last norm of the stream: its result is shared memory.
+  void lay_out_last(const layout& at) {
+    if (at.phase != layout_phase::saved) return;
+    x = stream_->entry(group_);
+    y = stream_->normed;
+    rstd_ = stream_->rstd;
+  }
+
+  /// Adds the branch to the stream, normalizes the sum and quantizes it.
+  void join(const pass& p, const quantize_target& to) const {
+    if (before_ == nullptr) {
+      again(p, to);
+    } else {
+      p.ops->residual_norm(p.queue, {stream_->branch, before_->x, gain(), epsilon_, p.state}, {x, y, rstd_, to});
+    }
+    if (!inner_) stream_->pack(p);
+  }
+  /// Normalizes the saved x.
+  void again(const pass& p, const quantize_target& to) const {
+    p.ops->residual_norm(p.queue, {x, {}, gain(), epsilon_, p.state}, {{}, y, rstd_, to});
+  }
+  /// Recomputes y for statistics if only its operands were saved. Writes the last norm's rstd: the backward pass still
+  /// reads this one's, and an x saved in 8 bits gives another one.
+  void observe(const pass& p) const {
+    if (!p.observe || y.data != stream_->normed.data) return;
+    p.ops->rmsnorm_forward(p.queue, {x, gain(), epsilon_}, {y, stream_->rstd});
+  }
+  /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream.
+  void backward(const pass& p) const {
+    p.ops->rmsnorm_backward(p.queue, {stream_->branch, x, gain(), rstd_},
+                            {stream_->d, static_cast<float*>(gain_.gradient.data)});
+  }
+
+ private:
+  const float* gain() const { return static_cast<const float*>(gain_.values.data); }
+
+  residual_stream* stream_;
+  const norm* before_;
+  std::size_t group_;
+  bool inner_;
+  std::string name_;
+  float epsilon_;
+  weight gain_;
+  float* rstd_ = nullptr;
+  tensor_view shared_x_;
+};
+
+}  // namespace rotoscale::nn

@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// PEFT's adapter_config.json and lora_config. A key is used, or without effect on the arithmetic of a forward and
+// backward pass, or one that must be switched off (null, false or empty); everything else is refused.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/safetensors_shards.hpp"
+#include "rotoscale/train/lora.hpp"
+
+namespace rotoscale::train {
+
+namespace detail {
+
+/// Keys that change nothing here: where the base comes from, who wrote the file, how A began (the values are there).
+inline bool adapter_key_has_no_effect(std::string_view key) {
+  constexpr std::string_view keys[] = {"auto_mapping",        "base_model_name_or_path",
+                                       "ensure_weight_tying", "eva_config",
+                                       "inference_mode",      "megatron_config",
+                                       "megatron_core",       "peft_version",
+                                       "qalora_group_size",   "revision",
+                                       "target_modules",      "task_type"};
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+inline bool is_switched_off(const nlohmann::ordered_json& value) {
+  return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
+}
+
+/// Values of keys that are no number of lora_config, each refused unless it is what is implemented.
+inline void check_adapter_key(const std::string& key, const nlohmann::ordered_json& value,
+                              const io::detail::place& at) {
+  if (adapter_key_has_no_effect(key)) return;
+  if (key == "peft_type") {
+    if (value != "LORA") at.key(key).fail("only \"LORA\" is supported");
+  } else if (key == "bias") {
+    if (value != "none") at.key(key).fail("only \"none\" is supported");
+  } else if (key == "init_lora_weights") {  // others move a part of the base into the adapter
+    const bool plain = value.is_boolean() || value == "gaussian" || value == "orthogonal" || value == "eva";
+    if (!plain) at.key(key).fail("only true, false, \"gaussian\", \"orthogonal\" and \"eva\" are supported");
+  } else if (!is_switched_off(value)) {
+    at.key(key).fail("is not supported, found " + io::printable(value.dump()));
+  }
+}
+
+/// rank_pattern or alpha_pattern, numbers by pattern of modules. Patterns that give every module the adapter's own
+/// number are left out.
+inline std::vector<lora_pattern> take_pattern(nlohmann::ordered_json& json, const char* key, double own,
+                                              const io::detail::place& at) {
+  const auto found = json.find(key);
+  if (found == json.end() || is_switched_off(*found)) return {};
+  if (!found->is_object()) io::detail::fail_type("an object", *found, at.key(key));
+  std::vector<lora_pattern> patterns;
+  for (const auto& [modules, number] : found->items()) {
+    double value = 0;
+    io::detail::read_value(number, value, at.key(key).key(modules));
+    patterns.push_back({modules, value});
+  }
+  json.erase(key);
+  const auto is_own = [&](const lora_pattern& p) { return p.value == own; };
+  return std::all_of(patterns.begin(), patterns.end(), is_own) ? std::vector<lora_pattern>() : patterns;
+}
+
+/// exclude_modules as one regular expression: a string is one, a list names modules or the ends of their paths.
+inline std::string take_excluded(nlohmann::ordered_json& json, const io::detail::place& at) {
+  const auto found = json.find("exclude_modules");
+  if (found == json.end() || is_switched_off(*found)) return "";
+  std::string expression;
+  if (found->is_string()) {
+    expression = found->get<std::string>();
+  } else {
+    std::vector<std::string> names;
+    io::detail::read_value(*found, names, at.key("exclude_modules"));
+    for (const std::string& name : names) {
+      expression += expression.empty() ? "(.*\\.)?(" : "|";
+      for (const char c : name) {
+        if (std::string_view("^$\\.*+?()[]{}|").find(c) != std::string_view::npos) expression += '\\';
+        expression += c;
+      }
+    }
+    expression += ')';
+  }
+  json.erase("exclude_modules");
+  return expression;
+}
+
+template <class T>
+void read_adapter_number(nlohmann::ordered_json& json, const char* key, T& value, const io::detail::place& at) {
+  if (!json.contains(key)) at.fail(std::string(key) + " is missing");
+  io::detail::read_value(json[key], value, at.key(key));
+  json.erase(key);
+}
+
+/// "model.layers.0.self_attn.q_proj" is a q_proj.
+inline std::string_view module_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+inline std::string unsupported_adapter(std::string_view module) {
+  return "adapters of '" + io::printable(module) + "' are not supported, only of the decoder layers' linear layers";
+}
+
+/// Has no module of that target an adapter?
+inline bool is_excluded(const lora_target& t, const lora_config& c) {
+  const bool attention = t.linear == layer_linear::qkv || t.linear == layer_linear::o;
+  return c.rank_of(std::string("model.layers.0.") + (attention ? "self_attn." : "mlp.") + t.name) == 0;
+}
+
+/// Where target_modules is a list (a pattern is not looked at), it names the modules that have tensors, and perhaps
+/// excluded ones.
+inline void check_target_modules(const nlohmann::ordered_json& json, const lora_config& c,
+                                 const io::detail::place& at) {
+  const std::vector<std::string>& found = c.targets;
+  const auto listed = json.find("target_modules");
+  if (listed == json.end() || !listed->is_array()) return;
+  std::vector<std::string> names;
+  for (const auto& module : *listed) {
+    if (!module.is_string()) io::detail::fail_type("a string", module, at.key("target_modules"));
+    names.emplace_back(module_name(module.get_ref<const std::string&>()));
+    if (std::find(found.begin(), found.end(), names.back()) != found.end()) continue;
+    const auto target = std::find_if(std::begin(lora_targets), std::end(lora_targets),
+                                     [&](const lora_target& t) { return names.back() == t.name; });
+    if (target == std::end(lora_targets)) at.key("target_modules").fail(unsupported_adapter(names.back()));
+    if (is_excluded(*target, c)) continue;
+    at.key("target_modules").fail("adapter_model.safetensors has no tensor of '" + io::printable(names.back()) + "'");
+  }
+  for (const std::string& name : found) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    at.key("target_modules").fail("does not name '" + name + "', of which adapter_model.safetensors has tensors");
+  }
+}
+
+/// Throws io::error for an adapter's tensor beside another module than a decoder layer's linear layer.
+inline void check_adapter_modules(const io::safetensors_shards& tensors) {
+  for (const io::safetensors_file& file : tensors.files()) {
+    for (const io::tensor_info& info : file.tensors()) {
+      const std::size_t end = info.name.find(".lora_");
+      if (end == info.name.npos) continue;
+      const std::string_view module = module_name(std::string_view(info.name).substr(0, end));
+      const bool known = std::any_of(std::begin(lora_targets), std::end(lora_targets),
+                                     [&](const lora_target& t) { return module == t.name && !t.fused; });
+      if (!known) throw io::error(file.name(), unsupported_adapter(module));
+    }
+  }
+}
+
+/// The modules that have tensors in the file, by name.
+inline std::vector<std::string> adapter_targets(const io::safetensors_shards& tensors) {
+  std::vector<std::string> found;
+  for (const lora_target& t : lora_targets) {
+    const std::string part = std::string(".") + t.name + ".lora_";
+    for (const io::safetensors_file& file : tensors.files()) {
+      const bool has = std::any_of(file.tensors().begin(), file.tensors().end(),
+                                   [&](const io::tensor_info& info) { return info.name.find(part) != info.name.npos; });
+      if (has && !t.fused) found.emplace_back(t.name);
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Is there an adapter in PEFT's files?
+inline bool is_adapter(const std::filesystem::path& directory) {
+  std::error_code failed;
+  return std::filesystem::exists(directory / "adapter_model.safetensors", failed);
+}
+
+/// The numbers of an adapter: its adapter_config.json, `where` in messages; its targets are those that have tensors.
+/// Throws io::error naming the key for an adapter of another kind.
+inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::safetensors_shards& tensors,
+                                       const std::string& where) {
+  const io::detail::place at{where, ""};
+  if (!json.is_object()) io::detail::fail_type("an object", json, at);
+  lora_config c;
+  detail::read_adapter_number(json, "r", c.rank, at);
+  detail::read_adapter_number(json, "lora_alpha", c.alpha, at);
+  lora_patterns patterns;
+  patterns.rank = detail::take_pattern(json, "rank_pattern", c.rank, at);
+  patterns.alpha = detail::take_pattern(json, "alpha_pattern", c.alpha, at);
+  patterns.exclude = detail::take_excluded(json, at);
+  const bool differ = !patterns.rank.empty() || !patterns.alpha.empty() || !patterns.exclude.empty();
+  c.dropout = 0.0;
+  if (json.contains("lora_dropout")) detail::read_adapter_number(json, "lora_dropout", c.dropout, at);
+  if (json.contains("use_rslora")) {  // alpha / sqrt(r) instead of alpha / r
+    bool stabilised = false;
+    if (!json["use_rslora"].is_null()) io::detail::read_value(json["use_rslora"], stabilised, at.key("use_rslora"));
+    patterns.rslora = differ && stabilised;
+    if (stabilised && !differ) c.alpha *= std::sqrt(static_cast<double>(c.rank));
+    json["use_rslora"] = false;
+  }
+  for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);
+  if (differ) c.patterns = patterns;
+  detail::check_adapter_modules(tensors);
+  c.targets = detail::adapter_targets(tensors);
+  if (auto fault = find_fault(c)) {
+    if (fault->starts_with("rank")) fault->replace(0, 4, "r");
+    if (fault->starts_with("alpha") || fault->starts_with("dropout")) fault->insert(0, "lora_");
+    if (fault->starts_with("patterns.exclude")) fault->replace(0, 16, "exclude_modules");
+    if (fault->starts_with("patterns.rank")) fault->replace(0, 13, "rank_pattern");
+    if (fault->starts_with("patterns.alpha")) fault->replace(0, 14, "alpha_pattern");
+    if (fault->starts_with("targets")) fault = "adapter_model.safetensors: no tensor of a linear layer's adapter";
+    throw io::error(where, *fault);
+  }
+  detail::check_target_modules(json, c, at);
+  return c;
+}
+/// Of the adapter in a directory.
+inline lora_config read_adapter_config(const std::filesystem::path& directory) {
+  const std::string path = (directory / "adapter_config.json").string();
+  return read_adapter_config(io::read_json(path), io::safetensors_shards::open(directory, "adapter_model"), path);
+}
+
+/// What the adapter stood beside when it was trained; empty if nobody knows.
+inline std::string adapter_base(const std::filesystem::path& directory) {
+  const nlohmann::ordered_json json = io::read_json(directory / "adapter_config.json");
+  const auto found = json.find("base_model_name_or_path");
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+namespace detail {
+
+/// Whole numbers as integers.
+inline nlohmann::ordered_json number_json(double x) {
+  return x == std::floor(x) && x < 0x1p53 ? nlohmann::ordered_json(static_cast<std::int64_t>(x))
+                                          : nlohmann::ordered_json(x);
+}
+
+inline nlohmann::ordered_json pattern_json(const std::vector<lora_pattern>& patterns) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const lora_pattern& p : patterns) json[p.modules] = number_json(p.value);
+  return json;
+}
+
+}  // namespace detail
+
+/// The adapter_config.json that PEFT loads. A fused target is written as its parts.
+inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const std::string& base) {
+  nlohmann::ordered_json json = {{"peft_type", "LORA"},
+                                 {"task_type", "CAUSAL_LM"},
+                                 {"base_model_name_or_path", base},
+                                 {"r", c.rank},
+                                 {"lora_alpha", detail::number_json(c.alpha)},
+                                 {"lora_dropout", c.dropout},
+                                 {"target_modules", unfused_targets(c)},
+                                 {"bias", "none"},
+                                 {"fan_in_fan_out", false},
+                                 {"init_lora_weights", true},
+                                 {"use_rslora", false},
+                                 {"modules_to_save", nullptr},
+                                 {"inference_mode", true}};
+  if (!c.patterns) return json;
+  json["use_rslora"] = c.patterns->rslora;
+  json["rank_pattern"] = detail::pattern_json(c.patterns->rank);
+  json["alpha_pattern"] = detail::pattern_json(c.patterns->alpha);
+  json["exclude_modules"] = nullptr;
+  if (!c.patterns->exclude.empty()) json["exclude_modules"] = c.patterns->exclude;
+  return json;
+}
+
+}  // namespace rotoscale::train

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What training asks of a kind of model: its list of blocks, names of extents, and its config.json. models/ has one for
+// each kind.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rotoscale/nn/blocks/attention.hpp"
+#include "rotoscale/nn/blocks/loss_head.hpp"
+
+namespace rotoscale::train {
+
+/// Blocks whose activations are recomputed together, and whose gradients are complete together.
+struct group {
+  std::vector<std::unique_ptr<nn::block>> blocks;  ///< in the order of the forward pass
+  bool is_layer = false;                           ///< counts as a layer for recipes with exempt layers
+};
+
+/// A model's blocks. The last one is the loss head.
+struct block_list {
+  std::unique_ptr<nn::residual_stream> stream;  ///< which all blocks share
+  std::vector<group> groups;                    ///< in the order of the forward pass
+  nn::loss_head* head = nullptr;                ///< the last block
+  nn::attention* attention = nullptr;           ///< a block of attention
+};
+
+/// Extents of the axes of a linear layer y (tokens, out) = x (tokens, in)·wᵀ. An axis of fused projections has several.
+struct linear_axes {
+  std::vector<nn::named_extent> in, out, tokens;
+};
+
+/// A kind of model with a shape.
+struct architecture {
+  std::function<block_list()> blocks;  ///< makes the blocks
+  index_t vocabulary = 0;              ///< token ids are below it
+  index_t positions = 0;               ///< longest sequence
+  index_t attention_width = 0;         ///< of the queries of all layers
+  int layers = 0;                      ///< groups of blocks that are layers
+  std::vector<linear_axes> linears;    ///< of a layer, without tokens
+  linear_axes head;                    ///< of the output head, without tokens
+  /// Names of extents, for errors. `head`: those of the output head's weight.
+  std::function<std::vector<nn::named_extent>(bool head)> extents;
+  /// An error if activations cannot be saved so, or nullopt.
+  std::function<std::optional<std::string>(nn::recompute_part, nn::kept_format)> find_fault;
+  /// The model's config.json, with the dtype of its weights.
+  std::function<nlohmann::ordered_json(const std::string& dtype)> config_json;
+  /// True for a tensor of files that is no parameter, since config.json determines it.
+  std::function<bool(const std::string& tensor)> is_implied;
+
+  architecture() = default;
+  /// Of a model's configuration, which has an architecture_of().
+  template <class Config>
+    requires requires(const Config& c) { architecture_of(c); }
+  architecture(const Config& c) : architecture(architecture_of(c)) {}  // NOLINT: is one
+};
+
+}  // namespace rotoscale::train

@@ -1,0 +1,328 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
+// optimizer.safetensors (moments and delayed-scaling state). With adapters it holds these, as PEFT's
+// adapter_config.json and adapter_model.safetensors, and not the base. It appears under its name complete or not at
+// all. Models of others are read as well: in shards, in BF16 and FP16. Both ways some MiB are in memory beyond the
+// session's own, whatever the model's size.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/io/atomic_file.hpp"
+#include "rotoscale/io/json.hpp"
+#include "rotoscale/io/safetensors_shards.hpp"
+#include "rotoscale/train/adapter_config.hpp"
+#include "rotoscale/train/parameter_files.hpp"
+#include "rotoscale/train/session.hpp"
+
+namespace rotoscale::train {
+
+namespace detail {
+
+/// Of names and values of parameters, whatever the values were stored as: FNV-1a of 64 bits.
+class parameter_digest {
+ public:
+  /// The next parameter.
+  void begin(const parameter& p) {
+    for (const char c : p.name()) add(static_cast<unsigned char>(c));
+  }
+  /// Its next values.
+  void add(std::span<const float> values) {
+    for (const float x : values) add(fp32_bits(x));
+  }
+  /// Of all so far.
+  std::uint64_t value() const { return value_; }
+
+ private:
+  void add(std::uint64_t number) { value_ = (value_ ^ number) * 1099511628211u; }
+  std::uint64_t value_ = 14695981039346656037u;
+};
+
+/// Of the names of AdamW's first and second moments.
+inline constexpr const char* moment_prefixes[] = {"exp_avg.", "exp_avg_sq."};
+
+/// Reads parameter `number` into a session.
+inline void load_rows(const io::safetensors_shards& from, std::size_t number, session& into, parameter_digest& digest) {
+  const parameter& p = into.model().parameters()[number];
+  digest.begin(p);
+  read_rows(from, p, "", [&](index_t first, std::span<const float> values) {
+    digest.add(values);
+    into.load(number, values, first);
+  });
+}
+
+}  // namespace detail
+
+/// Where the tensors of a checkpoint come from when it is written. The session must live until then.
+class checkpoint_tensors {
+ public:
+  /// The session itself, which must not change and is waited for.
+  checkpoint_tensors(const session& live) : model_(&live.model()) {  // NOLINT: is one
+    const session* const s = &live;
+    values_ = [s](std::size_t i, index_t first, index_t rows) { return s->model().values(s->queue(), i, first, rows); };
+    for (const bool second : {false, true}) {
+      moments_[second] = [s, second](std::size_t i, index_t first, index_t rows) {
+        const nn::parameter_arena a = s->model().arena();
+        return s->model().arena_values(s->queue(), second ? a.v : a.m, i, first, rows);
+      };
+    }
+    for (const auto& [name, memory, count] : detail::scaling_buffers(live.model().scales())) {
+      scales_.push_back({name, [s, from = memory, n = count] {
+                           std::vector<float> host(n);
+                           s->ops().download(s->queue(), host.data(), from, n * sizeof(float));
+                           s->ops().synchronize(s->queue());
+                           return host;
+                         }});
+    }
+  }
+  /// A snapshot that is taken here, to be written by any thread once the session has finished it.
+  static checkpoint_tensors snapshot_of(session& from) {
+    checkpoint_tensors t(&from.model());
+    const snapshot& s = from.take_snapshot();
+    t.values_ = t.rows_of(s.weights);
+    t.moments_ = {t.rows_of(s.first_moments), t.rows_of(s.second_moments)};
+    const float* at = s.scales;
+    for (const auto& [name, memory, count] : detail::scaling_buffers(from.model().scales())) {
+      t.scales_.push_back({name, [at, n = count] { return std::vector<float>(at, at + n); }});
+      at += count;
+    }
+    return t;
+  }
+
+  /// Names and shapes.
+  const train::model& model() const { return *model_; }
+  /// Rows of parameter i.
+  std::vector<float> values(std::size_t i, index_t first, index_t rows) const { return values_(i, first, rows); }
+  /// Those of AdamW's first or second moment.
+  std::vector<float> moments(bool second, std::size_t i, index_t first, index_t rows) const {
+    return moments_[second](i, first, rows);
+  }
+  /// Calls f(name, values) for what delayed scaling goes on with.
+  template <class Function>
+  void for_each_scale(const Function& f) const {
+    for (const scale_source& s : scales_) f(s.name, s.fetch());
+  }
+
+ private:
+  using row_source = std::function<std::vector<float>(std::size_t i, index_t first, index_t rows)>;
+  struct scale_source {
+    const char* name;
+    std::function<std::vector<float>()> fetch;
+  };
+
+  explicit checkpoint_tensors(const train::model* m) : model_(m) {}
+  row_source rows_of(const float* arena) const {
+    return [list = &model_->parameters(), arena](std::size_t i, index_t first, index_t rows) {
+      const parameter& p = (*list)[i];
+      const float* const begin = arena + p.offset + first * p.cols;
+      return std::vector<float>(begin, begin + rows * p.cols);
+    };
+  }
+
+  const train::model* model_;
+  row_source values_;
+  std::array<row_source, 2> moments_;
+  std::vector<scale_source> scales_;
+};
+
+/// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
+/// goes to trainer_state.json as it is; `add_files` puts into the directory what else it holds. `base` says in
+/// adapter_config.json what the adapters stand beside.
+inline void write_checkpoint(const std::filesystem::path& directory, const checkpoint_tensors& from,
+                             const nlohmann::ordered_json& state, const std::string& base = "",
+                             const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {
+  io::atomic_directory out(directory);
+  io::safetensors_writer weights, optimizer;
+  const model& m = from.model();
+  const std::optional<lora_config>& lora = m.options().lora;
+  for (std::size_t i = lora ? m.parameters().base_count() : 0; i < m.parameters().all().size(); ++i) {
+    const parameter& p = m.parameters()[i];
+    detail::add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
+    if (!p.trains) continue;
+    for (const bool second : {false, true}) {
+      detail::add_slices(
+          optimizer, p, detail::moment_prefixes[second],
+          [&from, i, second](index_t first, index_t rows) { return from.moments(second, i, first, rows); });
+    }
+  }
+  from.for_each_scale([&](const char* name, const std::vector<float>& host) {
+    optimizer.add(name, "F32", {static_cast<std::int64_t>(host.size())}, std::as_bytes(std::span<const float>(host)));
+  });
+  weights.metadata["format"] = "pt";  // transformers refuses files without it
+  weights.write(out.path() / (lora ? "adapter_model.safetensors" : "model.safetensors"));
+  optimizer.write(out.path() / "optimizer.safetensors");
+  if (lora) {
+    io::write_json(out.path() / "adapter_config.json", adapter_config_json(*lora, base));
+  } else {
+    io::write_json(out.path() / "config.json", m.shape().config_json("float32"));
+  }
+  io::write_json(out.path() / "trainer_state.json", state);
+  if (add_files) add_files(out.path());
+  out.commit();
+}
+
+/// Throws io::error for what is no directory, as checkpoints and runs are.
+inline void require_run_directory(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
+  if (std::filesystem::is_directory(path, failed)) return;
+  if (std::filesystem::is_regular_file(path, failed)) {
+    if (const char* kind = io::foreign_content(io::read_beginning(path, 32)))
+      throw io::error(path.string(), std::string("is ") + kind);
+  }
+  throw io::error(path.string(), "not a directory, as checkpoints and runs are");
+}
+
+/// Is it the name of a checkpoint in a run's folder: "step-" and nine digits, so that names are in the order of steps?
+inline bool is_checkpoint_name(std::string_view name) {
+  constexpr std::string_view begin = "step-";
+  return name.size() == begin.size() + 9 && name.starts_with(begin) &&
+         name.find_first_not_of("0123456789", begin.size()) == name.npos;
+}
+
+/// `path` itself if it is a checkpoint, else the newest one of the run directory `path`.
+inline std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  require_run_directory(path);
+  std::error_code failed;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"}) {
+    if (fs::exists(path / name, failed)) return path;
+  }
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints", failed)) {
+    const std::string name = entry.path().filename().string();
+    if (is_checkpoint_name(name) && name > newest.filename().string()) newest = entry.path();
+  }
+  for (const char* name :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin", "consolidated.00.pth"}) {
+    if (!newest.empty() || !fs::exists(path / name, failed)) continue;
+    throw io::error((path / name).string(),
+                    "is PyTorch's, only safetensors are read (transformers' save_pretrained writes them)");
+  }
+  for (const auto& entry : fs::directory_iterator(path, failed)) {
+    if (!newest.empty() || entry.path().extension() != ".gguf") continue;
+    throw io::error(entry.path().string(), std::string("is ") + io::foreign_content("GGUF"));
+  }
+  if (newest.empty()) {
+    throw io::error(path.string(),
+                    "holds neither model.safetensors nor adapter_model.safetensors nor checkpoints/step-NNNNNNNNN");
+  }
+  return newest;
+}
+
+/// Where a model's tensors and its config.json are: a checkpoint or run directory as find_checkpoint takes it, or one
+/// .safetensors file.
+struct weights_location {
+  std::filesystem::path directory;  ///< of tensors and config.json
+  std::string stem = "model";       ///< of the tensors' file or files
+
+  /// The shape that the tensors belong to.
+  std::filesystem::path config() const { return directory / "config.json"; }
+};
+/// Throws io::error where there is no model.
+inline weights_location find_weights(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (path.extension() == ".safetensors" && std::filesystem::is_regular_file(path, failed)) {
+    return {path.parent_path(), path.stem().string()};
+  }
+  const std::filesystem::path directory = find_checkpoint(path);
+  if (is_adapter(directory)) throw io::error(directory.string(), "holds adapters, no model");
+  return {directory};
+}
+
+/// Throws io::error where the files do not hold the tensors of that model, or of those adapters: before memory for them
+/// is asked for, which is then bounded by the size of the files.
+inline void check_weights(const weights_location& from, const train::architecture& shape) {
+  const parameter_list list(shape);
+  detail::check_tensors(io::safetensors_shards::open(from.directory, from.stem), list.all(), shape);
+}
+/// See check_weights.
+inline void check_adapters(const std::filesystem::path& directory, const train::architecture& shape,
+                           const lora_config& lora) {
+  const parameter_list list(shape, nullptr, lora);
+  detail::check_tensors(io::safetensors_shards::open(directory, "adapter_model"),
+                        std::span(list.all()).subspan(list.base_count()), shape);
+}
+
+/// Reads the model's own weights, not those of adapters; returns a digest of names and values, whatever they were
+/// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with. `progress` is
+/// told how many of all elements are read.
+inline std::uint64_t read_weights(const weights_location& from, session& into,
+                                  const element_progress& progress = nullptr) {
+  const auto weights = io::safetensors_shards::open(from.directory, from.stem);
+  const model& m = into.model();
+  const std::size_t count = m.parameters().base_count();
+  detail::check_tensors(weights, std::span(m.parameters().all()).first(count), m.shape());
+  detail::parameter_digest digest;
+  index_t done = 0, total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += m.parameters()[i].size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (progress) progress(done, total);
+    detail::load_rows(weights, i, into, digest);
+    done += m.parameters()[i].size();
+  }
+  if (progress) progress(done, total);
+  return digest.value();
+}
+
+/// Reads the adapters of a session that has some, from a checkpoint or from PEFT's files; returns their digest.
+inline std::uint64_t read_adapters(const std::filesystem::path& directory, session& into) {
+  const auto tensors = io::safetensors_shards::open(directory, "adapter_model");
+  const parameter_list& list = into.model().parameters();
+  detail::check_tensors(tensors, std::span(list.all()).subspan(list.base_count()), into.model().shape());
+  detail::parameter_digest digest;
+  for (std::size_t i = list.base_count(); i < list.all().size(); ++i) detail::load_rows(tensors, i, into, digest);
+  return digest.value();
+}
+
+/// Reads the optimizer's moments of all that trains.
+inline void read_moments(const std::filesystem::path& directory, session& into) {
+  const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
+  const model& m = into.model();
+  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
+    const parameter& p = m.parameters()[i];
+    if (!p.trains) continue;
+    for (const bool second : {false, true}) {
+      float* const arena = second ? m.arena().v : m.arena().m;
+      detail::read_rows(optimizer, p, detail::moment_prefixes[second],
+                        [&](index_t first, std::span<const float> values) {
+                          m.set_arena_values(into.queue(), arena, i, values, first);
+                        });
+    }
+  }
+}
+
+/// Reads what write_checkpoint wrote, but for scales: weights or adapters, and the optimizer's state if
+/// `with_optimizer`.
+inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
+  if (into.model().options().lora) {
+    read_adapters(directory, into);
+  } else {
+    read_weights({directory}, into);
+  }
+  if (with_optimizer) read_moments(directory, into);
+}
+
+/// Restores delayed scaling; throws io::error if the checkpoint does not hold it.
+inline void read_scales(const std::filesystem::path& directory, const session& into) {
+  const auto file = io::safetensors_shards::open(directory, "optimizer");
+  const nn::delayed_scaling_state& scales = into.model().scales();
+  for (const auto& [name, memory, count] : detail::scaling_buffers(scales)) {
+    std::vector<float> host(count);
+    detail::read_floats(file, name, {static_cast<std::int64_t>(count)}, host);
+    into.ops().upload(into.queue(), memory, host.data(), count * sizeof(float));
+    into.ops().synchronize(into.queue());
+  }
+  // What was recorded while frozen weights were loaded is in the history already.
+  into.ops().fill_zero(into.queue(), scales.state().amax,
+                       static_cast<std::size_t>(scales.state().count) * sizeof(float));
+}
+
+}  // namespace rotoscale::train

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Low-rank adaptation (LoRA): which linear layers have an adapter, and its numbers. The base model is frozen.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <regex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rotoscale/io/error.hpp"
+#include "rotoscale/names.hpp"
+
+namespace rotoscale::train {
+
+/// The linear layers of a decoder layer, in the order of their numbers.
+enum class layer_linear { qkv, o, gate_up, down };
+
+/// A module that an adapter may stand beside: Hugging Face's projections, or a fused layer whose parts share an A.
+struct lora_target {
+  const char* name;     ///< as in lora_config::targets
+  layer_linear linear;  ///< which layer holds it
+  int slice = 0;        ///< which part of that layer
+  bool fused = false;   ///< all parts of that layer
+};
+/// All of them, the parts of a layer in order.
+inline constexpr lora_target lora_targets[] = {{"q_proj", layer_linear::qkv, 0},
+                                               {"k_proj", layer_linear::qkv, 1},
+                                               {"v_proj", layer_linear::qkv, 2},
+                                               {"o_proj", layer_linear::o, 0},
+                                               {"gate_proj", layer_linear::gate_up, 0},
+                                               {"up_proj", layer_linear::gate_up, 1},
+                                               {"down_proj", layer_linear::down, 0},
+                                               {"qkv_proj", layer_linear::qkv, 0, true},
+                                               {"gate_up_proj", layer_linear::gate_up, 0, true}};
+
+/// How A begins; B begins at 0.
+enum class lora_init {
+  kaiming_uniform,  ///< within 1 / sqrt(in), as PEFT does
+  xavier_normal     ///< standard deviation sqrt(2 / (in + rank)), as Megatron's adapters do
+};
+ROTOSCALE_ENUM_NAMES(lora_init, kaiming_uniform, xavier_normal)
+
+/// A number of the modules that a regular expression matches, as PEFT's rank_pattern and alpha_pattern have it.
+struct lora_pattern {
+  std::string modules;  ///< matches a module's path, or its end behind a point: "q_proj", "layers.0.self_attn.q_proj"
+  double value = 0;     ///< of these modules
+};
+
+/// Ranks and alphas that differ between modules. The first pattern that matches decides.
+struct lora_patterns {
+  std::vector<lora_pattern> rank;   ///< whole numbers
+  std::vector<lora_pattern> alpha;  ///< like lora_config::alpha
+  std::string exclude;              ///< regular expression of whole paths without an adapter; empty: none
+  bool rslora = false;              ///< alpha is divided by the square root of the rank
+};
+
+namespace detail {
+
+/// Does a pattern match a module's path as PEFT matches it?
+inline bool matches_module(const std::string& pattern, const std::string& module) {
+  if (pattern.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789.") != pattern.npos)
+    return std::regex_match(module, std::regex("(?:.*\\.)?(?:" + pattern + ")"));
+  if (pattern.size() > module.size()) return false;  // the common form, whose points match any character
+  const std::size_t start = module.size() - pattern.size();
+  const bool equal = std::equal(pattern.begin(), pattern.end(), module.begin() + static_cast<std::ptrdiff_t>(start),
+                                [](char p, char m) { return p == '.' || p == m; });
+  return equal && (start == 0 || module[start - 1] == '.');
+}
+
+/// The number of the first pattern that matches, or `otherwise`.
+inline double pattern_value(const std::vector<lora_pattern>& patterns, const std::string& module, double otherwise) {
+  for (const lora_pattern& p : patterns) {
+    if (matches_module(p.modules, module)) return p.value;
+  }
+  return otherwise;
+}
+
+}  // namespace detail
+
+/// Adapters of a run. The defaults are those of MLPerf's llama2_70b_lora.
+struct lora_config {
+  int rank = 16;                                           ///< rows of A, columns of B
+  double alpha = 32.0;                                     ///< what is added is multiplied by alpha / rank
+  double dropout = 0.1;                                    ///< probability, at the adapter's input
+  std::vector<std::string> targets{"qkv_proj", "o_proj"};  ///< of lora_targets
+  lora_init init = lora_init::kaiming_uniform;             ///< of A
+  std::optional<lora_patterns> patterns = {};              ///< null: rank and alpha are those of every module
+
+  /// Rank of a module ("model.layers.0.self_attn.q_proj"); 0: it has no adapter.
+  int rank_of(const std::string& module) const {
+    if (!patterns) return rank;
+    if (!patterns->exclude.empty() && std::regex_match(module, std::regex(patterns->exclude))) return 0;
+    return static_cast<int>(detail::pattern_value(patterns->rank, module, rank));
+  }
+  /// The factor of what its adapter adds.
+  double scale_of(const std::string& module) const {
+    if (!patterns) return alpha / rank;
+    const double own = detail::pattern_value(patterns->alpha, module, alpha), r = rank_of(module);
+    return own / (patterns->rslora ? std::sqrt(r) : r);
+  }
+  /// Is it among the targets?
+  bool has(const std::string& target) const {
+    return std::find(targets.begin(), targets.end(), target) != targets.end();
+  }
+  /// The targets in the linear layer that begins with a module, in the order of its parts; one if they are fused.
+  std::vector<lora_target> targets_in(std::string_view first_module) const {
+    for (const lora_target& t : lora_targets) {
+      if (!t.fused && first_module == t.name) return targets_in(t.linear);
+    }
+    return {};
+  }
+  /// The targets in a linear layer, in the order of its parts; one if they are fused.
+  std::vector<lora_target> targets_in(layer_linear linear) const {
+    std::vector<lora_target> found;
+    for (const lora_target& t : lora_targets) {
+      if (t.linear == linear && has(t.name)) found.push_back(t);
+    }
+    return found;
+  }
+  /// The first linear layer of a decoder layer that holds a target.
+  layer_linear first_linear() const {
+    layer_linear first = layer_linear::down;
+    for (const lora_target& t : lora_targets) {
+      if (has(t.name)) first = std::min(first, t.linear);
+    }
+    return first;
+  }
+};
+
+using rotoscale::from_string;
+using rotoscale::names;
+using rotoscale::to_string;
+
+template <class Visitor>
+void describe(Visitor&& v, lora_pattern& p) {
+  v("modules", p.modules, "regular expression of their paths, or of the end of these");
+  v("value", p.value, "their number");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, lora_patterns& p) {
+  v("rank", p.rank, "ranks by pattern of modules");
+  v("alpha", p.alpha, "alphas by pattern of modules");
+  v("exclude", p.exclude, "regular expression of modules without an adapter");
+  v("rslora", p.rslora, "alpha is divided by the square root of the rank");
+}
+
+template <class Visitor>
+void describe(Visitor&& v, lora_config& c) {
+  v("rank", c.rank, "rank of the adapters");
+  v("alpha", c.alpha, "what they add is multiplied by alpha / rank");
+  v("dropout", c.dropout, "probability of dropping an element of an adapter's input");
+  v("targets", c.targets,
+    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; qkv_proj and gate_up_proj share one A");
+  v("init", c.init, "of A: kaiming_uniform (PEFT) or xavier_normal (Megatron); B starts at 0");
+  v("patterns", c.patterns, "ranks and alphas that differ between modules, as an adapter of PEFT has them, or null");
+}
+
+/// Every target's name.
+inline std::vector<std::string> lora_target_names() {
+  std::vector<std::string> all;
+  for (const lora_target& t : lora_targets) all.emplace_back(t.name);
+  return all;
+}
+
+/// The targets as Hugging Face names them: the parts of those that are fused.
+inline std::vector<std::string> unfused_targets(const lora_config& c) {
+  std::vector<std::string> names;
+  for (const lora_target& t : lora_targets) {
+    const std::vector<lora_target> in = c.targets_in(t.linear);
+    const bool whole = !in.empty() && in.front().fused;
+    if (!t.fused && (whole || c.has(t.name))) names.emplace_back(t.name);
+  }
+  return names;
+}
+
+namespace detail {
+
+inline constexpr int most_lora_rank = 65536;
+
+/// A sentence that says which pattern is wrong, or nothing.
+inline std::optional<std::string> find_pattern_fault(const lora_config& c) {
+  const auto is_expression = [](const std::string& text) {
+    if (text.empty() || text.size() > 1000) return false;
+    try {
+      const std::regex compiled(text);
+      return true;
+    } catch (const std::regex_error&) {
+      return false;
+    }
+  };
+  const auto quoted = [](const std::string& text) { return "'" + io::printable(text.substr(0, 100)) + "'"; };
+  const std::string& exclude = c.patterns->exclude;
+  if (!exclude.empty() && !is_expression(exclude))
+    return "patterns.exclude: " + quoted(exclude) + " is no regular expression";
+  for (const bool of_rank : {true, false}) {
+    const std::string at = of_rank ? "patterns.rank: " : "patterns.alpha: ";
+    for (const lora_pattern& p : of_rank ? c.patterns->rank : c.patterns->alpha) {
+      if (!is_expression(p.modules)) return at + quoted(p.modules) + " is no regular expression";
+      const bool is_rank = p.value >= 1 && p.value <= most_lora_rank && p.value == std::floor(p.value);
+      if (of_rank && !is_rank) return at + quoted(p.modules) + ": its value is no whole number between 1 and 65536";
+      if (!(p.value > 0) || !std::isfinite(p.value))
+        return at + quoted(p.modules) + ": its value is not positive and finite";
+    }
+  }
+  for (const lora_target& t : lora_targets) {
+    if (t.fused && c.has(t.name))
+      return std::string("patterns: exclude the target '") + t.name + "' of several modules";
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// A sentence that says which field is wrong, or nothing.
+inline std::optional<std::string> find_fault(const lora_config& c) {
+  constexpr int most = detail::most_lora_rank;
+  if (c.rank < 1 || c.rank > most) return "rank: " + std::to_string(c.rank) + " is not between 1 and 65536";
+  if (!(c.alpha > 0.0) || !std::isfinite(c.alpha))
+    return "alpha: " + std::to_string(c.alpha) + " is not positive and finite";
+  if (!(c.dropout >= 0.0 && c.dropout < 0.99999)) {
+    return "dropout: " + std::to_string(c.dropout) + " is not from 0 to below 1";
+  }
+  if (c.patterns) {
+    if (auto fault = detail::find_pattern_fault(c)) return fault;
+  }
+  if (c.targets.empty()) return std::string("targets: names no linear layer");
+  const std::vector<std::string> known = lora_target_names();
+  for (std::size_t i = 0; i < c.targets.size(); ++i) {
+    const std::string& name = c.targets[i];
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return "targets: no linear layer is called '" + name + "'" + io::did_you_mean(name, known);
+    }
+    if (std::count(c.targets.begin(), c.targets.end(), name) > 1) return "targets: '" + name + "' is named twice";
+  }
+  for (const lora_target& t : lora_targets) {
+    if (!t.fused || !c.has(t.name)) continue;
+    for (const lora_target& part : c.targets_in(t.linear)) {
+      if (!part.fused) return std::string("targets: '") + part.name + "' is a part of '" + t.name + "'";
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace rotoscale::train

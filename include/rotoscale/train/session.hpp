@@ -1,0 +1,646 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// A session: a model with its memory, queue, step state and graphs, to train, evaluate and sample. A training step is
+// four graphs that are launched again and again. Its only wait is for its result, on request.
+#pragma once
+
+#include <cstring>
+#include <functional>
+
+#include "rotoscale/nn/arena_memory.hpp"
+#include "rotoscale/nn/communicator.hpp"
+#include "rotoscale/nn/schedule.hpp"
+#include "rotoscale/train/frozen_weights.hpp"
+#include "rotoscale/train/snapshot.hpp"
+
+namespace rotoscale::train {
+
+/// What a session does in each step.
+struct session_options {
+  model_options model;                         ///< extents of a pass
+  int micro_batches = 1;                       ///< of a step and rank
+  nn::optimizer_config optimizer;              ///< AdamW's constants
+  std::size_t memory_limit = 0;                ///< bytes of all categories; 0: none
+  bool documents = false;                      ///< attention stays within the documents that passes are given
+  snapshot_use snapshot = snapshot_use::none;  ///< for asynchronous checkpoints
+  std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
+};
+
+/// The plan does not fit the limit.
+class over_budget : public std::runtime_error {
+ public:
+  /// With both numbers in the message.
+  over_budget(const nn::memory_plan& plan, std::size_t limit)
+      : std::runtime_error("needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) +
+                           " are allowed"),
+        plan_(plan) {}
+  /// What would be needed, by category.
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  nn::memory_plan plan_;
+};
+
+/// The backend has less memory than the plan takes.
+class out_of_memory : public std::runtime_error {
+ public:
+  /// `what` was asked for last, and refused.
+  out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
+      : std::runtime_error("out of memory at " + std::to_string(bytes) + " bytes for " + what), plan_(plan) {}
+  /// What would be needed, by category.
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  nn::memory_plan plan_;
+};
+
+/// A model with its memory, queue, step state and graphs.
+class session {
+ public:
+  /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
+  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated, out_of_memory with
+  /// nothing kept, invalid_argument where a step has more than 256 micro-batches over all ranks, or where documents
+  /// come with a cache.
+  session(nn::backend& ops, const train::architecture& shape, session_options options,
+          const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr)
+      : ops_(&ops),
+        ranks_(ranks),
+        options_(settled(std::move(options))),
+        model_(ops, shape, options_.model),
+        memory_(ops) {
+    if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
+      throw std::invalid_argument("micro_batches: " + std::to_string(n) +
+                                  " over all ranks, random words repeat after 256");
+    }
+    plan_ = count_within_limits(recipes);
+    if (options_.memory_limit != 0 && plan_.total() > options_.memory_limit) {
+      throw over_budget(plan_, options_.memory_limit);
+    }
+    allocate();
+    queue_ = {ops, "session"};
+    if (!stash_.empty()) stash_queue_ = {ops, "stash"};
+    if (has_snapshot()) snapshot_.open(ops);
+    recipe_ = recipes.front();
+    bind(false);
+    model_.scales().reset(ops, queue_);
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  /// The model.
+  train::model& model() { return model_; }
+  /// The model.
+  const train::model& model() const { return model_; }
+  /// Where everything runs.
+  nn::queue queue() const { return queue_; }
+  /// What computes.
+  nn::backend& ops() const { return *ops_; }
+  /// Allocated, and in use under the current recipe.
+  const nn::memory_plan& plan() const { return plan_; }
+  /// In use under the current recipe.
+  const nn::memory_plan& in_use() const { return in_use_; }
+  /// The recipe of passes.
+  const nn::recipe& current() const { return recipe_; }
+  /// Tokens of a micro-batch.
+  index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
+  /// Tokens of a step and rank.
+  index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
+
+  /// Switches to recipe r, one of those the session was made for: releases quantized weights, uploads frozen ones from
+  /// the stash on a queue of their own, and requantizes the others from their masters before the next step. `maxima`
+  /// are those of observe_maxima, for scales that are seeded. Where one direction's GEMMs alone are `switched`, tensors
+  /// that these do not read in FP8 keep their scales in any case.
+  void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
+           const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
+  /// What the last use() did.
+  const switch_memory& last_switch() const { return last_switch_; }
+  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
+  /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
+  /// trace but in gradients. Waits.
+  std::vector<float> observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
+  /// gradients. Waits.
+  std::vector<float> gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+                                     std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                     std::span<const std::int32_t> starts = {});
+  /// Gradients of the step queued last, until another pass is queued; waits.
+  std::vector<float> gradients() const;
+  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
+  /// parameter must be loaded again.
+  void reset(const nn::recipe& r) {
+    snapshot_.order(*ops_, queue_);
+    const nn::parameter_arena a = model_.arena();
+    for (float* arena : {a.gradient, a.m, a.v}) {
+      ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    }
+    use(r);
+  }
+  /// Other extents within the same memory, for evaluations and samples.
+  void resize(index_t batch, index_t sequence) {
+    if (batch == model_.options().batch && sequence == model_.options().sequence) return;
+    model_.resize(batch, sequence);
+    bind(true);
+  }
+
+  /// Seed and step of what follows, until a step or an evaluation brings its own: frozen weights are quantized when
+  /// they are loaded, and their signs and random words are of that moment.
+  void set_inputs(const nn::step_inputs& inputs) {
+    ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+    ops_->synchronize(queue_);
+  }
+  /// Sets values of a parameter from element `first` on; they count once its last element is set.
+  void load(std::size_t number, std::span<const float> values, index_t first = 0) {
+    snapshot_.order(*ops_, queue_);
+    model_.load(evaluation_pass(), number, first, values);
+    if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
+    stash_.keep(evaluation_pass(), number, model_.loaded(number));
+  }
+  /// Initial values from a seed.
+  void initialize(std::uint64_t seed) {
+    initialize(seed, 0, model_.parameters().base_count());
+    initialize_adapters(seed);
+  }
+  /// Those of the adapters alone, beside given weights.
+  void initialize_adapters(std::uint64_t seed) {
+    initialize(seed, model_.parameters().base_count(), model_.parameters().all().size());
+  }
+
+  /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
+  /// the place within its sequence where each token's document begins; empty: sequences are documents. `observe` leaves
+  /// statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
+                  bool observe = false);
+  /// How many steps were queued so far. The last two may be in flight, and are asked for by their numbers, from 0 on.
+  std::uint64_t queued_steps() const { return steps_; }
+  /// The state behind step `number`; waits for it, not for what was queued behind it.
+  nn::step_state finish_step(std::uint64_t number) {
+    const transfer& t = transfer_of(number);
+    ops_->synchronize(t.done);
+    return t.pinned->result;
+  }
+  /// The state behind the step queued last; waits for it.
+  nn::step_state finish_step() { return finish_step(steps_ - 1); }
+  /// After finish_step of it: the maxima, by tensor of delayed scaling, that step `number` made scales of last (of all
+  /// ranks where the recipe says so). Empty where no GEMM reads FP8.
+  std::span<const float> amaxes(std::uint64_t number) const { return transfer_of(number).amaxes; }
+  /// As model::statistics(), after finish_step; empty unless that step was observed.
+  std::span<const linear_statistics> statistics() const {
+    const transfer& t = transfer_of(steps_ - 1);
+    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.observed_count()) : 0};
+  }
+
+  /// Losses of each token, without a trace in what trains or in scales.
+  std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                              std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
+  /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
+  /// bytes.
+  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
+                            index_t past = 0);
+  /// Calls use(logits) for all tokens of a pass in order, [tokens, vocabulary] of at most options.model.head_chunk
+  /// tokens at a time.
+  void for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                       std::span<const std::int32_t> starts, const std::function<void(std::span<const float>)>& use);
+
+  /// Is there memory for take_snapshot()?
+  bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
+  /// Queues copies, on a queue of its own, of all that checkpoints hold and steps change, as what was queued so far
+  /// leaves it. Steps that are queued behind it run meanwhile; only their update waits for the copies. The snapshot
+  /// before is overwritten.
+  const snapshot& take_snapshot() {
+    const parameter_list& list = model_.parameters();
+    for (std::size_t i = options_.model.lora ? list.base_count() : 0; i < list.all().size(); ++i) {
+      ROTOSCALE_ASSERT(has_snapshot() && list[i].trains);  // others are in no arena
+    }
+    snapshot_.take(*ops_, queue_, model_);
+    return snapshot_;
+  }
+  /// Waits until the snapshot taken last is in host memory.
+  void finish_snapshot() const { snapshot_.finish(*ops_); }
+
+  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
+  const parameter* find_overflow();
+
+  /// A pass that a backward pass follows.
+  nn::pass training_pass() {
+    return {
+        .ops = ops_, .queue = queue_, .state = state_, .scales = &model_.scales(), .training = true, .ranks = ranks_};
+  }
+  /// A pass that leaves no trace.
+  nn::pass evaluation_pass() {
+    return {.ops = ops_, .queue = queue_, .state = evaluation_state_, .scales = &model_.scales(), .ranks = ranks_};
+  }
+  /// Of the step, in backend memory.
+  nn::token_source tokens() const { return {tokens_, pass_tokens()}; }
+  /// Of the step, in backend memory.
+  nn::token_source targets() const { return {targets_, pass_tokens()}; }
+
+ private:
+  struct pinned_block {
+    nn::step_inputs inputs;
+    nn::step_state result;
+  };
+  /// Host memory of a step in flight.
+  struct transfer {
+    std::span<std::int32_t> tokens, targets, starts;
+    pinned_block* pinned = nullptr;
+    linear_statistics* statistics = nullptr;
+    float* amax_memory = nullptr;
+    std::span<const float> amaxes;
+    nn::event done;
+    bool in_flight = false, observed = false;
+  };
+  const transfer& transfer_of(std::uint64_t number) const {
+    ROTOSCALE_ASSERT(number < steps_ && number + transfers_.size() >= steps_);
+    return transfers_[static_cast<std::size_t>(number) % transfers_.size()];
+  }
+  std::size_t statistics_bytes() const {
+    return options_.model.statistics ? static_cast<std::size_t>(model_.observed_count()) * sizeof(linear_statistics)
+                                     : 0;
+  }
+
+  friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
+                                      const std::vector<nn::recipe>&);
+  /// Gradients that another pass has begun cannot lend their memory.
+  static session_options settled(session_options o) {
+    o.model.lends_gradients &= o.micro_batches == 1;
+    return o;
+  }
+  struct only_count {};
+  session(nn::backend& ops, const train::architecture& shape, session_options options, only_count)
+      : ops_(&ops), options_(settled(std::move(options))), model_(ops, shape, options_.model), memory_(ops) {}
+
+  nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    std::vector<std::vector<weight_location>> places;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      places.push_back(model_.weights());
+    }
+    stash_.plan(recipes, places);
+    nn::memory_plan most;
+    for (const nn::recipe& r : recipes) {
+      nn::memory_cursor counting;
+      lay_out(counting, r);
+      lay_out_transfers(counting);
+      most.cover(counting.plan());
+    }
+    return most;
+  }
+  /// Without a snapshot where there is no room for one that is not required.
+  nn::memory_plan count_within_limits(const std::vector<nn::recipe>& recipes) {
+    nn::memory_plan plan = count(recipes);
+    if (options_.snapshot != snapshot_use::if_it_fits) return plan;
+    const bool fits = options_.memory_limit == 0 || plan.total() <= options_.memory_limit;
+    const bool fits_host = options_.host_memory == 0 || plan[nn::memory_category::snapshot] <= options_.host_memory / 2;
+    if (fits && fits_host) return plan;
+    drop_snapshot(plan);
+    return plan;
+  }
+  void drop_snapshot(nn::memory_plan& plan) {
+    options_.snapshot = snapshot_use::none;
+    plan[nn::memory_category::snapshot] = 0;
+  }
+  void allocate() {
+    for (const auto& [c, name] : enum_names<nn::memory_category>::table) {
+      if (plan_[c] == 0) continue;
+      if (c == nn::memory_category::snapshot && options_.snapshot == snapshot_use::if_it_fits) continue;
+      try {
+        memory_.allocate(c, plan_[c]);
+      } catch (const std::bad_alloc&) {
+        throw out_of_memory(plan_, std::string(name), plan_[c]);
+      }
+    }
+    nn::memory_cursor memory(memory_.bases());
+    lay_out_transfers(memory);
+    if (options_.snapshot != snapshot_use::if_it_fits) return;
+    try {  // last, so that nothing else fails for it
+      memory_.allocate(nn::memory_category::snapshot, plan_[nn::memory_category::snapshot]);
+    } catch (const std::bad_alloc&) {
+      drop_snapshot(plan_);
+    }
+  }
+  void lay_out_transfers(nn::memory_cursor& memory);
+  void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
+    constexpr nn::memory_category category = nn::memory_category::workspace;
+    state_ = memory.array<nn::step_state>(category, 1);
+    evaluation_state_ = memory.array<nn::step_state>(category, 1);
+    const index_t n = options_.model.batch * options_.model.sequence * options_.micro_batches;
+    tokens_ = memory.array<std::int32_t>(category, n);
+    targets_ = memory.array<std::int32_t>(category, n);
+    starts_ = memory.array<std::int32_t>(category, n);
+    squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
+    model_.lay_out(memory, r, same_recipe);
+    amaxes_ = memory.array<float>(category, model_.scales().state().count);
+    stash_.lay_out(memory);
+    if (has_snapshot()) snapshot_.lay_out(memory, model_);
+  }
+  void bind(bool same_recipe) {
+    nn::memory_cursor memory(memory_.bases(), &ledger_);
+    lay_out(memory, recipe_, same_recipe);
+    in_use_ = memory.plan();
+    in_use_[nn::memory_category::transfers] = plan_[nn::memory_category::transfers];
+    if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
+    model_.prepare(queue_);
+    model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});
+    capture();
+  }
+  void capture();
+  void gradients_of_micro_batch(bool last, bool observe = false);
+  void update_scales();
+  void launch_gradients(bool observe = false);
+  template <class Use>
+  void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
+  void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
+  bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }
+  void initialize(std::uint64_t seed, std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      load(i, initial_values(model_.parameters()[i], seed));
+    }
+  }
+  bool is_parallel() const { return ranks_ != nullptr && ranks_->size() > 1; }
+  template <class T>
+  void sum_over_ranks(T* value) {
+    if (is_parallel()) ranks_->sum(queue_, nn::dense_tensor(value, nn::dtype_of<T>, {1}));
+  }
+
+  nn::backend* ops_;
+  nn::communicator* ranks_ = nullptr;
+  session_options options_;
+  nn::memory_ledger ledger_;
+  train::model model_;
+  frozen_weights stash_;
+  switch_memory last_switch_;
+  nn::recipe recipe_;
+  nn::memory_plan plan_, in_use_;
+  nn::arena_memory memory_;
+  nn::owned_queue queue_, stash_queue_;
+  snapshot snapshot_;
+  nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
+  std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
+  double* squares_ = nullptr;
+  float* amaxes_ = nullptr;
+  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
+  std::array<transfer, 2> transfers_;
+  std::uint64_t steps_ = 0;
+};
+
+/// What a session would allocate; nothing is.
+inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture& shape, session_options options,
+                                    const std::vector<nn::recipe>& recipes) {
+  return session(ops, shape, std::move(options), session::only_count{}).count_within_limits(recipes);
+}
+
+inline const parameter* session::find_overflow() {
+  const parameter_list& list = model_.parameters();
+  std::vector<double> squares(list.segments().size());
+  ops_->sum_squares(queue_, {model_.arena().weight, model_.arena()}, {squares_});
+  ops_->download(queue_, squares.data(), squares_, squares.size() * sizeof(double));
+  ops_->synchronize(queue_);
+  std::size_t i = 0;
+  for (const parameter& p : list.all()) {
+    if (p.trains && !std::isfinite(squares[i++])) return &p;
+  }
+  return nullptr;
+}
+
+inline void session::gradients_of_micro_batch(bool last, bool observe) {
+  nn::pass p = training_pass();
+  p.observe = observe;
+  model_.forward(p, tokens(), targets());
+  model::gradients_ready ready;
+  if (last && is_parallel()) {
+    ready = [this](index_t first, index_t count) {
+      ranks_->sum(queue_, nn::dense_tensor(model_.arena().gradient + first, nn::dtype::fp32, {count}));
+    };
+  }
+  model_.backward(p, tokens(), ready);
+}
+
+/// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
+/// host.
+inline void session::update_scales() {
+  const nn::scaling_state& s = model_.scales().state();
+  if (is_parallel() && recipe_.fp8.reduce_amax) {
+    ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
+  }
+  ops_->copy(queue_, amaxes_, s.amax, static_cast<std::size_t>(s.count) * sizeof(float));
+  model_.scales().update(*ops_, queue_);
+}
+
+inline void session::capture() {
+  evaluation_.reset();  // captured when there is something to evaluate
+  if (!options_.model.training) return;
+  begin_ = ops_->capture(queue_, [this] {
+    ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
+    sum_over_ranks(&state_->valid_tokens);
+    ops_->set_gradient_scale(queue_, {}, {state_});
+    model_.clear_gradients(queue_);
+  });
+  const auto micro_batch = [this](bool last, bool observe) {
+    gradients_of_micro_batch(last, observe);
+    if (has_fp8() && (last || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
+    if (last) sum_over_ranks(&state_->loss_sum);
+    ops_->next_micro_batch(queue_, {}, {state_});
+  };
+  micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false, false); });
+  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true, false); });
+  if (options_.model.statistics) {
+    const bool only = options_.micro_batches == 1;
+    observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(only, true); });
+  }
+  update_ = ops_->capture(queue_, [this] {
+    ops_->gradient_norm(queue_, {model_.arena(), options_.optimizer}, {state_});
+    ops_->adamw(queue_, {options_.optimizer, state_}, {model_.arena()});
+  });
+}
+
+/// Called once: other extents of a pass do not change the steps in flight.
+inline void session::lay_out_transfers(nn::memory_cursor& memory) {
+  constexpr nn::memory_category category = nn::memory_category::transfers;
+  const auto numbers = [&] {
+    std::int32_t* const at = memory.array<std::int32_t>(category, step_tokens());
+    return std::span(at, at == nullptr ? 0 : static_cast<std::size_t>(step_tokens()));
+  };
+  for (transfer& t : transfers_) {
+    t.pinned = memory.array<pinned_block>(category, 1);
+    if (options_.model.statistics) t.statistics = memory.array<linear_statistics>(category, model_.observed_count());
+    t.amax_memory = memory.array<float>(category, model_.scales().state().count);
+    t.tokens = numbers();
+    t.targets = numbers();
+    t.starts = numbers();
+  }
+}
+
+inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                std::span<const std::int32_t> targets, std::span<const std::int32_t> starts,
+                                bool observe) {
+  ROTOSCALE_ASSERT(options_.model.training && (options_.model.statistics || !observe) &&
+                   static_cast<index_t>(tokens.size()) == step_tokens() && tokens.size() == targets.size() &&
+                   (starts.empty() || starts.size() == tokens.size()));
+  transfer& t = transfers_[steps_++ % transfers_.size()];
+  if (t.in_flight) ops_->synchronize(t.done);  // two steps ago
+  std::copy(tokens.begin(), tokens.end(), t.tokens.begin());
+  std::copy(targets.begin(), targets.end(), t.targets.begin());
+  std::copy(starts.begin(), starts.end(), t.starts.begin());
+  t.pinned->inputs = inputs;
+  upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
+  launch_gradients(observe);
+  snapshot_.order(*ops_, queue_);
+  ops_->launch(queue_, *update_);
+  ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
+  t.amaxes = {t.amax_memory, has_fp8() ? static_cast<std::size_t>(model_.scales().state().count) : 0};
+  if (has_fp8()) ops_->download(queue_, t.amax_memory, amaxes_, t.amaxes.size_bytes());
+  t.observed = observe;
+  if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics_bytes());
+  t.done = ops_->record(queue_);
+  t.in_flight = true;
+  model_.note_update();
+}
+
+inline void session::launch_gradients(bool observe) {
+  model_.requantize(training_pass());
+  ops_->launch(queue_, *begin_);
+  for (int i = 0; i < options_.micro_batches; ++i) {
+    const bool last = i + 1 == options_.micro_batches;
+    ops_->launch(queue_, observe && i == 0 ? *observed_micro_batch_ : last ? *last_micro_batch_ : *micro_batch_);
+  }
+}
+
+inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,
+                                 std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                 std::span<const std::int32_t> starts) {
+  ops_->upload(queue_, &state->inputs, &inputs, sizeof inputs);
+  ops_->upload(queue_, tokens_, tokens.data(), tokens.size_bytes());
+  if (!targets.empty()) ops_->upload(queue_, targets_, targets.data(), targets.size_bytes());
+  if (!options_.documents) return;
+  if (starts.empty()) {
+    ops_->fill_zero(queue_, starts_, tokens.size_bytes());
+  } else {
+    ops_->upload(queue_, starts_, starts.data(), starts.size_bytes());
+  }
+}
+
+inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                            std::span<const std::int32_t> targets,
+                                            std::span<const std::int32_t> starts) {
+  upload_pass(evaluation_state_, inputs, tokens, targets, starts);
+  model_.requantize(evaluation_pass());
+  if (!evaluation_) {
+    evaluation_ = ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), this->tokens(), this->targets()); });
+  }
+  ops_->launch(queue_, *evaluation_);
+  std::vector<float> losses(tokens.size());
+  ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  return losses;
+}
+
+inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                          index_t token, index_t past) {
+  ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + model_.tokens() <= options_.model.cache));
+  std::vector<float> found;
+  nn::pass p = evaluation_pass();
+  p.past = past;
+  upload_pass(evaluation_state_, inputs, tokens, {}, {});
+  run_logits(p, token, 1, [&](std::span<const float> row) { found.assign(row.begin(), row.end()); });
+  return found;
+}
+
+inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                     std::span<const std::int32_t> starts,
+                                     const std::function<void(std::span<const float>)>& use) {
+  upload_pass(evaluation_state_, inputs, tokens, {}, starts);
+  run_logits(evaluation_pass(), 0, model_.tokens(), use);
+}
+
+template <class Use>
+void session::run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
+  std::vector<float> host;
+  model_.requantize(p);
+  model_.logits(p, tokens(), first, count, [&](const nn::const_tensor_view& rows) {
+    host.resize(static_cast<std::size_t>(rows.size()));
+    ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
+    ops_->synchronize(queue_);
+    use(std::span<const float>(host));
+  });
+}
+
+inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima,
+                         nn::gemm_scope switched) {
+  constexpr nn::memory_category quantized = nn::memory_category::quantized;
+  ops_->synchronize(queue_);  // the operands that go have been read
+  const bool keeps_all = how == nn::scale_handover::keep, keeps = keeps_all || switched != nn::gemm_scope::all;
+  const bool has_scales = keeps && model_.scales().state().scale != nullptr;
+  const nn::scaling_snapshot scales = has_scales ? model_.scales().save(*ops_, queue_) : nn::scaling_snapshot{};
+  ledger_.restart_peak();
+  last_switch_ = {ledger_.now()[quantized]};
+  model_.release_weights();
+  last_switch_.between = ledger_.now()[quantized];
+
+  recipe_ = r;
+  bind(false);
+  if (how == nn::scale_handover::seed) {
+    model_.scales().record(*ops_, queue_, maxima);
+    update_scales();
+  } else {
+    model_.scales().reset(*ops_, queue_);
+  }
+  if (has_scales) model_.scales().keep(*ops_, queue_, scales, keeps_all ? nn::gemm_scope::all : switched);
+  if (!stash_.empty()) {
+    ops_->order(stash_queue_, ops_->record(queue_));
+    last_switch_.streamed = stash_.stream(*ops_, stash_queue_, recipe_, model_);
+    ops_->order(queue_, ops_->record(stash_queue_));
+  }
+  last_switch_.after = ledger_.now()[quantized];
+  last_switch_.peak = ledger_.peak()[quantized];
+}
+
+inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+                                                  std::span<const std::int32_t> targets,
+                                                  std::span<const std::int32_t> starts) {
+  nn::delayed_scaling_state& scales = model_.scales();
+  const nn::scaling_snapshot before = scales.save(*ops_, queue_);
+  ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
+  scales.observe_all(true);
+  model_.void_weights();
+  upload_pass(state_, inputs, tokens, targets, starts);
+  model_.requantize(training_pass());
+  ops_->launch(queue_, *begin_);
+  // Not the graphs of a step, which were recorded without the maxima of all tensors.
+  for (int i = 0; i < options_.micro_batches; ++i) {
+    gradients_of_micro_batch(i + 1 == options_.micro_batches);
+    ops_->next_micro_batch(queue_, {}, {state_});
+  }
+  const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
+  scales.observe_all(false);
+  scales.restore(*ops_, queue_, before);
+  return maxima;
+}
+
+inline std::vector<float> session::gradients() const {
+  std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
+  ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  return host;
+}
+
+inline std::vector<float> session::gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+                                                   std::span<const std::int32_t> tokens,
+                                                   std::span<const std::int32_t> targets,
+                                                   std::span<const std::int32_t> starts) {
+  const nn::recipe own = recipe_;
+  const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
+  use(r);
+  upload_pass(state_, inputs, tokens, targets, starts);
+  launch_gradients();
+  std::vector<float> found = gradients();
+  use(own);
+  model_.scales().restore(*ops_, queue_, before);
+  return found;
+}
+
+}  // namespace rotoscale::train

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Copy in host memory of the state that checkpoints hold and steps change. A checkpoint is written from it while
+// training goes on.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "rotoscale/train/model.hpp"
+
+namespace rotoscale::train {
+
+namespace detail {
+
+/// State of delayed scaling that a resumed run needs. Maxima are recorded again.
+struct scaling_memory {
+  const char* name;
+  float* memory;
+  std::size_t count;
+};
+inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_state& s) {
+  const auto count = static_cast<std::size_t>(s.state().count);
+  return {{"fp8.scale", s.state().scale, count},
+          {"fp8.scale_inverse", s.state().scale_inverse, count},
+          {"fp8.amax_history", s.state().history, s.history_size()}};
+}
+
+}  // namespace detail
+
+/// Does a session keep a snapshot, so that steps go on while a checkpoint is written?
+enum class snapshot_use {
+  none,        ///< steps wait for checkpoints
+  if_it_fits,  ///< within the limit of all memory and half of the host's
+  required     ///< or the session is refused
+};
+
+/// The copy. Its copies run on a queue of their own; only operations that change their sources wait for them.
+class snapshot {
+ public:
+  float* weights = nullptr;         ///< all that train, as in their arena
+  float* first_moments = nullptr;   ///< AdamW's m of each
+  float* second_moments = nullptr;  ///< AdamW's v of each
+  float* scales = nullptr;          ///< of delayed scaling: scales, inverses, histories
+
+  /// Takes memory for a model's state.
+  void lay_out(nn::memory_cursor& memory, const model& m) {
+    constexpr nn::memory_category category = nn::memory_category::snapshot;
+    for (float** arena : {&weights, &first_moments, &second_moments}) {
+      *arena = memory.array<float>(category, m.parameters().arena_size());
+    }
+    std::size_t n = 0;
+    for (const auto& buffer : detail::scaling_buffers(m.scales())) n += buffer.count;
+    scales = memory.array<float>(category, static_cast<index_t>(n));
+  }
+  /// Makes the queue of the copies.
+  void open(nn::backend& ops) { queue_ = {ops, "snapshot"}; }
+  /// Queues copies of the state after the operations on `q` so far. Overwrites the snapshot before.
+  void take(nn::backend& ops, nn::queue q, const model& m) {
+    // Scales are copied on `q`: they are few bytes, and a change of recipe lays them out again.
+    float* to = scales;
+    for (const auto& [name, memory, count] : detail::scaling_buffers(m.scales())) {
+      ops.download(q, to, memory, count * sizeof(float));
+      to += count;
+    }
+    ops.order(queue_, ops.record(q));
+    const nn::parameter_arena a = m.arena();
+    const std::size_t bytes = static_cast<std::size_t>(a.size) * sizeof(float);
+    ops.download(queue_, weights, a.weight, bytes);
+    ops.download(queue_, first_moments, a.m, bytes);
+    ops.download(queue_, second_moments, a.v, bytes);
+    copied_ = ops.record(queue_);
+    is_ordered_ = false;
+  }
+  /// Operations that come on `q` change the sources: they wait for the copies.
+  void order(nn::backend& ops, nn::queue q) {
+    if (is_ordered_) return;
+    ops.order(q, *copied_);
+    is_ordered_ = true;
+  }
+  /// Waits for the copies.
+  void finish(nn::backend& ops) const {
+    if (copied_) ops.synchronize(*copied_);
+  }
+
+ private:
+  nn::owned_queue queue_;
+  std::optional<nn::event> copied_;  ///< after the last copy
+  bool is_ordered_ = true;
+};
+
+}  // namespace rotoscale::train

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Steps over random tokens before a run, as MLPerf's rules allow before the clock starts: whatever a device compiles,
+// allocates or tunes on first use is done, and the run itself is, byte for byte, one that had no such steps.
+#pragma once
+
+#include <functional>
+
+#include "rotoscale/train/session.hpp"
+
+namespace rotoscale::train {
+
+/// What a synthetic warm-up does.
+struct warm_up_options {
+  int steps = 0;                        ///< 0: none
+  nn::recipe recipe;                    ///< one of those that the session was made for
+  std::uint64_t seed = 0;               ///< of tokens and roundings
+  float learning_rate = 1e-3f;          ///< constant; no update is kept
+  std::function<void()> before_step{};  ///< may end it by an exception; the session is then good for nothing but reset
+};
+
+/// Trains `o.steps` steps on random tokens, then resets model, optimizer, scales, random state and quantized weights to
+/// a new session's under `run`. `load` sets every parameter, adapters and frozen ones included: it is called before and
+/// after.
+inline void warm_up(session& s, const warm_up_options& o, const nn::recipe& run,
+                    const std::function<void(session&)>& load) {
+  if (o.steps > 0) {
+    s.use(o.recipe);
+    load(s);
+    const auto n = static_cast<std::size_t>(s.step_tokens());
+    std::vector<std::int32_t> numbers(2 * n);
+    for (int step = 0; step < o.steps; ++step) {
+      if (o.before_step) o.before_step();
+      const auto count = static_cast<std::uint64_t>(step);
+      const random_stream random = nn::stream_for(o.seed, nn::random_purpose::synthetic_tokens, count);
+      const auto vocabulary = static_cast<std::uint32_t>(s.model().shape().vocabulary);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = static_cast<std::int32_t>(random.word(i) % vocabulary);
+      }
+      nn::step_inputs inputs;
+      inputs.seed = o.seed;
+      inputs.step = count;
+      inputs.learning_rate = o.learning_rate;
+      s.train_step(inputs, std::span(numbers).first(n), std::span(numbers).last(n));
+      s.finish_step();
+    }
+    s.reset(run);
+  }
+  load(s);
+}
+
+}  // namespace rotoscale::train

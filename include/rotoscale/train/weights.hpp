@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a model's parameters: arenas of those that train, FP32 values of others, and the GEMM operands that are
+// made of them.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "rotoscale/train/parameters.hpp"
+
+namespace rotoscale::train {
+
+/// Place of the operands of a linear layer's weight under a recipe.
+struct weight_location {
+  std::size_t number = 0;       ///< of the parameter
+  index_t layer = 0;            ///< of the linear layer
+  bool trains = true;           ///< its operands are made again after each update
+  bool has_source = false;      ///< its FP32 values are kept
+  std::size_t offset = 0;       ///< in the arena of quantized weights
+  std::size_t bytes = 0;        ///< of the operands
+  void* at = nullptr;           ///< null while counting
+  nn::operand_request request;  ///< the operands
+  nn::delayed_scaling fp8;      ///< rule of their FP8 scales
+};
+
+/// Parameters in backend memory.
+class weights {
+ public:
+  using category = nn::memory_category;          ///< shorthand
+  using linear_list = std::vector<nn::linear*>;  ///< layers of the model, the head, matrices of adapters
+
+  weights(nn::backend& ops, parameter_list list) : ops_(&ops), list_(std::move(list)) {}
+
+  /// Names and shapes.
+  const parameter_list& list() const { return list_; }
+  /// The parameters that train.
+  nn::parameter_arena arena() const {
+    return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_};
+  }
+  /// A parameter's memory.
+  nn::weight of(std::size_t number) const {
+    const parameter& p = list_[number];
+    nn::weight w{number, sources_[number], {}};
+    if (p.trains && gradients_ != nullptr) {
+      w.gradient = nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
+    }
+    return w;
+  }
+  /// Places of the operands, by linear layer.
+  const std::vector<weight_location>& locations() const { return locations_; }
+
+  /// Lays out FP32 values: first those that every recipe keeps, so that they stay in place if the recipe changes. A
+  /// frozen matrix keeps none, unless one of its operands is these values or it is not a linear layer's alone.
+  void lay_out(nn::memory_cursor& memory, const linear_list& linears) {
+    const index_t n = list_.arena_size();
+    masters_ = memory.array<float>(category::masters, n);
+    gradients_ = memory.array<float>(category::gradients, n);
+    m_ = memory.array<float>(category::moments, n);
+    v_ = memory.array<float>(category::moments, n);
+    segments_ =
+        memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(list_.segments().size()));
+    std::vector<bool> is_matrix(list_.all().size(), false);
+    keeps_source_.assign(list_.all().size(), true);
+    index_t largest = 0;
+    for (const nn::linear* l : linears) {
+      const parameter& p = list_[l->w.number];
+      const bool is_table = p.linear < 0 && p.kind == parameter_kind::base && l->w.number < list_.group_end(0);
+      is_matrix[l->w.number] = !is_table;
+      if (p.trains || is_table || l->keeps_source(*ops_, nn::tensor_role::w)) continue;
+      keeps_source_[l->w.number] = false;
+      largest = std::max(largest, p.size());
+    }
+    sources_.assign(is_matrix.size(), {});
+    for (const bool matrices : {false, true}) {
+      for (std::size_t i = 0; i < is_matrix.size(); ++i) {
+        const parameter& p = list_[i];
+        if (is_matrix[i] != matrices) continue;
+        float* at = nullptr;
+        if (p.trains) {
+          at = memory.counts_only() ? nullptr : masters_ + p.offset;
+        } else if (keeps_source_[i]) {
+          at = memory.array<float>(category::weights, p.size());
+        }
+        sources_[i] = dense(at, p);
+      }
+    }
+    staging_ = memory.array<float>(category::weights, largest);
+  }
+  /// Lays out operands. `keep`: the recipe is the one before, so they stay valid. Operands without FP32 values stay
+  /// valid if they are equal and in the same place. The head's are under almost all recipes, so it comes first.
+  void lay_out_operands(nn::memory_cursor& memory, const linear_list& linears, std::size_t head, bool keep,
+                        const nn::delayed_scaling& fp8) {
+    linears_ = linears;
+    std::vector<weight_location> before = std::exchange(locations_, std::vector<weight_location>(linears.size()));
+    before.resize(linears.size());
+    prepared_.resize(linears.size());
+    const auto place = [&](std::size_t i) {
+      nn::linear& l = *linears[i];
+      const bool base = list_[l.w.number].kind == parameter_kind::base;
+      const category own = base ? category::quantized : category::adapters;
+      weight_location& w = locations_[i];
+      w.number = l.w.number;
+      w.layer = l.shape().layer;
+      w.trains = l.shape().trains;
+      w.has_source = keeps_source_[w.number];
+      w.offset = memory.mark(own);
+      w.request = l.request(nn::tensor_role::w);
+      w.bytes = ops_->layout_operands(w.request).bytes;
+      w.fp8 = fp8;
+      w.at = l.lay_out(*ops_, memory, own, nn::tensor_role::w, sources_[w.number]);
+      const bool stays = !w.has_source && w.at != nullptr && before[i].at == w.at && before[i].request == w.request;
+      if (!keep && !stays) prepared_[i] = {};
+    };
+    place(head);
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      if (i != head) place(i);
+    }
+  }
+  /// Memory of gradients that are written after the head's: before the head's gradient, or after it if that comes
+  /// first. Nullopt if it has fewer than `bytes`.
+  std::optional<nn::memory_cursor> lend(const nn::memory_cursor& memory, std::size_t bytes, std::size_t head) {
+    const parameter& p = list_[head];
+    const bool after = p.trains && p.offset == 0;
+    const index_t a = nn::parameter_alignment, first = after ? (p.size() + a - 1) / a * a : 0;
+    const index_t end = p.trains && !after ? p.offset : list_.arena_size();
+    if (static_cast<std::size_t>(std::max<index_t>(0, end - first)) * sizeof(float) < bytes) return std::nullopt;
+    lent_first_ = first;
+    lent_count_ = static_cast<index_t>(bytes / sizeof(float));
+    if (memory.counts_only()) return nn::memory_cursor();
+    nn::arena_bases bases{};
+    bases[static_cast<std::size_t>(category::workspace)] = reinterpret_cast<std::byte*>(gradients_ + first);
+    return nn::memory_cursor(bases);
+  }
+  /// Ends the loan.
+  void lend_nothing() { lent_first_ = lent_count_ = 0; }
+  /// Clears gradients before a step's first pass, without those that are lent.
+  void clear_gradients(nn::queue q) const {
+    const index_t after = lent_first_ + lent_count_;
+    fill_gradients(q, 0, lent_first_);
+    fill_gradients(q, after, list_.arena_size() - after);
+  }
+  /// Clears the gradients that were lent, after the head's pass.
+  void clear_lent(nn::queue q) const { fill_gradients(q, lent_first_, lent_count_); }
+
+  /// Uploads the places in the arenas.
+  void upload(nn::queue q) const {
+    const auto& segments = list_.segments();
+    ops_->upload(q, segments_, segments.data(), segments.size() * sizeof segments[0]);
+  }
+  /// FP32 values of a parameter in backend memory: kept, or loaded last.
+  nn::const_tensor_view loaded(std::size_t number) const {
+    return sources_[number].empty() ? dense(staging_, list_[number]) : sources_[number];
+  }
+  /// Frees the operands of all weights, until the next layout.
+  void release() {
+    for (nn::linear* l : linears_) l->release_weights();
+  }
+  /// The operands of linear layer i were copied from those of the parameter's present values.
+  void note_written(std::size_t i) { prepared_[i] = {list_[locations_[i].number].version, true}; }
+  /// Quantizes weights that have FP32 values again before the next pass.
+  void invalidate() {
+    for (std::size_t i = 0; i < locations_.size(); ++i) prepared_[i].valid &= !locations_[i].has_source;
+  }
+  /// After an update of all parameters that train.
+  void note_update() {
+    for (parameter& p : list_.all()) p.version += p.trains;
+  }
+  /// Quantizes every weight that changed since it was quantized last.
+  void requantize(const nn::pass& p, bool training) {
+    for (std::size_t i = 0; i < linears_.size(); ++i) {
+      const parameter& w = list_[linears_[i]->w.number];
+      if (prepared_[i].valid && prepared_[i].version == w.version) continue;
+      if (linears_[i]->w.values.empty()) {
+        throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
+      }
+      quantize(p, i, linears_[i]->w.values, training);
+      prepared_[i] = {w.version, true};
+    }
+  }
+  /// Sets values from element `first` on. They count when the last element is set: a weight without FP32 values is
+  /// then quantized. Waits.
+  void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values, bool training) {
+    parameter& into = list_[number];
+    const index_t end = first + static_cast<index_t>(values.size());
+    ROTOSCALE_ASSERT(first >= 0 && end <= into.size());
+    const bool kept = !sources_[number].empty();
+    float* const at = static_cast<float*>(const_cast<void*>(loaded(number).data));
+    ops_->upload(p.queue, at + first, values.data(), values.size_bytes());
+    if (end == into.size()) ++into.version;
+    for (std::size_t i = 0; end == into.size() && !kept && i < linears_.size(); ++i) {
+      if (linears_[i]->w.number != number) continue;
+      quantize(p, i, loaded(number), training);
+      prepared_[i] = {into.version, true};
+    }
+    ops_->synchronize(p.queue);
+  }
+  /// FP32 values of rows [first_row, first_row + rows). Throws std::logic_error if they are not kept.
+  std::vector<float> values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const {
+    if (sources_[number].empty()) {
+      throw std::logic_error(list_[number].name() + ": only its quantized operands are kept");
+    }
+    const auto* const at = static_cast<const float*>(sources_[number].data);
+    return download(q, at + first_row * list_[number].cols, rows * list_[number].cols);
+  }
+  /// The same of a gradient or moment, from that arena.
+  std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number, index_t first_row,
+                                  index_t rows) const {
+    const parameter& p = list_[number];
+    return download(q, from + p.offset + first_row * p.cols, rows * p.cols);
+  }
+  /// Sets elements of a gradient or moment, from element `first` of the parameter on. Waits.
+  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
+                        index_t first) const {
+    ops_->upload(q, to + list_[number].offset + first, values.data(), values.size_bytes());
+    ops_->synchronize(q);
+  }
+  /// Scales that weights are quantized with.
+  nn::delayed_scaling_state scales;
+
+ private:
+  static nn::const_tensor_view dense(const float* data, const parameter& p) {
+    return nn::dense_tensor(const_cast<float*>(data), nn::dtype::fp32, {p.rows, p.cols});
+  }
+  std::vector<float> download(nn::queue q, const float* from, index_t count) const {
+    std::vector<float> host(static_cast<std::size_t>(count));
+    ops_->download(q, host.data(), from, host.size() * sizeof(float));
+    ops_->synchronize(q);
+    return host;
+  }
+  void fill_gradients(nn::queue q, index_t first, index_t count) const {
+    if (count > 0) ops_->fill_zero(q, gradients_ + first, static_cast<std::size_t>(count) * sizeof(float));
+  }
+  /// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are those of
+  /// the training run.
+  void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source, bool training) const {
+    const nn::linear& l = *linears_[i];
+    const bool frozen_fp8 = training && !l.shape().trains && locations_[i].request.has_fp8();
+    if (!frozen_fp8) return l.quantize_weights(p, source);
+    nn::quantize_frozen(p, *l.weights(), source, scales.entry(l.shape().layer, nn::tensor_role::w), locations_[i].fp8);
+  }
+
+  struct prepared {
+    std::uint64_t version = 0;
+    bool valid = false;
+  };
+  nn::backend* ops_;
+  parameter_list list_;
+  linear_list linears_;
+  nn::parameter_arena::segment* segments_ = nullptr;
+  float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *staging_ = nullptr;
+  index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
+  std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
+  std::vector<bool> keeps_source_;              ///< by parameter
+  std::vector<weight_location> locations_;      ///< by linear layer
+  std::vector<prepared> prepared_;              ///< version of each linear layer's operands
+};
+
+}  // namespace rotoscale::train
