@@ -9,6 +9,8 @@ namespace nb = nanobind;
 using namespace rotoscale::python;
 
 NB_MODULE(_core, m) {
+  // PyTorch keeps modules with operators until the process ends. python/tests/test_leaks.py finds leaks.
+  nb::set_leak_warnings(false);
   m.attr("__version__") = ROTOSCALE_VERSION;
   m.def(
       "instruction_set", [] { return kernels().name; }, "Instruction set of the kernels that calls use.");
