@@ -87,23 +87,19 @@ block_options options_of(const rotoscale_quantize_call& call) {
   return o;
 }
 
-/// Takes the second-level factor from the tensor. Returns options in device memory.
+/// Measures the tensor's amax for its second-level factor.
 template <class T>
-const block_options* draw_factor(const rotoscale_quantize_call& call, block_format f, const block_options& o,
-                                 matrix<const T> along, gpu::stream s) {
+void measure(const rotoscale_quantize_call& call, block_format f, matrix<const T> x, gpu::quantized_output& to,
+             gpu::stream s) {
   if (f.has_e8m0_scale()) fail(std::string("encode_factor: ") + call.format + " has no second-level factor");
-  if (o.rounding == rounding::stochastic) fail("encode_factor: 'amax' with stochastic rounding needs the CPU");
+  static_assert(gpu::amax_words * sizeof(std::uint32_t) == 2048);  // as library.hpp says
+  to.amax = static_cast<std::uint32_t*>(call.scratch);
+  to.factor = call.factor;
+  const gpu::quantized_output none;
   if constexpr (std::is_same_v<T, fp16>) {
-    fail("x: fp16 with a factor from amax needs the CPU");
+    fail("encode_factor: 'amax' takes fp32 or bf16");
   } else {
-    auto* const drawn = static_cast<block_options*>(call.scratch);
-    static_assert(sizeof(block_options) <= 384);
-    nn::form_draws draws;
-    draws.given_signs = o.rotation.signs[0];
-    gpu::expect(gpu::draw_options(o, draws, nullptr, drawn, s));
-    auto* const amax = reinterpret_cast<std::uint32_t*>(static_cast<char*>(call.scratch) + 384);
-    gpu::expect(gpu::draw_encode_factor(f, o, along, drawn, amax, call.factor, s));
-    return drawn;
+    gpu::expect(gpu::measure_amax(f, x, call.column != 0 ? none : to, call.column != 0 ? to : none, s));
   }
 }
 
@@ -118,7 +114,7 @@ void quantize_as(const rotoscale_quantize_call& call, gpu::stream s) {
   checked::detail::check_extents("x", f, to.options.rotation, x.extent(column ? 1 : 0), x.extent(column ? 0 : 1));
   checked::detail::check_options(f, to.options);
   if (x.size() == 0) return;
-  if (call.encode_factor == 0.0f) to.drawn = draw_factor(call, f, to.options, column ? transposed(x) : x, s);
+  if (call.encode_factor == 0.0f) measure(call, f, x, to, s);
   const gpu::quantized_output none;
   gpu::expect(gpu::quantize(f, x, column ? none : to, column ? to : none, s));
 }

@@ -33,7 +33,7 @@ struct rotoscale_quantize_call {
   std::int32_t square, column;
   void *codes, *scales;  ///< results, row-major and dense
   float* factor;         ///< result if encode_factor is 0: the decode factor
-  void* scratch;         ///< 512 bytes if encode_factor is 0
+  void* scratch;         ///< 2048 bytes if encode_factor is 0
 };
 
 /// An operand of a GEMM: numbers, or codes with block scales.

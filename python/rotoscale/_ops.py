@@ -19,7 +19,7 @@ from ._quantized import BLOCKS, Quantized, sign_bytes, split_rotation
 
 _BITS = {record["name"]: record["bits"] for record in _core.formats}
 _ELEMENTS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "uint8": "int8", **FORMAT_OF_DTYPE}
-FACTOR_SCRATCH = 512  # bytes, as in python/device/library.hpp
+FACTOR_SCRATCH = 2048  # bytes, as in python/device/library.hpp
 
 
 def as_tensor(x):
