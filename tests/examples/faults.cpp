@@ -6,7 +6,6 @@
 //   FAULTS_TRACE=FILE    one line per call: its name, the path, and the number of bytes or the new path
 //   FAULTS_KILL_AT=N     SIGKILL instead of call N (from 1); a write or pwrite is done by half
 //   FAULTS_MEMORY=N      aligned allocations of at least N bytes, a model's arenas, fail
-//   FAULTS_HEAP_AT=N     after fsync N, one `operator new` of FAULTS_HEAP_BYTES (1024) or more throws
 //   FAULTS_THREADS=N     starting thread N (from 0) and later ones fails
 //   FAULTS_FULL_AT=N     writes fail with ENOSPC from byte N on, counted over all calls
 //   FAULTS_FULL_IN=PART  only in paths that contain PART
@@ -27,7 +26,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <new>
 #include <string>
 #include <string_view>
 
@@ -62,8 +60,8 @@ std::string path_at(int directory, const char* path) {
   return (directory == AT_FDCWD ? folder() : path_of(directory) + "/") + path;
 }
 
-std::atomic<long> calls{0}, bytes{0}, synced{0}, threads{0}, logged{0};
-std::atomic<bool> heap_failed{false}, signalled{false};
+std::atomic<long> calls{0}, bytes{0}, threads{0}, logged{0};
+std::atomic<bool> signalled{false};
 
 /// Traces the call. True if the process is to be killed here. Calls on other files are not counted.
 bool is_due(const char* call, const std::string& path, const std::string& more = "") {
@@ -189,7 +187,6 @@ int ftruncate(int fd, off_t size) {
 
 int fsync(int fd) {
   visit("fsync", path_of(fd));
-  ++synced;
   hold(path_of(fd));
   return next<int (*)(int)>("fsync")(fd);
 }
@@ -226,14 +223,3 @@ int unlinkat(int directory, const char* path, int flags) {
 }
 
 }  // extern "C"
-
-void* operator new(std::size_t size) {
-  static const long at = number_in("FAULTS_HEAP_AT"), least = number_in("FAULTS_HEAP_BYTES");
-  const bool is_due = at >= 0 && synced >= at && size >= static_cast<std::size_t>(least < 0 ? 1024 : least);
-  void* const memory = is_due && !heap_failed.exchange(true) ? nullptr : ::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-// Standard libraries linked with -Bsymbolic-functions do not call the function above.
-void* operator new[](std::size_t size) { return operator new(size); }

@@ -94,29 +94,6 @@ class Device(Runs):
                 self.succeed(*self.command("run", *on))
                 self.assert_like_unbroken()
 
-    def test_without_memory_in_a_step_the_run_can_go_on(self):
-        self.unbroken()
-        # A thread that writes checkpoints could take the fault.
-        command = self.command("run", "--device", "cpu", "--async-checkpoints", "off")
-        code, out, said = self.with_faults(command, FAULTS_HEAP_AT=9)
-        self.assertEqual((code, out), (5, ""), said)
-        self.assert_memory_table(said, "mini-llama: fp8_amd: out of memory behind step ",
-                                 "--resume run; its memory, by category:")
-        end = records(self.folder / "run/log.jsonl")[-1]
-        self.assertEqual((end["event"], end["status"]), ("end", "failed"))
-        self.succeed("train", "--resume", "run")
-        self.assert_like_unbroken()
-
-    def test_without_memory_for_an_operation_of_host_mode(self):
-        """Thread stacks are not arenas."""
-        if self.run_program("plan", "--device", "host").returncode != 0:
-            self.skipTest("no host mode")
-        self.unbroken()
-        for command in (self.command("run", "--device", "host"), ["eval", "--checkpoint", "whole", "--device", "host"]):
-            code, out, said = self.with_faults(command, FAULTS_HEAP_AT=0, FAULTS_HEAP_BYTES=1 << 18)
-            self.assertEqual((code, out), (5, ""), said)
-            self.assert_memory_table(said, "the device failed ", ": out of memory)")
-
     def test_without_threads(self):
         """Without a writer thread, checkpoints are written between steps."""
         self.unbroken()

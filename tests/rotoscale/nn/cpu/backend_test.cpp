@@ -22,6 +22,21 @@ TEST_CASE("memory is aligned to cache lines and zero") {
   }
 }
 
+TEST_CASE("an operation without memory fails its queue, which skips the next ones") {
+  nn::cpu_backend ops(1);
+  bool ran = false;
+  ops.run({}, "gemm", [] { throw std::bad_alloc(); });
+  ops.run({}, "add", [&] { ran = true; });
+  try {
+    ops.synchronize(ops.record({}));
+    FAIL("no error");
+  } catch (const nn::backend_error& fault) {
+    CHECK(fault.what() == std::string("gemm: out of memory"));
+    CHECK(fault.of_device());
+  }
+  CHECK(!ran);
+}
+
 namespace {
 
 /// Every row-wise operation once on activations of a type, results concatenated. 300 rows make several chunks.
