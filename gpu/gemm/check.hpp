@@ -99,10 +99,27 @@ inline status check_rows(const gemm_call& c) {
   });
 }
 
-/// Checks BF16 operands, and blocks that dequantize() takes.
+/// Checks FP8 without block scales that becomes BF16.
+inline status check_fp8_operand(const gemm_operand& x, const named_operand& named) {
+  if (x.rows < 1 || x.rows > max_gemm_extent || x.k < 1 || x.k > max_gemm_extent || x.k % 8 != 0) {
+    return {error_code::bad_extent, named("a.k", "b.k"), "must be a multiple of 8 up to 2^20"};
+  }
+  if (x.transposed || x.batch_stride != 0) {
+    return {error_code::bad_option, named("a", "b"), "must be one matrix, not transposed"};
+  }
+  if (status s = check_orders(x, named); !s.ok()) return s;
+  if (x.code_stride < x.k) {
+    return {error_code::bad_extent, named("a.code_stride", "b.code_stride"), "must be at least a row"};
+  }
+  if (status s = check_optional(x.factor, named("a.factor", "b.factor")); !s.ok()) return s;
+  return check_pointer(x.codes, 1, named("a.codes", "b.codes"));
+}
+
+/// Checks BF16 operands, FP8, and blocks that dequantize() takes.
 inline status check_upconverted(const gemm_call& c) {
   return check_operands(c, [](const gemm_operand& x, const named_operand& named) -> status {
-    if (x.block == 0) return check_vectors(x, named);
+    if (x.element == formats::bf16) return check_vectors(x, named);
+    if (x.block == 0) return check_fp8_operand(x, named);
     if (x.rows < 1 || x.rows > max_gemm_extent || x.k < 1 || x.k > max_gemm_extent || x.k % x.block != 0 ||
         x.rows % x.block_rows != 0) {
       return {error_code::bad_extent, named("a.k", "b.k"), "extents must be whole blocks, up to 2^20"};

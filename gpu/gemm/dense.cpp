@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Launches GEMMs of BF16 and FP8 operands without block scales, also after conversion of blocks to BF16. It holds the
+// Launches GEMMs of BF16 and FP8 operands without block scales, also after conversion to BF16. It holds the
 // BF16 kernels.
 #include <utility>
 
@@ -29,11 +29,13 @@ status launch_upconverted(const gemm_launch& l) {
   gemm_operand converted[] = {l.call.a, l.call.b};
   std::uint8_t* at = l.workspace;
   for (gemm_operand& x : converted) {
-    if (x.block == 0) continue;
+    if (x.element == formats::bf16) continue;
     const matrix<bf16> values = row_major(reinterpret_cast<bf16*>(at), x.rows, x.k);
     at += bf16_bytes(x);
     const float* const factor = std::exchange(x.factor, nullptr);  // multiplies the sum
-    if (status s = dequantize(x, block_axis::row, values, l.stream); !s.ok()) return s;
+    const status s = x.block != 0 ? dequantize(x, block_axis::row, values, l.stream)
+                                  : decode_operand(x, false, values.data, formats::bf16, x.k, l.stream);
+    if (!s.ok()) return s;
     x = make_operand(matrix<const bf16>(values));
     x.factor = factor;
   }

@@ -84,7 +84,7 @@ std::size_t expanded_bytes(const gemm_call& c) {
 
 /// Bytes of an operand's BF16 copy; 0: it is BF16.
 inline std::size_t bf16_bytes(const gemm_operand& x) {
-  return x.block == 0 ? 0 : padded(sizeof(bf16) * static_cast<std::size_t>(x.rows * x.k));
+  return x.element == formats::bf16 ? 0 : padded(sizeof(bf16) * static_cast<std::size_t>(x.rows * x.k));
 }
 inline std::size_t upconverted_bytes(const gemm_call& c) { return bf16_bytes(c.a) + bf16_bytes(c.b) + split_bytes(c); }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr unsigned sm90 = bit_of(arch::sm_90) | bit_of(arch::host), gfx942 = bit_of(arch::gfx942),
                    gfx950 = bit_of(arch::gfx950), cdna3 = gfx942 | gfx950 | bit_of(arch::host),
                    all = cdna3 | sm90 | bit_of(arch::other);
-constexpr unsigned upconverted = dense_bf16 | mxfp4_blocks | mxfp8_blocks | other_blocks;
+constexpr unsigned upconverted = dense_bf16 | dense_fp8 | mxfp4_blocks | mxfp8_blocks | other_blocks;
 constexpr std::span<const tile_shape> one_tile = std::span(sm90_tiles).first(1), none = {};
 /// m * n * k from which tensor cores, expansion included, beat CUDA cores on fp32_blockwise.
 constexpr double least_blockwise = 0x1p28;
@@ -29,7 +29,7 @@ constexpr gemm_kernel kernels[] = {
     {"bf16-gfx942", "mx-bf16-gfx942", cdna3, dense_bf16, 64, dense_tiles, check_bf16, split_bytes, launch_dense},
     {"fp8-promoted", "hopper-fp8-promoted", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
     {"fp8-fast", "hopper-fp8-fast-accumulate", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
-    // blocks, converted to BF16
+    // blocks and FP8, converted to BF16
     {"mxfp8-bf16", "mx-bf16-sm90", sm90, mxfp8_blocks, 64, sm90_tiles, check_rows, expanded_bytes<false>, launch_mxfp8},
     {"upconvert-sm90", "mx-bf16-sm90", sm90, upconverted, 64, one_tile, check_upconverted, upconverted_bytes,
      launch_upconverted},

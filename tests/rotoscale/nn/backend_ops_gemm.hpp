@@ -242,11 +242,13 @@ inline std::vector<op_case> gemm_cases() {
                                "single-accumulator@cdna3-mfma-fp16-f32"}) {
     add(numbers::bf16, contract, {40, 72, 136});
   }
-  // Blocks expanded for a BF16 unit.
+  // Blocks and FP8 expanded for a BF16 unit.
   for (const char* contract : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942:split_k=2"}) {
     const gemm_shape ragged{32, 72, 160};  // a K of 160 is a whole part of split-K and a shorter one
     add(numbers::mxfp8_e4m3, contract, ragged);
     add(numbers::mxfp8_e5m2, contract, ragged);
+    add(numbers::fp8_e4m3, contract, {32, 72, 136});
+    add(numbers::fp8_e5m2, contract, ragged, rounding::stochastic);
     add(numbers::mxfp4, contract, ragged, rounding::stochastic, {16, nn::sign_kind::step});
     add(numbers::mxfp6_e2m3, contract, ragged);
     add(numbers::mxfp6_e3m2, contract, ragged, rounding::stochastic);
