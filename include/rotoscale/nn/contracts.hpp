@@ -13,6 +13,7 @@
 
 #include "rotoscale/block.hpp"
 #include "rotoscale/nn/attention_contract.hpp"
+#include "rotoscale/nn/layer_math.hpp"
 
 namespace rotoscale::nn {
 
@@ -156,8 +157,11 @@ inline constexpr operation_contract reference_contracts[] = {
     {"layernorm", "layernorm-fp32-lanes16-rows64"},
     {"bias", "bias-fp32-rows64"},
     {"rope", "rope-fp32-fma"},
-    {"swiglu", "swiglu-fp32-exp7"},
-    {"gelu_tanh", "gelu-tanh-fp32-exp7"},
+// clang-format off
+#define ROTOSCALE_ROW(name) {#name, activation_math<activation::name>::contract},
+    ROTOSCALE_ACTIVATIONS(ROTOSCALE_ROW)
+#undef ROTOSCALE_ROW
+    // clang-format on
     {"softmax_loss", "softmax-loss-fp32-lanes16-chunks4096"},
     {"embedding", "embedding-fp32-tokens-ascending"},
     {"squares", "squares-fp32-chunks4096-fp64-tree"},

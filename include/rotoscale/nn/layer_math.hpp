@@ -69,6 +69,7 @@ enum class activation : std::uint8_t { ROTOSCALE_ACTIVATIONS(ROTOSCALE_NAME) };
 
 /// Arithmetic of an activation:
 ///   gated            it has two inputs, x (the gate) and up; otherwise `up` is not used
+///   contract         defined in docs/reference/layers.md
 ///   forward_name     in digests
 ///   backward_name    in digests
 ///   sigmoid_input    whose sigmoid `s` value and gradients take
@@ -81,6 +82,7 @@ struct activation_math;
 template <>
 struct activation_math<activation::swiglu> {
   static constexpr bool gated = true;
+  static constexpr const char* contract = "swiglu-fp32-exp7";
   static constexpr const char *forward_name = "swiglu_forward", *backward_name = "swiglu_backward";
   [[gnu::always_inline]] ROTOSCALE_HD static float sigmoid_input(float x) { return x; }
   [[gnu::always_inline]] ROTOSCALE_HD static float value(float x, float up, float s) { return x * s * up; }
@@ -95,6 +97,7 @@ struct activation_math<activation::swiglu> {
 template <>
 struct activation_math<activation::gelu_tanh> {
   static constexpr bool gated = false;
+  static constexpr const char* contract = "gelu-tanh-fp32-exp7";
   static constexpr const char *forward_name = "gelu_tanh_forward", *backward_name = "gelu_tanh_backward";
   static constexpr float linear = 0x1.988454p+0f;   ///< 2 sqrt(2 / pi)
   static constexpr float cubic = 0x1.2444f2p-4f;    ///< 0.044715 of it

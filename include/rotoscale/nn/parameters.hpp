@@ -29,9 +29,10 @@ struct initial_distribution {
 struct parameter {
   /// Rows that files hold as a tensor. The A of a fused adapter has one name for each part that uses it.
   struct slice {
-    std::string name;       ///< in files
-    index_t first_row = 0;  ///< of the matrix
-    index_t rows = 0;       ///< of the slice
+    std::string name;         ///< in files
+    index_t first_row = 0;    ///< of the matrix
+    index_t rows = 0;         ///< of the slice
+    bool transposed = false;  ///< files hold (cols, rows)
   };
   std::vector<slice> slices;                   ///< by first row
   index_t rows = 0;                            ///< of the matrix; 1 for a vector

@@ -26,6 +26,7 @@ struct lora_target {
   layer_linear linear;  ///< which layer holds it
   int slice = 0;        ///< which part of that layer
   bool fused = false;   ///< all parts of that layer
+  bool whole = false;   ///< the layer has one part (GPT-2)
 };
 /// All of them, the parts of a layer in order.
 inline constexpr lora_target lora_targets[] = {{"q_proj", layer_linear::qkv, 0},
@@ -36,7 +37,10 @@ inline constexpr lora_target lora_targets[] = {{"q_proj", layer_linear::qkv, 0},
                                                {"up_proj", layer_linear::gate_up, 1},
                                                {"down_proj", layer_linear::down, 0},
                                                {"qkv_proj", layer_linear::qkv, 0, true},
-                                               {"gate_up_proj", layer_linear::gate_up, 0, true}};
+                                               {"gate_up_proj", layer_linear::gate_up, 0, true},
+                                               {"c_attn", layer_linear::qkv, 0, false, true},
+                                               {"c_proj", layer_linear::o, 0, false, true},
+                                               {"c_fc", layer_linear::gate_up, 0, false, true}};
 
 /// How A begins; B begins at 0.
 enum class lora_init {
@@ -110,7 +114,8 @@ struct lora_config {
   /// The targets in the linear layer that begins with a module, in the order of its parts; one if they are fused.
   std::vector<lora_target> targets_in(std::string_view first_module) const {
     for (const lora_target& t : lora_targets) {
-      if (!t.fused && first_module == t.name) return targets_in(t.linear);
+      if (t.whole && first_module == t.name && has(t.name)) return {t};
+      if (!t.fused && !t.whole && first_module == t.name) return targets_in(t.linear);
     }
     return {};
   }
@@ -118,7 +123,7 @@ struct lora_config {
   std::vector<lora_target> targets_in(layer_linear linear) const {
     std::vector<lora_target> found;
     for (const lora_target& t : lora_targets) {
-      if (t.linear == linear && has(t.name)) found.push_back(t);
+      if (t.linear == linear && !t.whole && has(t.name)) found.push_back(t);
     }
     return found;
   }
@@ -156,7 +161,8 @@ void describe(Visitor&& v, lora_config& c) {
   v("alpha", c.alpha, "what they add is multiplied by alpha / rank");
   v("dropout", c.dropout, "probability of dropping an element of an adapter's input");
   v("targets", c.targets,
-    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; qkv_proj and gate_up_proj share one A");
+    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; qkv_proj and gate_up_proj share one A; "
+    "c_attn, c_proj, c_fc of GPT-2");
   v("init", c.init, "of A: kaiming_uniform (PEFT) or xavier_normal (Megatron); B starts at 0");
   v("patterns", c.patterns, "ranks and alphas that differ between modules, as an adapter of PEFT has them, or null");
 }
@@ -174,7 +180,7 @@ inline std::vector<std::string> unfused_targets(const lora_config& c) {
   for (const lora_target& t : lora_targets) {
     const std::vector<lora_target> in = c.targets_in(t.linear);
     const bool whole = !in.empty() && in.front().fused;
-    if (!t.fused && (whole || c.has(t.name))) names.emplace_back(t.name);
+    if (!t.fused && ((whole && !t.whole) || c.has(t.name))) names.emplace_back(t.name);
   }
   return names;
 }

@@ -27,12 +27,13 @@ using element_progress = std::function<void(std::int64_t done, std::int64_t tota
 
 namespace rotoscale::train::detail {
 
-/// Calls f(slice name, shape, first element, count) for every slice of every parameter.
+/// Calls f(slice name, shape in files, first element, count) for every slice of a parameter.
 template <class Function>
 void for_each_slice(const parameter& p, const Function& f) {
   for (const parameter::slice& s : p.slices) {
     std::vector<std::int64_t> shape{s.rows, p.cols};
     if (p.is_vector) shape = {p.cols};
+    if (s.transposed) shape = {p.cols, s.rows};
     f(s.name, shape, s.first_row * p.cols, s.rows * p.cols);
   }
 }
@@ -81,12 +82,32 @@ void for_each_part(const parameter& p, index_t first, index_t count, const Funct
   for (index_t done = 0; done < count; done += most) f(first + done, std::min(most, count - done));
 }
 
+/// The first slice at `first_row`. A fused adapter's A is stored once for each part, so slices may share rows.
+inline const parameter::slice& first_with_rows_of(const parameter& p, index_t first_row) {
+  return *std::find_if(p.slices.begin(), p.slices.end(),
+                       [&](const parameter::slice& s) { return s.first_row == first_row; });
+}
+
+/// (cols, rows) of a matrix (rows, cols).
+inline std::vector<float> transposed(std::span<const float> from, index_t rows, index_t cols) {
+  std::vector<float> to(from.size());
+  for (index_t r = 0; r < rows; ++r) {
+    for (index_t c = 0; c < cols; ++c) {
+      to[static_cast<std::size_t>(c * rows + r)] = from[static_cast<std::size_t>(r * cols + c)];
+    }
+  }
+  return to;
+}
+
 /// Adds a parameter's slices, whose values fetch(first row, rows) gives when they are written.
 template <class Fetch>
 void add_slices(io::safetensors_writer& out, const parameter& p, const std::string& prefix, const Fetch& fetch,
                 const std::string& type = "F32") {
   for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t first, index_t count) {
     out.add_streamed(prefix + name, type, shape, [=, &p](const io::byte_sink& sink) {
+      if (first_with_rows_of(p, first / p.cols).transposed) {
+        return give_floats(transposed(fetch(first / p.cols, count / p.cols), count / p.cols, p.cols), type, sink);
+      }
       for_each_part(p, first / p.cols, count / p.cols, [&](index_t row, index_t rows) {
         const std::vector<float> values = fetch(row, rows);
         give_floats(values, type, sink);
@@ -102,10 +123,17 @@ inline std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text;
 }
 
+/// The tensor of a name. Base models that transformers saved lack the prefix "transformer.".
+inline io::located_tensor locate(const io::safetensors_shards& model, const std::string& name) {
+  constexpr std::string_view prefix = "transformer.";
+  const io::located_tensor found = model.find(name);
+  return found.info == nullptr && name.starts_with(prefix) ? model.find(name.substr(prefix.size())) : found;
+}
+
 /// Where a tensor of these numbers is; throws io::error if it is missing or of another shape or dtype.
 inline io::located_tensor check_tensor(const io::safetensors_shards& model, const std::string& name,
                                        const std::vector<std::int64_t>& shape) {
-  const io::located_tensor found = model.find(name);
+  const io::located_tensor found = locate(model, name);
   if (found.info == nullptr) throw io::error(model.name(), "tensor '" + name + "' is missing");
   const std::string& file = found.file->name();
   if (found.info->dtype != "F32" && found.info->dtype != "BF16" && found.info->dtype != "F16") {
@@ -121,10 +149,19 @@ inline void read_floats(const io::safetensors_shards& model, const std::string& 
   found.file->read_floats(*found.info, 0, to);
 }
 
-/// The first slice at `first_row`. A fused adapter's A is stored once for each part, so slices may share rows.
-inline const parameter::slice& first_with_rows_of(const parameter& p, index_t first_row) {
-  return *std::find_if(p.slices.begin(), p.slices.end(),
-                       [&](const parameter::slice& s) { return s.first_row == first_row; });
+/// Reads rows [first, first + rows) of a parameter's slice with `cols` columns from its tensor.
+inline void read_slice_rows(const io::located_tensor& from, bool is_transposed, index_t first, index_t rows,
+                            index_t cols, std::span<float> to) {
+  if (!is_transposed) return from.file->read_floats(*from.info, static_cast<std::uint64_t>(first * cols), to);
+  const index_t width = from.info->shape[1];
+  std::vector<float> values(static_cast<std::size_t>(rows * cols));
+  for (index_t c = 0; c < cols; ++c) {
+    from.file->read_floats(
+        *from.info, static_cast<std::uint64_t>(c * width + first),
+        std::span(values).subspan(static_cast<std::size_t>(c * rows), static_cast<std::size_t>(rows)));
+  }
+  const std::vector<float> by_rows = transposed(values, cols, rows);
+  std::copy(by_rows.begin(), by_rows.end(), to.begin());
 }
 
 /// "tensor 'x.weight': element [1, 2]", of the element that is number `i`.
@@ -179,16 +216,16 @@ void read_rows(const io::safetensors_shards& model, const parameter& p, const st
     const io::located_tensor found = check_tensor(model, prefix + name, shape);
     const index_t begin = first / p.cols, from = std::max(first_row, begin),
                   to = std::min(first_row + rows, begin + count / p.cols);
-    const std::string& original = first_with_rows_of(p, begin).name;
+    const parameter::slice& slice = first_with_rows_of(p, begin);
+    const std::string& original = slice.name;
     for_each_part(p, from, to - from, [&](index_t row, index_t part_rows) {
-      const auto offset = static_cast<std::uint64_t>((row - begin) * p.cols);
       part.resize(static_cast<std::size_t>(part_rows * p.cols));
-      found.file->read_floats(*found.info, offset, part);
+      read_slice_rows(found, slice.transposed, row - begin, part_rows, p.cols, part);
       if (prefix.empty()) require_finite(found, part, row - begin, p.cols);
       if (original == name) return use(row * p.cols, std::span<const float>(part));
       again.resize(part.size());
       const io::located_tensor earlier = model.find(prefix + original);
-      earlier.file->read_floats(*earlier.info, offset, again);
+      read_slice_rows(earlier, slice.transposed, row - begin, part_rows, p.cols, again);
       if (std::memcmp(again.data(), part.data(), part.size() * sizeof(float)) == 0) return;
       throw io::error(model.name(), "tensor '" + prefix + name + "': is not that of '" + original +
                                         "', as a fused adapter's has to be");
@@ -219,9 +256,12 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   for (const parameter& p : parameters) {
     for (const parameter::slice& s : p.slices) known.insert(s.name);
   }
+  const auto is_known = [&](const std::string& name) {
+    return known.contains(name) || known.contains("transformer." + name) || shape.is_implied(name);
+  };
   for (const io::safetensors_file& file : found.files()) {
     for (const io::tensor_info& info : file.tensors()) {
-      if (known.contains(info.name) || shape.is_implied(info.name)) continue;
+      if (is_known(info.name)) continue;
       throw io::error(file.name(),
                       "tensor '" + io::printable(info.name) + "': no such parameter in the model of config.json");
     }

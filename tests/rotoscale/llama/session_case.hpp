@@ -11,6 +11,7 @@
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/nn/preset.hpp"
 #include "rotoscale/nn/same_bytes.hpp"
+#include "rotoscale/train/parameter_files.hpp"
 #include "rotoscale/train/session.hpp"
 
 namespace rotoscale::testing {
@@ -52,12 +53,12 @@ struct session_case {
   nn::communicator* ranks_;
   llama::session session;
 
-  session_case(const llama::model_config& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
+  session_case(const train::architecture& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
                std::uint64_t weights = 3, const std::function<void(llama::session_options&)>& change = nullptr,
                nn::communicator* ranks = nullptr)
       : session_case(config, std::vector<nn::recipe>(1, r), b, seq, threads, weights, change, ranks) {}
   /// With several recipes, starting with the first.
-  session_case(const llama::model_config& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
+  session_case(const train::architecture& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
                int threads = 1, std::uint64_t weights = 3,
                const std::function<void(llama::session_options&)>& change = nullptr, nn::communicator* ranks = nullptr)
       : ops(nn::make_cpu_backend(threads)),
@@ -123,7 +124,9 @@ struct session_case {
       const auto host =
           gradients ? m.arena_values(session.queue(), m.arena().gradient, i) : m.values(session.queue(), i);
       for (const auto& s : p.slices) {
-        found[s.name].assign(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
+        std::vector<float> own(host.begin() + s.first_row * p.cols, host.begin() + (s.first_row + s.rows) * p.cols);
+        if (s.transposed) own = train::detail::transposed(own, s.rows, p.cols);
+        found[s.name].assign(own.begin(), own.end());
       }
     }
     return found;

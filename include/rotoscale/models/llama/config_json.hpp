@@ -12,23 +12,16 @@
 #include <vector>
 
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/models/config_keys.hpp"
 #include "rotoscale/models/llama/config.hpp"
 
 namespace rotoscale::llama {
 
 namespace detail {
 
-/// A key with the values under which the model is the one implemented here, the first of which is written, if it is
-/// one that transformers needs.
-struct implemented_value {
-  std::string key;
-  std::vector<nlohmann::ordered_json> values;
-  bool written = false;
-};
-
-inline const std::vector<implemented_value>& implemented_values() {
+inline const std::vector<models::implemented_value>& implemented_values() {
   using json = nlohmann::ordered_json;
-  static const std::vector<implemented_value> values = {
+  static const std::vector<models::implemented_value> values = {
       {"architectures", {json::array({"LlamaForCausalLM"}), json::array({"LLaMAForCausalLM"}), nullptr}, true},
       {"model_type", {"llama"}, true},
       {"hidden_act", {"silu", "swish"}, true},  // two names of one function
@@ -44,38 +37,6 @@ inline const std::vector<implemented_value>& implemented_values() {
       {"sliding_window", {nullptr}},
       {"quantization_config", {nullptr}}};
   return values;
-}
-
-/// Keys about training by others, generation, labels, memory and kernels.
-inline const std::vector<std::string>& ignored_keys() {
-  static const std::vector<std::string> keys = {
-      "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
-      "attention_dropout", "attn_implementation", "auto_map", "bos_token_id", "chunk_size_feed_forward", "dtype",
-      "eos_token_id", "finetuning_task", "fused_mlp", "gradient_checkpointing", "id2label", "is_decoder",
-      "is_llama_config", "label2id", "license", "max_sequence_length", "model_max_length", "output_attentions",
-      "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
-      "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params", "tf_legacy_loss",
-      "tokenizer_class", "tokenizer_model_max_length", "torch_dtype", "torchscript", "transformers.js_config",
-      "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
-      "use_flash_attention", "use_flash_attention_2", "use_flash_attn", "use_sdpa",
-      // Of generation, which transformers 4 wrote here.
-      "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty", "do_sample",
-      "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
-      "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
-      "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty", "suppress_tokens",
-      "temperature", "top_k", "top_p", "typical_p"};
-  return keys;
-}
-
-inline void take_implemented_values(nlohmann::ordered_json& json, const io::detail::place& at) {
-  for (const implemented_value& known : implemented_values()) {
-    const auto found = json.find(known.key);
-    if (found == json.end()) continue;
-    if (std::find(known.values.begin(), known.values.end(), *found) == known.values.end()) {
-      at.key(known.key).fail("only " + known.values.front().dump() + " is supported");
-    }
-    json.erase(known.key);
-  }
 }
 
 /// What an object of RoPE's numbers says: rope_theta if it holds one, and the scaling; null: none.
@@ -114,9 +75,6 @@ inline nlohmann::ordered_json take_rope_type(nlohmann::ordered_json& rope, const
   return type.is_null() ? nlohmann::ordered_json("default") : type;
 }
 
-/// The text after a refused key.
-inline constexpr const char* ignoring_hint = " (--ignore-config-key passes one that changes no arithmetic)";
-
 /// Of `rope_scaling` or `rope_parameters`, without the keys in `passed`, such as "rope_scaling.finetuned".
 inline rope_form read_rope_form(nlohmann::ordered_json rope, const std::string& name,
                                 const std::vector<std::string>& passed, const io::detail::place& at) {
@@ -127,7 +85,7 @@ inline rope_form read_rope_form(nlohmann::ordered_json rope, const std::string& 
   for (const std::string& key : passed) {
     if (key.starts_with(name + ".")) rope.erase(key.substr(name.size() + 1));
   }
-  take_implemented_values(rope, at);  // partial_rotary_factor
+  models::take_implemented_values(rope, implemented_values(), at);  // partial_rotary_factor
   if (rope.contains("rope_theta")) form.theta = rope["rope_theta"];
   rope.erase("rope_theta");
   const nlohmann::ordered_json type = take_rope_type(rope, at);
@@ -145,7 +103,7 @@ inline rope_form read_rope_form(nlohmann::ordered_json rope, const std::string& 
   for (const auto& [key, value] : rope.items()) {
     if (value.is_null()) continue;
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      at.key(key).fail("no key of type " + type.dump() + ignoring_hint);
+      at.key(key).fail("no key of type " + type.dump() + models::ignoring_hint);
     }
     form.scaling[key] = value;
   }
@@ -186,27 +144,6 @@ inline void take_layer_types(nlohmann::ordered_json& json, const io::detail::pla
   json.erase("layer_types");
 }
 
-/// Removes keys without effect, those that are passed, and unknown ones that are null; and null where a size follows
-/// from others. Throws io::error for other unknown keys.
-inline void take_ignored_keys(nlohmann::ordered_json& json, const std::vector<std::string>& passed,
-                              const io::detail::place& at) {
-  for (const auto* keys : {&ignored_keys(), &passed}) {
-    for (const std::string& key : *keys) json.erase(key);
-  }
-  std::vector<std::string> fields;
-  model_config any;
-  describe([&](const char* key, auto&, const char*) { fields.emplace_back(key); }, any);
-  for (auto entry = json.begin(); entry != json.end();) {
-    const std::string key = entry.key();
-    const bool known = std::find(fields.begin(), fields.end(), key) != fields.end();
-    const bool follows = !known || key == "num_key_value_heads" || key == "head_dim";
-    if (!known && !entry.value().is_null()) {
-      at.key(key).fail("unknown key" + io::did_you_mean(key, fields) + ignoring_hint);
-    }
-    entry = follows && entry.value().is_null() ? json.erase(entry) : std::next(entry);
-  }
-}
-
 }  // namespace detail
 
 /// A model_config from a Hugging Face config.json. Throws io::error naming `where` and the key for one that would
@@ -215,10 +152,10 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
                                       const std::vector<std::string>& passed = {}) {
   const io::detail::place at{where, ""};
   if (json.is_object()) {
-    detail::take_implemented_values(json, at);
+    models::take_implemented_values(json, detail::implemented_values(), at);
     detail::take_layer_types(json, at);
     detail::take_rope(json, passed, at);
-    detail::take_ignored_keys(json, passed, at);
+    models::take_ignored_keys(json, model_config(), {"num_key_value_heads", "head_dim"}, passed, at);
   }
   model_config config;
   config.rms_norm_eps = 1e-6;  // LlamaConfig's defaults, which files may leave out
@@ -239,7 +176,7 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
 /// The config.json that transformers 4 and 5 load as this model. `dtype` is that of the weights beside it.
 inline nlohmann::ordered_json model_config_json(const model_config& config, const std::string& dtype = "float32") {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const detail::implemented_value& known : detail::implemented_values()) {
+  for (const models::implemented_value& known : detail::implemented_values()) {
     if (known.written) json[known.key] = known.values.front();
   }
   model_config full = config;

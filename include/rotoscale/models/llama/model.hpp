@@ -53,7 +53,7 @@ inline train::block_list blocks_of(const model_config& c) {
         nn::linear_parameter{{{attn + "o_proj.weight"}}, scaled}, rope));
     before = &list.attention->entry();
     before = &add(std::make_unique<nn::mlp>(
-                      x, norm(at + "post_attention_layernorm.weight", true), f,
+                      x, norm(at + "post_attention_layernorm.weight", true), nn::activation::swiglu, f,
                       nn::linear_parameter{{{mlp + "gate_proj.weight", 0, f}, {mlp + "up_proj.weight", f, f}}, plain},
                       nn::linear_parameter{{{mlp + "down_proj.weight"}}, scaled}))
                   ->entry();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/nn/blocks/bias.hpp"
 #include "rotoscale/nn/blocks/kv_cache.hpp"
 #include "rotoscale/nn/blocks/norm.hpp"
 #include "rotoscale/nn/blocks/rotary.hpp"
@@ -34,10 +35,11 @@ struct attention_shape {
   index_t key() const { return kv_heads * head_dim; }
 };
 
-/// Names and initial values of a linear layer's weight.
+/// Names and initial values of a linear layer's weight, and the name of its bias.
 struct linear_parameter {
   std::vector<parameter::slice> slices;  ///< in files
   initial_distribution initial;          ///< of all slices
+  std::string bias = {};                 ///< empty: none
 };
 
 /// An attention block. B T: tokens of a pass, D: features of the stream.
@@ -46,7 +48,13 @@ class attention final : public block {
   /// `rope`: null without a rotary embedding.
   attention(residual_stream& stream, norm entry, attention_shape shape, linear_parameter qkv, linear_parameter o,
             const rotary* rope)
-      : norm_(std::move(entry)), stream_(&stream), shape_(shape), names_{std::move(qkv), std::move(o)}, rope_(rope) {
+      : norm_(std::move(entry)),
+        stream_(&stream),
+        shape_(shape),
+        qkv_bias_(qkv.bias),
+        o_bias_(o.bias),
+        names_{std::move(qkv), std::move(o)},
+        rope_(rope) {
     if (shape.mask == attention_mask::full) throw std::invalid_argument("attention: no operation has a full mask");
   }
   /// Norm at its entry.
@@ -58,7 +66,9 @@ class attention final : public block {
     const index_t d = stream_->features(), q = shape_.query();
     norm_.parameters(list);
     numbers_[0] = list.add_linear(q + 2 * shape_.key(), d, names_[0].slices, names_[0].initial);
+    qkv_bias_.parameters(list, q + 2 * shape_.key());
     numbers_[1] = list.add_linear(d, q, names_[1].slices, names_[1].initial);
+    o_bias_.parameters(list, d);
   }
   void make(linear_maker& maker) override {
     contract_ = maker.attention(shape_.head_dim);
@@ -75,6 +85,8 @@ class attention final : public block {
       norm_.bind(at);
       qkv_.w = at.weights(numbers_[0]);
       o_.w = at.weights(numbers_[1]);
+      qkv_bias_.bind(at);
+      o_bias_.bind(at);
     }
     cache_.lay_out(at, shape_.key());
     norm_.lay_out_entry(at, saved_);
@@ -103,12 +115,15 @@ class attention final : public block {
     most.heads = std::max(most.heads, shape_.heads);
     most.head_dim = std::max(most.head_dim, shape_.head_dim);
     most.attention = contract_;
+    norm_.require(most);
+    qkv_bias_.require(most, qkv_.shape().out);
+    o_bias_.require(most, stream_->features());
   }
 
   void forward(const pass& p) override {
-    norm_.join(p, qkv_.input_target(p));        // 1. norm(x): (B T, D)
-    attend(p);                                  // 2. to 5.
-    o_.forward(p, attended_, stream_->branch);  // 6. branch: (B T, D)
+    norm_.join(p, qkv_.input_target(p));  // 1. norm(x): (B T, D)
+    attend(p);                            // 2. to 5.
+    project(p);                           // 6. branch: (B T, D)
     stream_->pack_later(p, saved_);
   }
   void recompute(const pass& p) override {
@@ -117,10 +132,11 @@ class attention final : public block {
     if (again) attend(p);
     // Adapters save tensors made from x. The product of their layer is not needed.
     if (recompute_ == recompute_part::attention) o_.forward_adapters(p, attended_, stream_->branch);
-    if (recompute_ == recompute_part::layer) o_.forward(p, attended_, stream_->branch);
+    if (recompute_ == recompute_part::layer) project(p);
   }
   void backward(const pass& p) override {
     const tensor_view d = stream_->d;  // (B T, D)
+    o_bias_.backward(p, d);
     p.ops->quantize(p.queue, {d, p.state}, {o_.gradient_target(p)});
     o_.backward(p, attended_, d, d_attended_);  // 6. d_attended: (B T, H d)
     const index_t q = shape_.query(), kv = shape_.key();
@@ -130,6 +146,7 @@ class attention final : public block {
                                heads(d_attended_, 0, q), starts(p), contract_, p.state},
                               {dq, dk, dv});
     if (rope_ != nullptr) rope_->rotate(p, dq, dk, true);  // 3.
+    qkv_bias_.backward(p, d_made_);
     p.ops->quantize(p.queue, {d_made_, p.state}, {qkv_.gradient_target(p)});
     norm_.observe(p);
     qkv_.backward(p, norm_.y, d_made_, stream_->branch);  // 2.
@@ -154,9 +171,14 @@ class attention final : public block {
   token_source starts(const pass& p) const {
     return shape_.mask == attention_mask::document ? p.starts : token_source{};
   }
+  void project(const pass& p) const {
+    o_.forward(p, attended_, stream_->branch);
+    o_bias_.forward(p, stream_->branch);
+  }
   void attend(const pass& p) const {
     const index_t q = shape_.query(), kv = shape_.key();
     qkv_.forward(p, norm_.y, made_);  // 2. made: (B T, (H + 2 G) d)
+    qkv_bias_.forward(p, made_);
     if (rope_ != nullptr) rope_->rotate(p, heads(made_, 0, q), heads(made_, q, kv), false);  // 3. q, k
     if (cache_.is_used()) cache_.keep(p, made_.part(1, q, 2 * kv));                          // 4. k, v
     p.ops->attention_forward(p.queue,                                                        // 5. attended: (B T, H d)
@@ -174,6 +196,7 @@ class attention final : public block {
   norm norm_;
   residual_stream* stream_;
   attention_shape shape_;
+  bias qkv_bias_, o_bias_;
   linear_parameter names_[2];  ///< qkv, o
   std::size_t numbers_[2] = {};
   const rotary* rope_;

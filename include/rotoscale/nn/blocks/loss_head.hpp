@@ -51,6 +51,7 @@ class loss_head final : public block {
   void require(workspace_request& most) const override {
     most.hidden = std::max(most.hidden, stream_->features());
     most.vocabulary = std::max(most.vocabulary, vocabulary_);
+    norm_.require(most);
   }
 
   /// The last value of the stream, normalized: (B T, D).

@@ -11,18 +11,27 @@
 
 namespace rotoscale::nn {
 
-/// A feed-forward block with SwiGLU. B T: tokens of a pass, D: features of the stream, F: inner width.
+/// A feed-forward block. B T: tokens of a pass, D: features of the stream, F: inner width, A F: width before the
+/// activation.
 class mlp final : public block {
  public:
-  mlp(residual_stream& stream, norm entry, index_t width, linear_parameter up, linear_parameter down)
-      : norm_(std::move(entry)), stream_(&stream), width_(width), names_{std::move(up), std::move(down)} {}
+  mlp(residual_stream& stream, norm entry, activation which, index_t width, linear_parameter up, linear_parameter down)
+      : norm_(std::move(entry)),
+        stream_(&stream),
+        activation_(which),
+        width_(width),
+        up_bias_(up.bias),
+        down_bias_(down.bias),
+        names_{std::move(up), std::move(down)} {}
   /// Norm at its entry.
   const norm& entry() const { return norm_; }
 
   void parameters(parameter_list& list) override {
     norm_.parameters(list);
-    numbers_[0] = list.add_linear(2 * width_, stream_->features(), names_[0].slices, names_[0].initial);
+    numbers_[0] = list.add_linear(inputs(), stream_->features(), names_[0].slices, names_[0].initial);
+    up_bias_.parameters(list, inputs());
     numbers_[1] = list.add_linear(stream_->features(), width_, names_[1].slices, names_[1].initial);
+    down_bias_.parameters(list, stream_->features());
   }
   void make(linear_maker& maker) override {
     up_ = maker.make(numbers_[0]);
@@ -35,13 +44,15 @@ class mlp final : public block {
       norm_.bind(at);
       up_.w = at.weights(numbers_[0]);
       down_.w = at.weights(numbers_[1]);
+      up_bias_.bind(at);
+      down_bias_.bind(at);
     }
     norm_.lay_out_entry(at, saved_);
     norm_.lay_out_result(at, up_, recompute_part::mlp);
     if (at.phase == layout_phase::scratch) {
       shared_hidden_ = at.tensor(memory_category::workspace, width_);
-      shared_made_ = at.packs() ? at.tensor(memory_category::workspace, 2 * width_)
-                                : dense_tensor(nullptr, at.stored, {at.options.tokens(), 2 * width_});
+      shared_made_ = at.packs() ? at.tensor(memory_category::workspace, inputs())
+                                : dense_tensor(nullptr, at.stored, {at.options.tokens(), inputs()});
     }
     at.take(at.is_recomputed(recompute_part::mlp), [&] {
       up_.lay_out_adapters(at.ops, at.memory);
@@ -54,37 +65,46 @@ class mlp final : public block {
     });
     if (at.phase == layout_phase::backward) {
       d_hidden_ = at.tensor(memory_category::workspace, width_);
-      d_made_ = at.tensor(memory_category::workspace, 2 * width_);
+      d_made_ = at.tensor(memory_category::workspace, inputs());
       lay_out_gradients(at, {{&down_, hidden_, stream_->d}, {&up_, norm_.y, d_made_}});
     }
   }
   void require(workspace_request& most) const override {
     most.features = std::max({most.features, stream_->features(), width_});
+    norm_.require(most);
+    up_bias_.require(most, inputs());
+    down_bias_.require(most, stream_->features());
   }
 
   void forward(const pass& p) override {
     norm_.join(p, up_.input_target(p));          // 1. norm(x): (B T, D)
     activate(p);                                 // 2., 3.
     down_.forward(p, hidden_, stream_->branch);  // 4. branch: (B T, D)
+    down_bias_.forward(p, stream_->branch);
     stream_->pack_later(p, saved_);
   }
   void recompute(const pass& p) override {
     if (recompute_ == recompute_part::layer) norm_.join(p, up_.input_target(p));
     const bool made_again = recompute_ == recompute_part::elementwise;
     if (made_again || recompute_ == recompute_part::mlp) norm_.again(p, up_.linear::input_target(p));
-    if (made_again)
-      p.ops->activation_quantize(p.queue, {made_, activation::swiglu, p.state}, {hidden_, down_.input_target(p)});
+    if (made_again) {
+      p.ops->activation_quantize(p.queue, {made_, activation_, p.state}, {hidden_, down_.input_target(p)});
+    }
     if (recompute_ != recompute_part::mlp && recompute_ != recompute_part::layer) return;
     activate(p);
     down_.forward_adapters(p, hidden_, stream_->branch);
   }
   void backward(const pass& p) override {
     const tensor_view d = stream_->d;  // (B T, D)
+    down_bias_.backward(p, d);
     p.ops->quantize(p.queue, {d, p.state}, {down_.gradient_target(p)});
-    if (p.observe && is_shared()) p.ops->activation_forward(p.queue, {made_, activation::swiglu}, {observed_hidden()});
+    if (p.observe && is_shared()) p.ops->activation_forward(p.queue, {made_, activation_}, {observed_hidden()});
     down_.backward(p, observed_hidden(), d, d_hidden_);  // 4. d_hidden: (B T, F)
-    p.ops->activation_backward_quantize(p.queue, {d_hidden_, made_, activation::swiglu, p.state},
-                                        {d_made_, up_.gradient_target(p)});  // 3. d_made: (B T, 2 F)
+    quantize_target to = up_.gradient_target(p);
+    to.keeps_source |= up_bias_.trains();
+    p.ops->activation_backward_quantize(p.queue, {d_hidden_, made_, activation_, p.state},
+                                        {d_made_, to});  // 3. d_made: (B T, A F)
+    up_bias_.backward(p, d_made_);
     norm_.observe(p);
     up_.backward(p, norm_.y, d_made_, stream_->branch);  // 2.
     norm_.backward(p);                                   // 1.
@@ -96,17 +116,22 @@ class mlp final : public block {
 
  private:
   void activate(const pass& p) const {
-    up_.forward(p, norm_.y, made_);  // 2. made: (B T, 2 F)
-    p.ops->activation_quantize(p.queue, {made_, activation::swiglu, p.state},
+    up_.forward(p, norm_.y, made_);  // 2. made: (B T, A F)
+    up_bias_.forward(p, made_);
+    p.ops->activation_quantize(p.queue, {made_, activation_, p.state},
                                {hidden_, down_.input_target(p)});  // 3. hidden: (B T, F)
   }
+  /// Features before the activation.
+  index_t inputs() const { return inputs_of(activation_) * width_; }
   bool is_shared() const { return hidden_.data == shared_hidden_.data; }
   /// Memory for `hidden` in an observed backward pass: the shared one has other tensors by then.
   tensor_view observed_hidden() const { return is_shared() ? d_hidden_ : hidden_; }
 
   norm norm_;
   residual_stream* stream_;
+  activation activation_;
   index_t width_;
+  bias up_bias_, down_bias_;
   linear_parameter names_[2];  ///< up, down
   std::size_t numbers_[2] = {};
   adapted_linear up_, down_;

@@ -21,6 +21,7 @@ class residual_stream {
   tensor_view branch;     ///< result of a block; in the backward pass the gradient of a norm's result
   tensor_view d;          ///< gradient of the stream
   float* rstd = nullptr;  ///< of the last norm; free in the backward pass of layers
+  float* mean = nullptr;  ///< the same of LayerNorm
 
   /// Width.
   index_t features() const { return features_; }
@@ -32,6 +33,7 @@ class residual_stream {
     normed = at.tensor(memory_category::workspace, features_);
     branch = at.tensor(memory_category::workspace, features_);
     rstd = at.numbers(memory_category::activations);
+    if (has_means_) mean = at.numbers(memory_category::activations);
     const auto own = [&] { return at.tensor(memory_category::activations, features_); };
     entries_ = {own(), own()};
     for (std::size_t i = 2; i < groups; ++i) {
@@ -41,6 +43,8 @@ class residual_stream {
   /// Takes memory of the backward pass.
   void lay_out_backward(const layout& at) { d = at.tensor(memory_category::workspace, features_); }
 
+  /// A norm of the stream is LayerNorm.
+  void keep_means() { has_means_ = true; }
   /// Clears the gradient.
   void clear_gradient(const pass& p) const {
     p.ops->fill_zero(p.queue, d.data, static_cast<std::size_t>(d.size() * size_of(d.type)));
@@ -56,30 +60,47 @@ class residual_stream {
 
  private:
   index_t features_;
+  bool has_means_ = false;
   std::vector<tensor_view> entries_;
   std::vector<const saved_activations*> deferred_;
 };
 
-/// Norm at the entry of a block: x = stream + branch, y = x · rstd · gain.
+/// Norm at the entry of a block: x = stream + branch, y = x · rstd · gain. With a bias, y = (x - mean) · rstd · gain +
+/// bias.
 class norm {
  public:
   /// At the entry of group `group`; `inner`: within the group, after its first block. `before`: the norm before this
   /// one on the stream; null: the stream has no branch yet.
-  norm(residual_stream& stream, const norm* before, std::size_t group, bool inner, std::string name, double epsilon)
+  norm(residual_stream& stream, const norm* before, std::size_t group, bool inner, std::string name, double epsilon,
+       std::string bias = {})
       : stream_(&stream),
         before_(before),
         group_(group),
         inner_(inner),
         name_(std::move(name)),
-        epsilon_(static_cast<float>(epsilon)) {}
+        epsilon_(static_cast<float>(epsilon)),
+        bias_name_(std::move(bias)) {
+    if (!bias_name_.empty()) stream.keep_means();
+  }
 
   tensor_view x;  ///< (tokens, features): value of the stream
   tensor_view y;  ///< (tokens, features): the norm, which is not saved if its operands are
 
-  /// Adds the gain.
-  void parameters(parameter_list& list) { gain_.number = list.add_vector(stream_->features(), name_, 1.0); }
-  /// Binds the gain.
-  void bind(const layout& at) { gain_ = at.weights(gain_.number); }
+  /// Adds gain and bias.
+  void parameters(parameter_list& list) {
+    gain_.number = list.add_vector(stream_->features(), name_, 1.0);
+    if (!bias_name_.empty()) bias_.number = list.add_vector(stream_->features(), bias_name_, 0.0);
+  }
+  /// Binds gain and bias.
+  void bind(const layout& at) {
+    gain_ = at.weights(gain_.number);
+    if (!bias_name_.empty()) bias_ = at.weights(bias_.number);
+  }
+  /// Raises the largest extents of its operations.
+  void require(workspace_request& most) const {
+    if (bias_name_.empty()) return;
+    most.partials = std::max(most.partials, layernorm_partials(most.tokens, stream_->features()));
+  }
   /// Takes x at the beginning of a block's saved tensors.
   void lay_out_entry(const layout& at, saved_activations& saved) {
     if (inner_) {
@@ -100,7 +121,10 @@ class norm {
       y = at.made_for(consumer, stream_->normed);
       consumer.lay_out(at.ops, at.memory, at.inputs(), tensor_role::x, y);
     });
-    at.take(at.is_recomputed(part), [&] { rstd_ = at.numbers(memory_category::activations); });
+    at.take(at.is_recomputed(part), [&] {
+      rstd_ = at.numbers(memory_category::activations);
+      if (!bias_name_.empty()) mean_ = at.numbers(memory_category::activations);
+    });
   }
   /// The last norm of the stream: its result is shared memory.
   void lay_out_last(const layout& at) {
@@ -108,6 +132,7 @@ class norm {
     x = stream_->entry(group_);
     y = stream_->normed;
     rstd_ = stream_->rstd;
+    mean_ = stream_->mean;
   }
 
   /// Adds the branch to the stream, normalizes the sum and quantizes it.
@@ -115,28 +140,36 @@ class norm {
     if (before_ == nullptr) {
       again(p, to);
     } else {
-      p.ops->residual_norm(p.queue, {stream_->branch, before_->x, gain(), epsilon_, p.state}, {x, y, rstd_, to});
+      p.ops->residual_norm(p.queue, {stream_->branch, before_->x, gain(), epsilon_, p.state, bias()},
+                           {x, y, rstd_, to, mean_});
     }
     if (!inner_) stream_->pack(p);
   }
   /// Normalizes the saved x.
   void again(const pass& p, const quantize_target& to) const {
-    p.ops->residual_norm(p.queue, {x, {}, gain(), epsilon_, p.state}, {{}, y, rstd_, to});
+    p.ops->residual_norm(p.queue, {x, {}, gain(), epsilon_, p.state, bias()}, {{}, y, rstd_, to, mean_});
   }
-  /// Recomputes y for statistics if only its operands were saved. Writes the last norm's rstd: the backward pass still
-  /// reads this one's, and an x saved in 8 bits gives another one.
+  /// Recomputes y for statistics if only its operands were saved. Writes the last norm's mean and rstd: the backward
+  /// pass still reads this one's, and an x saved in 8 bits gives another one.
   void observe(const pass& p) const {
     if (!p.observe || y.data != stream_->normed.data) return;
-    p.ops->rmsnorm_forward(p.queue, {x, gain(), epsilon_}, {y, stream_->rstd});
+    if (bias() == nullptr) return p.ops->rmsnorm_forward(p.queue, {x, gain(), epsilon_}, {y, stream_->rstd});
+    p.ops->layernorm_forward(p.queue, {x, gain(), bias(), epsilon_}, {y, stream_->mean, stream_->rstd});
   }
   /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream.
   void backward(const pass& p) const {
-    p.ops->rmsnorm_backward(p.queue, {stream_->branch, x, gain(), rstd_},
-                            {stream_->d, static_cast<float*>(gain_.gradient.data)});
+    auto* const dgain = static_cast<float*>(gain_.gradient.data);
+    if (bias() == nullptr) {
+      return p.ops->rmsnorm_backward(p.queue, {stream_->branch, x, gain(), rstd_}, {stream_->d, dgain});
+    }
+    p.ops->layernorm_backward(p.queue, {stream_->branch, x, gain(), mean_, rstd_},
+                              {stream_->d, dgain, static_cast<float*>(bias_.gradient.data)});
   }
 
  private:
   const float* gain() const { return static_cast<const float*>(gain_.values.data); }
+  /// Null: RMSNorm.
+  const float* bias() const { return static_cast<const float*>(bias_.values.data); }
 
   residual_stream* stream_;
   const norm* before_;
@@ -144,8 +177,9 @@ class norm {
   bool inner_;
   std::string name_;
   float epsilon_;
-  weight gain_;
-  float* rstd_ = nullptr;
+  std::string bias_name_;
+  weight gain_, bias_;
+  float *rstd_ = nullptr, *mean_ = nullptr;
   tensor_view shared_x_;
 };
 

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Bias of a linear layer's output, and learned positions.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "rotoscale/nn/blocks/block.hpp"
+
+namespace rotoscale::nn {
+
+/// A vector that is added to each row of a linear layer's output.
+class bias {
+ public:
+  /// Without a name there is none.
+  explicit bias(std::string name = {}) : name_(std::move(name)) {}
+
+  /// Adds it, with zeros for `features`.
+  void parameters(parameter_list& list, index_t features) {
+    if (!name_.empty()) own_.number = list.add_vector(features, name_, 0.0);
+  }
+  /// Binds its values.
+  void bind(const layout& at) {
+    if (!name_.empty()) own_ = at.weights(own_.number);
+  }
+  /// Raises the largest extents of its operations.
+  void require(workspace_request& most, index_t features) const {
+    if (!name_.empty()) most.partials = std::max(most.partials, bias_partials(most.tokens, features, 1));
+  }
+  /// True if its gradient is computed.
+  bool trains() const { return !own_.gradient.empty(); }
+  /// y += bias.
+  void forward(const pass& p, tensor_view y) const {
+    if (!name_.empty()) p.ops->bias_forward(p.queue, {own_.values}, {y});
+  }
+  /// Adds dy to its gradient.
+  void backward(const pass& p, tensor_view dy) const {
+    if (trains()) p.ops->bias_backward(p.queue, {dy}, {own_.gradient});
+  }
+
+ private:
+  std::string name_;
+  weight own_;
+};
+
+}  // namespace rotoscale::nn
