@@ -5,11 +5,11 @@
 
 usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8_tc,mxfp4_tc] [--device cuda]
                 [--no-peer]
-  Shapes are configurations by name, without tied embeddings. Recipes are presets. Both sides train on random tokens and
-  report the median of 10 step times. The host is at least a step ahead on both sides, so steps follow each other.
-  The peer is the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW, clipped norm. Its residual
-  stream is FP32, BF16 under our recipes. Its RoPE frequencies are not scaled. It runs in a separate process.
-  Prints a Markdown table. The output of `profile` goes to standard error.
+  Shapes are configurations by name, Llamas without tied embeddings, or gpt2_124m with them. Recipes are presets. Both
+  sides train on random tokens and report the median of 10 step times. The host is at least a step ahead on both sides,
+  so steps follow each other. The peer is the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW,
+  clipped norm. Its residual stream is FP32, BF16 under our recipes. Its RoPE frequencies are not scaled. It runs in a
+  separate process. Prints a Markdown table. The output of `profile` goes to standard error.
   Exit status: 1 if a run fails, 2 for bad usage.
 """
 import argparse
@@ -34,7 +34,8 @@ def fail(message, status):
 
 def ours(program, shape, recipe, device):
     """Tokens/s, ms a step and ms by class of kernel."""
-    run = subprocess.run([program, "profile", "--config", shape, *OWN_HEAD, "--recipe", recipe, "--device", device],
+    head = [] if shape.startswith("gpt2") else OWN_HEAD
+    run = subprocess.run([program, "profile", "--config", shape, *head, "--recipe", recipe, "--device", device],
                          stdout=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(run.stdout)
     step = re.search(r"^step ([\d.]+) ms, (\d+) tokens/s", run.stdout, re.M)
@@ -97,13 +98,53 @@ def llama(torch):
     return Llama
 
 
+def gpt2(torch):
+    """The peer's GPT-2."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self, m):
+            super().__init__()
+            d, self.heads = m["n_embd"], m["n_head"]
+            self.norms = nn.ModuleList([nn.LayerNorm(d), nn.LayerNorm(d)])
+            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x):
+            batch, seq, d = x.shape
+            q, k, v = (t.view(batch, seq, self.heads, -1).transpose(1, 2)
+                       for t in self.qkv(self.norms[0](x)).chunk(3, -1))
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, seq, d))
+            return x + self.down(functional.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+
+    class Gpt2(nn.Module):
+        def __init__(self, m, seq):
+            super().__init__()
+            d = m["n_embd"]
+            self.embedding, self.positions = nn.Embedding(m["vocab_size"], d), nn.Embedding(seq, d)
+            self.layers = nn.ModuleList(Block(m) for _ in range(m["n_layer"]))
+            self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, m["vocab_size"], bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, tokens, targets):
+            x = self.embedding(tokens) + self.positions.weight
+            for layer in self.layers:
+                x = layer(x)
+            return functional.cross_entropy(self.head(self.norm(x)).float().flatten(0, 1), targets.flatten())
+
+    return Gpt2
+
+
 def run_peer(shape):
     """Prints tokens/s, seconds a step and GiB of torch.compile's training, as JSON."""
     import torch
     config = json.loads((CONFIGS / f"{shape}.json").read_text(encoding="utf-8"))
-    batch, seq, vocabulary = config["train"]["batch"], config["train"]["sequence"], config["model"]["vocab_size"]
+    batch, seq = config["train"]["batch"], config["train"]["sequence"]
+    kind, own = (gpt2, config["gpt2"]) if "gpt2" in config else (llama, config["model"])
+    vocabulary = own["vocab_size"]
     torch.manual_seed(1)
-    model = llama(torch)(config["model"], seq).to("cuda")
+    model = kind(torch)(own, seq).to("cuda")
     optimizer, compiled = torch.optim.AdamW(model.parameters(), 1e-4, fused=True), torch.compile(model)
     ends = []
     for step in range(WARM + STEPS):
@@ -141,7 +182,7 @@ def options_of(arguments):
     options = parser.parse_args(arguments)
     for shape in options.shapes:
         path = CONFIGS / f"{shape}.json"
-        if not path.exists() or "model" not in json.loads(path.read_text(encoding="utf-8")):
+        if not path.exists() or not {"model", "gpt2"} & set(json.loads(path.read_text(encoding="utf-8"))):
             fail(f"examples/llama/configs has no shape {shape}", 2)
     if shutil.which(options.program) is None:
         fail(f"{options.program} is no program", 2)

@@ -130,6 +130,16 @@ void define_merge(CLI::App& app, arguments& a) {
       ->check(CLI::IsMember({"F32", "BF16", "F16"}));
 }
 
+void define_convert(CLI::App& app, arguments& a) {
+  CLI::App* convert =
+      app.add_subcommand("convert", "a GPT-2 from llm.c's model file to Hugging Face's files, and back");
+  convert->add_option("--from", a.convert.from, "llm.c's model file (.bin), or a directory or checkpoint")->required();
+  convert->add_option("--out", a.convert.out, "directory or model file to write")->required();
+  convert->add_option("--dtype", a.convert.dtype, "of a model file to write: F32 or BF16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"F32", "BF16"}));
+}
+
 void define_eval_and_sample(CLI::App& app, arguments& a) {
   CLI::App* eval = app.add_subcommand("eval", "held-out loss of a checkpoint");
   CLI::App* sample = app.add_subcommand("sample", "text from a checkpoint");
@@ -358,6 +368,7 @@ void define(CLI::App& app, arguments& a) {
 
   define_eval_and_sample(app, a);
   define_merge(app, a);
+  define_convert(app, a);
   define_replay(app, a.replay);
   define_tokenizer(app, a.tokens);
   app.add_subcommand("recipes", "names all recipes and schedules");
@@ -423,7 +434,7 @@ constexpr const char* instead_of_config = "; --model-config takes another in its
 
 /// Reads the shape of --init's model. A wrong config.json means a damaged checkpoint, or wrong files of another
 /// program.
-llama::model_config read_init_shape(const std::string& init, const std::vector<std::string>& passed) {
+models::config read_init_shape(const std::string& init, const std::vector<std::string>& passed) {
   const llama::weights_location from = llama::find_weights(init);
   return naming_older(from.directory, "--init", [&] {
     return reading([&] {
@@ -439,12 +450,12 @@ llama::model_config read_init_shape(const std::string& init, const std::vector<s
 
 /// Does the config.json of given weights (with this shape) contradict their tensors? Throws io::error if so and
 /// `instead` is empty.
-bool has_wrong_config(const std::string& init, const llama::model_config& shape, const std::string& instead) {
+bool has_wrong_config(const std::string& init, const models::config& shape, const std::string& instead) {
   const llama::weights_location from = llama::find_weights(init);
   if (is_own_checkpoint(from.directory)) return false;      // is compared with its state
   io::safetensors_shards::open(from.directory, from.stem);  // a damaged file is another fault
   try {
-    llama::check_weights(from, shape);
+    llama::check_weights(from, models::architecture_of(shape));
   } catch (const io::error& e) {
     if (!instead.empty()) return true;
     throw io::error(std::string(e.what()) + ": the model is that of " + from.config().string() + instead_of_config);
@@ -495,8 +506,11 @@ bool take_shape(const arguments& given, arguments& run) {
   if (given.model_config.empty() && !takes_init) return false;
   const std::string shape = takes_init ? llama::find_weights(init).config().string() : given.model_config;
   const std::vector<std::string>& passed = given.passed_keys;
-  run.run.model =
-      takes_init ? read_init_shape(init, passed) : llama::read_model_config(io::read_json(shape), shape, passed);
+  run.run.take(takes_init ? read_init_shape(init, passed) : models::read_config(io::read_json(shape), shape, passed));
+  if (run.run.gpt2) {
+    run.names.from_file(shape, io::to_json(*run.run.gpt2), "gpt2.");
+    return true;
+  }
   run.names.from_file(shape, io::to_json(run.run.model), "model.");
   if (!takes_init || given.config.empty() || has_config(given.config)) return true;
   const nlohmann::ordered_json json = read_config(given.config);
@@ -504,6 +518,32 @@ bool take_shape(const arguments& given, arguments& run) {
   io::from_json(json.at("model"), run.run.model, given.config);
   run.names.from_file(given.config, json);
   return true;
+}
+
+/// Refuses flags of a Llama's shape for a GPT-2.
+void refuse_llama_flags(const arguments& a) {
+  llama::model_config shape;
+  describe(
+      [&](const char* key, auto&, const char*) {
+        const std::string flag = flag_of(std::string("model.") + key);
+        if (a.flags.contains(flag))
+          throw io::error(flag, "is of a Llama; --config or --model-config has a GPT-2's shape");
+      },
+      shape);
+}
+
+/// Throws io::error for the first field in which the weights' shape differs from the run's.
+void check_same_shape(const arguments& a, const models::config& given) {
+  const std::string whose = a.names.name("init") + " " + a.run.init;
+  if (given.index() != a.run.shape().index()) throw io::error(whose, "is a model of another kind than the run's");
+  const auto* const own = std::get_if<gpt2::model_config>(&given);
+  if (own == nullptr) return;
+  const auto wanted = io::to_json(*a.run.gpt2), found = io::to_json(*own);
+  for (const char* key : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}) {
+    if (wanted.at(key) == found.at(key)) continue;
+    throw io::error(a.names.name(std::string("gpt2.") + key),
+                    wanted.at(key).dump() + " contradicts " + whose + ", whose model has " + found.at(key).dump());
+  }
 }
 
 }  // namespace
@@ -536,21 +576,25 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   const bool names_schedule = a.flags.contains("--recipe") || a.flags.contains("--schedule");
   if (!a.config.empty() && !names_schedule) a.schedule = read_effective_schedule(a.config);
   for (const auto& [flag, typed] : a.flags) a.names.from_flag(flag, typed);
+  if (a.run.gpt2) refuse_llama_flags(a);
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
 void check_init(const arguments& a, given_files files) {
   const std::string& init = a.run.init;
   if (init.empty()) return;
-  llama::model_config own = a.run.model, given;
+  models::config of_init;
   try {
-    given = read_init_shape(init, a.passed_keys);
+    of_init = read_init_shape(init, a.passed_keys);
   } catch (const io::error&) {
     if (a.model_config.empty()) throw;
     return;  // the weights need no config.json then
   }
-  if (files == given_files::needed && has_wrong_config(init, given, a.model_config))
+  if (files == given_files::needed && has_wrong_config(init, of_init, a.model_config))
     return;  // the trainer compares --model-config with the tensors
+  check_same_shape(a, of_init);
+  if (a.run.gpt2) return;
+  llama::model_config own = a.run.model, given = std::get<llama::model_config>(of_init);
   for (llama::model_config* shape : {&own, &given}) {
     if (shape->num_attention_heads > 0) shape->head_dim = static_cast<int>(shape->head_size());
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "convert.hpp"
 #include "data/commands.hpp"
 #include "device.hpp"
 #include "field_names.hpp"
@@ -41,6 +42,7 @@ struct arguments {
   bool all = false;  ///< eval: every token of the data
   std::string adapter;
   merge_options merge;
+  convert_options convert;
   sample_options sample;
   report_options report;
   study_options study;

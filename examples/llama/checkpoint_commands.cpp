@@ -43,7 +43,7 @@ struct loaded_model {
       });
     }
     find_parts(a, own);
-    state.run.model = reading_from(weights.directory, [&] { return read_shape(weights, a.passed_keys); });
+    state.run.take(reading_from(weights.directory, [&] { return read_shape(weights, a.passed_keys); }));
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
                         : llama::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");
@@ -56,7 +56,7 @@ struct loaded_model {
     const bool from_run = a.tokenizer.empty() && !run.tokenizer.empty();
     if (run.tokenizer.empty()) {
       const fs::path& directory = weights.directory;
-      run.tokenizer = tokenizer_of_model(directory.empty() ? "." : directory, run.model.vocab_size);
+      run.tokenizer = tokenizer_of_model(directory.empty() ? "." : directory, run.vocabulary());
     }
     if (a.begin_of_text == "auto" && from_run) return;
     run.begin_of_text = begins_with_token(a.begin_of_text, run.tokenizer) ? "yes" : "no";
@@ -66,12 +66,13 @@ struct loaded_model {
   /// `progress` receives the weights read.
   void load(const progress_function& progress, index_t batch, index_t sequence, bool documents, index_t cache = 0) {
     const index_t chunk = state.run.train.head_chunk;
-    if (const auto fault = llama::find_block_fault(state.run.model, recipe, {batch * sequence, chunk, false})) {
+    if (const auto fault =
+            llama::find_block_fault(state.run.architecture(), recipe, {batch * sequence, chunk, false})) {
       throw io::error((path / "config.json").string(), "recipe " + recipe.name + ": " + *fault);
     }
-    reading_from(weights.directory, [&] { llama::check_weights(weights, state.run.model); });
+    reading_from(weights.directory, [&] { llama::check_weights(weights, state.run.architecture()); });
     if (!adapters.empty()) {
-      reading_from(adapters, [&] { llama::check_adapters(adapters, state.run.model, *state.run.lora); });
+      reading_from(adapters, [&] { llama::check_adapters(adapters, state.run.architecture(), *state.run.lora); });
     }
     llama::session_options o;
     o.documents = documents;
@@ -81,10 +82,10 @@ struct loaded_model {
     o.model.training = false;
     o.model.cache = cache;
     o.model.lora = state.run.lora;
-    const nn::memory_plan plan = llama::plan_session(*device.ops, state.run.model, o, {recipe});
+    const nn::memory_plan plan = llama::plan_session(*device.ops, state.run.architecture(), o, {recipe});
     device.say_note();
     with_plan(plan, "while the model was loaded", [&] {
-      session = std::make_unique<llama::session>(*device.ops, state.run.model, o, std::vector{recipe});
+      session = std::make_unique<llama::session>(*device.ops, state.run.architecture(), o, std::vector{recipe});
       read_tensors(progress);
     });
   }
@@ -167,7 +168,7 @@ struct loaded_model {
 int evaluate_checkpoint(const arguments& a) {
   loaded_model m(a);
   train_options& o = m.state.run.train;
-  const int positions = m.state.run.model.max_position_embeddings;
+  const int positions = m.state.run.positions();
   if (a.sequence > positions) {
     throw io::error("--sequence", std::to_string(a.sequence) + " is longer than the model's " +
                                       std::to_string(positions) + " positions");
@@ -178,7 +179,7 @@ int evaluate_checkpoint(const arguments& a) {
   if (!are_token_files(data_of(m.state.run))) m.settle_tokenizer(a);
   data_options data = data_of(m.state.run);
   data.whole = a.all;
-  const corpus text(data, o.seed, m.state.run.model.vocab_size);
+  const corpus text(data, o.seed, m.state.run.vocabulary());
   progress_line line;
   m.load(line.counter(a.checkpoint, "reading weights"), o.batch, o.sequence, text.has_documents());
   m.require_no_input(a.logits, a.schedule_override);
@@ -214,14 +215,14 @@ int sample_checkpoint(const arguments& a) {
   const tokenizer t = tokenizer::choose(m.state.run.tokenizer);
   sample_options options = a.sample;
   options.begins = m.state.run.begin_of_text == "yes" && t.begin_of_text() >= 0;
-  if (t.vocabulary() > m.state.run.model.vocab_size) {
-    throw io::error(m.path.string(), "vocab_size: " + std::to_string(m.state.run.model.vocab_size) +
+  if (t.vocabulary() > m.state.run.vocabulary()) {
+    throw io::error(m.path.string(), "vocab_size: " + std::to_string(m.state.run.vocabulary()) +
                                          " is too small for the tokenizer's " + std::to_string(t.vocabulary()) +
                                          " tokens (--tokenizer)");
   }
   const auto wanted =
       static_cast<index_t>(a.sample.prompt.size()) + a.sample.tokens + 1 + options.begins;  // a byte is the least token
-  const index_t longest = std::min<index_t>(m.state.run.model.max_position_embeddings, (wanted + 31) / 32 * 32);
+  const index_t longest = std::min<index_t>(m.state.run.positions(), (wanted + 31) / 32 * 32);
   progress_line line;
   m.load(line.counter(a.checkpoint, "reading weights"), 1, longest, false, a.sample.cache ? longest : 0);
   line.end();

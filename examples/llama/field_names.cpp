@@ -20,6 +20,10 @@ struct field_visitor {
     constexpr bool is_section = std::is_same_v<T, llama::model_config> || std::is_same_v<T, train_options>;
     if constexpr (!is_section) fields.push_back(section + key);
     if constexpr (is_section) describe(field_visitor{fields, std::string(key) + "."}, member);
+    if constexpr (std::is_same_v<T, std::optional<gpt2::model_config>>) {
+      gpt2::model_config shape;
+      describe(field_visitor{fields, std::string(key) + "."}, shape);
+    }
     if constexpr (std::is_same_v<T, std::optional<llama::lora_config>>) {
       llama::lora_config lora;
       describe(field_visitor{fields, std::string(key) + "."}, lora);

@@ -34,7 +34,7 @@ void settle_tokenizer(run_options& run) {
   if ((run.init.empty() && run.tokenizer.empty()) || run.data.empty() || are_token_files(data_of(run))) return;
   if (run.tokenizer.empty()) {
     const fs::path directory = llama::find_weights(run.init).directory;
-    const std::string own = tokenizer_of_model(directory.empty() ? "." : directory, run.model.vocab_size);
+    const std::string own = tokenizer_of_model(directory.empty() ? "." : directory, run.vocabulary());
     if (own != bytes_name) run.tokenizer = own;
   }
   if (begins_with_token(run.begin_of_text, run.tokenizer)) run.begin_of_text = "yes";
@@ -247,7 +247,7 @@ int plan(arguments& a) {
   const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
   const chosen_backend device = choose_backend(a.device);
   const nn::memory_plan planned = naming_flags(a.names, [&] {
-    return llama::plan_session(*device.ops, state.run.model,
+    return llama::plan_session(*device.ops, state.run.architecture(),
                                session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
                                                    a.session.async_checkpoints),
                                recipes_of(state, a.session, synthetic));
@@ -276,6 +276,7 @@ int run(int argc, char** argv) {
   if (command == "replay") return replay(a.replay, std::cout);
   if (command == "sample") return sample_checkpoint(a);
   if (command == "merge") return merge(a.merge);
+  if (command == "convert") return convert(a.convert);
   if (command == "tokenizer") return run_tokenizer(a.tokens, std::cout);
   if (command == "recipes") return list_recipes(std::cout);
   if (command == "study") return run_study(a.study, std::cout);

@@ -8,7 +8,7 @@
 #include "exit_codes.hpp"
 #include "merge.hpp"
 #include "progress.hpp"
-#include "rotoscale/models/llama/model.hpp"
+#include "rotoscale/models/any.hpp"
 #include "train/state.hpp"
 
 namespace rotoscale::llama_program {
@@ -54,8 +54,8 @@ std::optional<std::string> find_difference(const llama::lora_config& wanted, con
 int merge(const merge_options& o) {
   const llama::weights_location base = llama::find_weights(o.base);
   const llama::merged_weights merged(
-      llama::read_model_config(io::read_json(base.config()), base.config().string(), o.passed_keys), base,
-      find_adapter(o.adapter));
+      models::architecture_of(models::read_config(io::read_json(base.config()), base.config().string(), o.passed_keys)),
+      base, find_adapter(o.adapter));
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
   progress_line line;

@@ -70,11 +70,22 @@ std::optional<std::string> find_unknown_choice(const run_options& o) {
   return std::nullopt;
 }
 
+std::optional<std::string> find_shape_fault(const run_options& o) {
+  const auto fault = o.gpt2 ? gpt2::find_fault(*o.gpt2) : llama::find_fault(o.model);
+  return fault ? std::optional((o.gpt2 ? "gpt2." : "model.") + *fault) : std::nullopt;
+}
+
 }  // namespace
+
+void run_options::take(const models::config& shape) {
+  gpt2.reset();
+  if (const auto* const own = std::get_if<gpt2::model_config>(&shape)) gpt2 = *own;
+  if (const auto* const own = std::get_if<llama::model_config>(&shape)) model = *own;
+}
 
 std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
-  if (auto f = llama::find_fault(o.model)) return "model." + *f;
+  if (auto f = find_shape_fault(o)) return f;
   if (o.lora) {
     if (auto f = find_fault(*o.lora)) return "lora." + *f;
     if (o.init.empty() && given == given_files::needed)
@@ -122,10 +133,10 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (!from_string(t.stored_activations, kept)) {
     return unknown_name("stored_activations", t.stored_activations, names(kept));
   }
-  if (auto f = llama::find_fault(o.model, recompute, kept)) return "train." + *f;
-  if (t.sequence > o.model.max_position_embeddings) {
+  if (auto f = o.architecture().find_fault(recompute, kept)) return "train." + *f;
+  if (t.sequence > o.positions()) {
     return "train.sequence: " + std::to_string(t.sequence) + " is longer than the model's " +
-           std::to_string(o.model.max_position_embeddings) + " positions (--max-position-embeddings)";
+           std::to_string(o.positions()) + (o.gpt2 ? " positions" : " positions (--max-position-embeddings)");
   }
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";

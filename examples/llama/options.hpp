@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rotoscale/models/llama/model.hpp"
+#include "rotoscale/models/any.hpp"
 #include "rotoscale/train/lora.hpp"
 
 namespace rotoscale::llama_program {
@@ -98,7 +98,21 @@ struct run_options {
   std::string adapter;
   std::optional<llama::lora_config> lora;
   llama::model_config model;
+  std::optional<gpt2::model_config> gpt2;
   train_options train;
+
+  /// Shape of the model.
+  models::config shape() const { return gpt2 ? models::config(*gpt2) : models::config(model); }
+  /// The model as training sees it.
+  train::architecture architecture() const { return models::architecture_of(shape()); }
+  /// Sets the shape of the model.
+  void take(const models::config& shape);
+  /// Token ids are below it.
+  int vocabulary() const { return gpt2 ? gpt2->vocab_size : model.vocab_size; }
+  /// Longest sequence.
+  int positions() const { return gpt2 ? gpt2->n_positions : model.max_position_embeddings; }
+  /// Decoder layers.
+  int layers() const { return gpt2 ? gpt2->n_layer : model.num_hidden_layers; }
 };
 
 template <class Visitor>
@@ -121,6 +135,7 @@ void describe(Visitor&& v, run_options& o) {
     "begin with these adapters beside init: PEFT's files, or a checkpoint or run (default: from the seed)");
   v("lora", o.lora, "adapters beside the frozen weights of init, or null");
   v("model", o.model, "shape of the model");
+  v("gpt2", o.gpt2, "shape of a GPT-2, which replaces model, or null");
   v("train", o.train, "training");
 }
 

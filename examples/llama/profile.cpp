@@ -118,9 +118,9 @@ class random_run {
       : state_(state), ops_(make_device(device, options, "")) {
     const llama::session_options o = session_options_for(state.run, memory_limit, false);
     const std::vector recipes{state.phases.front().recipe};
-    plan_ = llama::plan_session(*ops_, state.run.model, o, recipes);
+    plan_ = llama::plan_session(*ops_, state.run.architecture(), o, recipes);
     with_plan(plan_, "while the model was loaded", [&] {
-      session_ = std::make_unique<llama::session>(*ops_, state.run.model, o, recipes);
+      session_ = std::make_unique<llama::session>(*ops_, state.run.architecture(), o, recipes);
       session_->initialize(state.run.train.seed);
     });
   }
@@ -159,7 +159,7 @@ class random_run {
     const random_stream words{state_.run.train.seed, 77};
     std::vector<std::int32_t> some(static_cast<std::size_t>(session_->step_tokens()));
     for (std::int32_t& token : some) {
-      token = static_cast<std::int32_t>(words.word(drawn_++) % static_cast<std::uint32_t>(state_.run.model.vocab_size));
+      token = static_cast<std::int32_t>(words.word(drawn_++) % static_cast<std::uint32_t>(state_.run.vocabulary()));
     }
     return some;
   }

@@ -59,7 +59,7 @@ void checkpoint_writer::abandon() noexcept {
 /// Any thread may call this while `tensors` exist.
 void trainer::write_checkpoint(const trainer_state& state, const llama::checkpoint_tensors& tensors) const {
   const auto add_files = [&](const fs::path& directory) {
-    if (!state.run.lora) tokenizer_.write(directory, state.run.model.max_position_embeddings);
+    if (!state.run.lora) tokenizer_.write(directory, state.run.positions());
   };
   llama::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.resolved_init, add_files);
 }

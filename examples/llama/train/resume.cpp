@@ -71,23 +71,23 @@ bool is_own_checkpoint(const fs::path& directory) {
 void check_config(const fs::path& checkpoint, const run_options& run) {
   const std::string path = (checkpoint / (run.lora ? "adapter_config.json" : "config.json")).string();
   const auto found = (run.lora ? llama::adapter_config_json(llama::read_adapter_config(checkpoint), "")
-                               : llama::model_config_json(llama::read_model_config(io::read_json(path), path)))
+                               : models::config_json(models::read_config(io::read_json(path), path)))
                          .flatten();
   const auto expected =
-      (run.lora ? llama::adapter_config_json(*run.lora, "") : llama::model_config_json(run.model)).flatten();
+      (run.lora ? llama::adapter_config_json(*run.lora, "") : models::config_json(run.shape())).flatten();
   for (const auto& [key, value] : expected.items()) {
     if (found.contains(key) && found[key] == value) continue;
     throw io::error(path, field_of(key) + " is not that of trainer_state.json");
   }
 }
 
-llama::model_config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed) {
+models::config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed) {
   if (is_own_checkpoint(from.directory)) {
     const run_options run = read_trainer_state(from.directory).run;
     if (!run.lora) check_config(from.directory, run);
   }
   const std::string path = from.config().string();
-  return llama::read_model_config(io::read_json(path), path, passed);
+  return models::read_config(io::read_json(path), path, passed);
 }
 
 std::vector<resume_point> find_resume_points(const fs::path& path) {
@@ -119,9 +119,9 @@ trainer_state read_state(const resume_point& from) {
     if (from.checkpoint.empty()) return state;
     check_config(from.checkpoint, state.run);
     if (state.run.lora) {
-      llama::check_adapters(from.checkpoint, state.run.model, *state.run.lora);
+      llama::check_adapters(from.checkpoint, state.run.architecture(), *state.run.lora);
     } else {
-      llama::check_weights({from.checkpoint}, state.run.model);
+      llama::check_weights({from.checkpoint}, state.run.architecture());
     }
     return state;
   });

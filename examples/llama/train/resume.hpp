@@ -69,8 +69,8 @@ bool is_own_checkpoint(const std::filesystem::path& directory);
 void check_config(const std::filesystem::path& checkpoint, const run_options& run);
 
 /// Reads the shape of a model. For a checkpoint of mini-llama it is compared with the state. `passed`: see
-/// read_model_config.
-llama::model_config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed = {});
+/// models::read_config.
+models::config read_shape(const llama::weights_location& from, const std::vector<std::string>& passed = {});
 
 /// Reads the state and compares it with the checkpoint's configuration. Throws damaged_checkpoint.
 trainer_state read_state(const resume_point& from);

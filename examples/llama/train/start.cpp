@@ -85,7 +85,7 @@ trainer::trainer(nn::backend& ops, trainer_state state, const session_options& s
       progress_(session.progress),
       text_((from_ && !session.auto_resume) || session.replays ? moved_data_of(state_.run, session)
                                                                : data_of(state_.run, session),
-            state_.run.train.seed, state_.run.model.vocab_size, progress_.counter(state_.run.name, "tokenizing")),
+            state_.run.train.seed, state_.run.vocabulary(), progress_.counter(state_.run.name, "tokenizing")),
       tokenizer_(tokenizer_files::read(session_.tokenizer.empty() ? state_.run.tokenizer : session_.tokenizer)),
       roof_(make_roof(session.roof, session.threads)) {
   text_.check_budget(state_.run.train, state_.skipped_steps);
@@ -148,16 +148,17 @@ void trainer::build_model(const fs::path& checkpoint) {
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora || checks_init_)) {
     require_there(init_place_, "--init");
     check_given(init_place_, "--init",
-                [&] { llama::check_weights(llama::find_weights(init_place_), state_.run.model); });
+                [&] { llama::check_weights(llama::find_weights(init_place_), state_.run.architecture()); });
   }
   if (!state_.run.adapter.empty() && (checkpoint.empty() || checks_adapter_)) {
     require_there(adapter_place_, "--adapter");
-    check_given(adapter_place_, "--adapter",
-                [&] { llama::check_adapters(find_adapter(adapter_place_), state_.run.model, *state_.run.lora); });
+    check_given(adapter_place_, "--adapter", [&] {
+      llama::check_adapters(find_adapter(adapter_place_), state_.run.architecture(), *state_.run.lora);
+    });
   }
-  const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.model, options, recipes);
+  const nn::memory_plan plan = llama::plan_session(*ops_, state_.run.architecture(), options, recipes);
   with_plan(plan, "while the model was loaded", [&] {
-    model_ = std::make_unique<llama::session>(*ops_, state_.run.model, options, recipes);
+    model_ = std::make_unique<llama::session>(*ops_, state_.run.architecture(), options, recipes);
     load_model(checkpoint);
   });
   text_.prepare((state_.step + state_.skipped_steps) * state_.run.train.batch * state_.run.train.accumulate);

@@ -71,8 +71,9 @@ std::string phase_key(const std::string& pointer) {
 
 std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r) {
   const train_options& t = run.train;
-  auto fault = llama::find_block_fault(run.model, r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
-  if (!fault && run.lora) fault = llama::find_frozen_fault(run.model, r);
+  auto fault =
+      llama::find_block_fault(run.architecture(), r, {index_t{t.batch} * t.sequence, index_t{t.head_chunk}, true});
+  if (!fault && run.lora) fault = llama::find_frozen_fault(run.architecture(), r);
   if (fault) fault = "recipe " + r.name + ": " + *fault;
   return fault;
 }
@@ -185,7 +186,7 @@ llama::session_options session_options_for(const run_options& run, std::size_t m
 }
 
 llama::triggered_run triggered_run_of(const run_options& run) {
-  return {run.train.steps, evaluation_times(run.train), run.model.num_hidden_layers,
+  return {run.train.steps, evaluation_times(run.train), run.layers(),
           run.lora ? std::optional(run.lora->first_linear()) : std::nullopt};
 }
 
@@ -224,7 +225,7 @@ std::string checkpoint_line(const nn::memory_plan& plan) {
 }
 
 std::string parameter_line(const run_options& run) {
-  const llama::parameter_list list(run.model, nullptr, run.lora);
+  const llama::parameter_list list(run.architecture(), nullptr, run.lora);
   return "parameters   " + std::to_string(list.count()) + ", " + std::to_string(list.trained_count()) +
          " of them train\n";
 }

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""mini-llama with a GPT-2: resume, replay on host mode's kernels, healing, adapters, statistics, llm.c's files.
+
+usage: mini_llama_gpt2.py PROGRAM [NAME...]
+"""
+import json
+import struct
+
+import mini_llama
+from mini_llama import THREADS, TRAIN, Scratch, as_flags, records
+from safetensors_bytes import load
+
+SHAPE = {"vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "layer_norm_epsilon": 1e-5,
+         "initializer_range": 0.02}
+
+
+class Gpt2(Scratch):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "small.json").write_text(json.dumps({"gpt2": SHAPE}))
+
+    def run_gpt2(self, out, *more, **options):
+        flags = {**TRAIN, **THREADS, "steps": 4, "checkpoint_every": 2, **options}
+        return self.succeed("train", "--config", "small.json", "--out", out, "--data", "text.txt", *as_flags(flags),
+                            *more)
+
+    def checkpoint(self, run, step):
+        return self.folder / run / f"checkpoints/step-{step:09}"
+
+    def test_a_run_resumes_and_is_replayed(self):
+        self.run_gpt2("run", "--recipe", "mxfp4_h16", "--digest-steps", "2:4", statistics_every=2)
+        self.run_gpt2("parts", "--recipe", "mxfp4_h16", "--stop-at", 2, statistics_every=2)
+        self.succeed("train", "--resume", "parts", "--no-progress")
+        for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+            self.assertEqual((self.checkpoint("run", 4) / name).read_bytes(),
+                             (self.checkpoint("parts", 4) / name).read_bytes())
+        config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
+        self.assertEqual((config["model_type"], config["n_layer"]), ("gpt2", 2))
+        self.assertIn(" digests", self.replay("--steps", "2:4"))
+        self.assertTrue((self.folder / "run/statistics.jsonl").is_file())
+        self.succeed("eval", "--checkpoint", "run")
+        self.succeed("sample", "--checkpoint", "run", "--prompt", "the ", "--tokens", 8)
+
+    def test_host_kernels_leave_the_cpus_bytes(self):
+        for recipe in ("bf16_tc", "fp8_amd"):
+            self.run_gpt2("run", "--recipe", recipe, "--device", "host", "--overwrite", steps=2, batch=1,
+                          eval_windows=1,
+                          final_eval_windows=1)
+            self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:2", "--device", "cpu"))
+
+    def test_adapters_stand_beside_a_checkpoint_and_heal(self):
+        self.run_gpt2("base", steps=2)
+        (self.folder / "heal.json").write_text(json.dumps(
+            {"name": "heal", "phases": [{"recipe": "mxfp4", "at": 0}, {"recipe": "fp8_amd", "at": 2}]}))
+        self.run_gpt2("lora", "--init", "base", "--schedule", "heal.json", "--lora-rank", 4, "--lora-targets",
+                      "c_attn,c_proj,c_fc")
+        tensors = load(self.checkpoint("lora", 4) / "adapter_model.safetensors")
+        self.assertIn("base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight", tensors)
+        self.succeed("merge", "--base", "base", "--adapter", "lora", "--out", "merged")
+        self.succeed("eval", "--checkpoint", "merged", "--data", "text.txt", "--sequence", 32)
+
+    def test_files_of_llm_c(self):
+        self.run_gpt2("run", steps=2)
+        self.succeed("convert", "--from", "run", "--out", "model.bin")
+        header = struct.unpack("<8i", (self.folder / "model.bin").read_bytes()[:32])
+        self.assertEqual(header, (20240326, 3, 64, 256, 2, 2, 32, 256))
+        self.succeed("convert", "--from", "model.bin", "--out", "again")
+        self.assertEqual(load(self.folder / "again/model.safetensors"),
+                         load(self.checkpoint("run", 2) / "model.safetensors"))
+        self.run_gpt2("more", "--init", "again", steps=1)
+        self.refuse(["convert", "--from", "text.txt", "--out", "b"], "not a model of llm.c")
+        self.refuse(["convert", "--from", "run", "--out", "model.bin"], "exists")
+
+    def test_flags_of_a_llama_are_refused(self):
+        self.refuse(["train", "--config", "small.json", "--out", "run", "--data", "text.txt", "--hidden-size", 64],
+                    "--hidden-size", "is of a Llama")
+        self.run_gpt2("run", steps=1)
+        self.refuse(["train", "--init", "run", "--out", "b", "--data", "text.txt", "--num-hidden-layers", 3],
+                    "--num-hidden-layers", "is of a Llama")
+        start = records(self.folder / "run/log.jsonl", "start")[0]
+        self.assertEqual(start["config"]["gpt2"], SHAPE)
+
+    def test_the_124m_configuration(self):
+        *_, parameters = self.planned("--config", "gpt2_124m", "--threads", 1)
+        self.assertIn("124475904", parameters)
+
+
+if __name__ == "__main__":
+    mini_llama.main(__doc__)
