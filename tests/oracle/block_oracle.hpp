@@ -51,13 +51,6 @@ struct grid {
   int largest_exponent() const { return std::ilogb(largest()); }
 };
 
-inline std::uint32_t bits_of(float x) {
-  std::uint32_t u = 0;
-  static_assert(sizeof u == sizeof x);
-  __builtin_memcpy(&u, &x, sizeof u);
-  return u;
-}
-
 /// Element of exact value x (any sign, NaN, Inf), saturating. `word`: random bits, `count` of them used.
 inline std::uint32_t element_code(const format& f, const grid& g, exact_t x, rounding r, std::uint32_t word,
                                   int count) {
