@@ -4,8 +4,8 @@
 """Compiles all headers of the tree as users do.
 
 usage: headers.py CHECK ROOT
-  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles eight, chosen by the hashes of
-             their texts, with clang++-14 if installed, which is twice as fast as g++.
+  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles eight, chosen by the hashes
+             of their texts, with clang++-14 if installed, which is twice as fast as g++.
   alone-g++  all of them with g++, for the slow suite
   COMPILER   all headers together, and the templates that include/compiled instantiates: by g++ in C++23, clang++-14 in
              C++20, clang++-22 in C++23. Skipped where it is not installed, and unless warnings are errors.
