@@ -10,7 +10,7 @@ source tests/setup.sh
 usage() {
   cat <<'END'
 usage: tests/run.sh [options]
-  --slow          also the slow suite (exhaustive comparisons)
+  --slow          also the slow suite (exhaustive comparisons) and the vector code of other instruction sets
   --amd           also what needs clang-22 and HIP's SDK (installs 105 MB of packages, 500 MB on disk)
   --portability   instead of the release build: the whole tree with -Werror for five x86-64 processors by each of g++,
                   clang++-14 and clang++-22 that is installed; runs the CPU suite of what this machine can run (hours)
