@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from transformers_reference import mean_loss
@@ -52,6 +52,17 @@ def save_model(folder, dtype="float32", shard="1GB", **options):
                             "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.2,
                             **options})
     LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
+
+
+def save_gpt2(folder):
+    """A GPT-2 with random weights, gains and biases."""
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=256, n_embd=64, n_layer=2, n_head=4,
+                                       initializer_range=0.2))
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
 
 
 class Program:

@@ -5,6 +5,7 @@
 - The loss of a checkpoint equals that of `mini-llama eval` in FP32.
 - So do the loss and all logits (`eval --logits`) of six models that transformers saved: BF16 and FP16, in shards,
   tied, with grouped heads, with Llama 3.1's RoPE.
+- So do the logits of a GPT-2, which transformers saved, and of the checkpoint that one step writes.
 - The gradient of each tensor in one step of `mini-llama train` equals that of transformers.
 - transformers loads the tokenizer of a written model, and it gives the tokens of `mini-llama tokenizer encode`.
 - Under bf16_tc, on matrix cores or their model, gradients are within the error of BF16 rounding.
@@ -14,6 +15,7 @@ Skips (77) without torch, transformers or the device. ROTOSCALE_ORACLE_PYTHON ma
 usage: transformers_test.py MINI_LLAMA [DEVICE]   DEVICE: mini-llama's --device (default: cpu)
 """
 
+import json
 import pathlib
 import struct
 import subprocess
@@ -47,11 +49,19 @@ SAVED = {
 }
 
 
+def load_any(checkpoint):
+    """A Llama, or a GPT-2, in float64."""
+    if json.loads((checkpoint / "config.json").read_text())["model_type"] == "llama":
+        return load(checkpoint)
+    return transformers.GPT2LMHeadModel.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager",
+                                                        local_files_only=True).eval()
+
+
 @everything_in_double()
 def compare_logits(name, checkpoint, file):
     ours = safetensors.load_file(file)
     with torch.no_grad():
-        theirs = load(checkpoint)(input_ids=ours["tokens"].long()).logits
+        theirs = load_any(checkpoint)(input_ids=ours["tokens"].long()).logits
     assert ours["logits"].shape == theirs.shape and ours["logits"].numel() > 0
     distance = (ours["logits"].double() - theirs).abs().max().item()
     print(f"{name}: logits within {distance:.1e} of transformers'")
@@ -62,7 +72,7 @@ def compare_logits(name, checkpoint, file):
 def gradient_distance(checkpoint, stepped, tokens):
     """Largest error of one step's gradients against float64, over all tensors, relative to the tensor's norm.
     Gradients are (1 - beta1)^-1 of the first moments after the step."""
-    model = load(checkpoint)
+    model = load_any(checkpoint)
     torch.nn.functional.cross_entropy(model(input_ids=tokens[None, :-1]).logits[0], tokens[1:]).backward()
     theirs = {name: p.grad for name, p in model.named_parameters()}
     moments = safetensors.load_file(stepped / "optimizer.safetensors")
@@ -80,6 +90,20 @@ def compare_gradients(program, name, checkpoint, text, folder, recipe="fp32", bo
     distance = gradient_distance(checkpoint, stepped, llama.first_window(text))
     print(f"{name}: gradients within {distance:.1e} of transformers'")
     assert distance < bound, "the gradients differ"
+    return stepped
+
+
+def compare_gpt2(program, folder, data, periodic):
+    """A GPT-2 of transformers, and the one after a step in transformers."""
+    saved, logits = folder / "gpt2", folder / "gpt2.safetensors"
+    llama.save_gpt2(saved)
+    for name in ("gpt2", "gpt2 after a step"):
+        program.eval("--checkpoint", saved, "--recipe", "fp32", "--data", data, "--sequence", llama.SEQUENCE,
+                     "--logits",
+                     logits)
+        compare_logits(name, saved, logits)
+        if name == "gpt2":
+            saved = compare_gradients(program, name, saved, periodic, folder)
 
 
 def compare_tokenizers(program, folder):
@@ -137,6 +161,7 @@ def main():
             llama.compare_losses(name, ours, saved, None, data)
             compare_logits(name, saved, logits)
             compare_gradients(program, name, saved, periodic, folder)
+        compare_gpt2(program, folder, data, periodic)
         if program.device != "hip":  # HIP devices have other recipes
             saved = folder / "bf16_tc"
             llama.save_model(saved, num_attention_heads=2,
