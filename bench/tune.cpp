@@ -224,7 +224,7 @@ struct candidate {
 /// Candidates of a kernel: tiles and split-K that nearly fill the device, the two largest numbers of stages, and all
 /// raster bands that differ in effect.
 std::vector<candidate> candidates(const gemm_shape& s, const gemm_kernel& kernel, const device_info& device,
-                               const gemm_call& call) {
+                                  const gemm_call& call) {
   std::vector<candidate> all;
   for (const tile_shape& tile : kernel.tiles) {
     const int rows = (s.m + tile.m - 1) / tile.m, columns = (s.n + tile.n - 1) / tile.n;
@@ -313,16 +313,17 @@ void tune_mode(const gemm_shape& s, gemm_mode mode, const device_info& device, g
   all = few;
   time_in_turn(all, device.arch == arch::host ? 1 : 7, launch);
   for (const timed_choice& c : all) {
-    std::fprintf(stderr, "%s %dx%dx%d/%d/%s/%d/%s %.1f us of %zu\n", kernel->name, s.m, s.n, s.k, c.choice.split_k, tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages,
-                 raster_text(c.choice.schedule).c_str(), c.us, tried);
+    std::fprintf(stderr, "%s %dx%dx%d/%d/%s/%d/%s %.1f us of %zu\n", kernel->name, s.m, s.n, s.k, c.choice.split_k,
+                 tile_text(c.choice.schedule).c_str(), c.choice.schedule.stages, raster_text(c.choice.schedule).c_str(),
+                 c.us, tried);
   }
   sort();
   const candidate& best = all[0].choice;
   check(launch(best)());
   check(synchronize());
-  std::printf("%s,%d,%s,%d,%d,%d,%s,%d,%d,%s,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors,
-              kernel->name, s.m, s.n, s.k, tile_text(best.schedule).c_str(), best.schedule.stages,
-              best.split_k, raster_text(best.schedule).c_str(), all[0].us, 2e-6 * s.m * s.n * s.k / all[0].us,
+  std::printf("%s,%d,%s,%d,%d,%d,%s,%d,%d,%s,%.1f,%.0f,%.2e\n", to_text(device.arch), device.processors, kernel->name,
+              s.m, s.n, s.k, tile_text(best.schedule).c_str(), best.schedule.stages, best.split_k,
+              raster_text(best.schedule).c_str(), all[0].us, 2e-6 * s.m * s.n * s.k / all[0].us,
               relative_error(a, b, out));
   finish_standard_output();  // end at once if the table cannot be written
 }

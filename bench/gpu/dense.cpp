@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Times GEMMs of operands without block scales: BF16, FP8 with both accumulations, and the vendor library's GEMMs if the
-// build has one. Outputs are BF16, operands N(0, 1). One line a shape and kernel:
+// Times GEMMs of operands without block scales: BF16, FP8 with both accumulations, and the vendor library's GEMMs if
+// the build has one. Outputs are BF16, operands N(0, 1). One line a shape and kernel:
 //   m n k kernel microseconds TFLOP/s
 // Kernels of a shape take turns. Times are medians of rounds of several launches.
 //

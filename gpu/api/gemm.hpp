@@ -49,14 +49,14 @@ struct gemm_schedule {
 /// Output and epilogue: factor_a * factor_b * alpha * sum (+ beta * out) (+ bias) in FP32 as gemm_epilogue computes it
 /// (rotoscale/gemm_epilogue.hpp), rounded to `output`, then stored.
 struct gemm_result {
-  void* out = nullptr;             ///< [m, n], row-major
-  format stored = formats::bf16;   ///< or FP32
-  index_t out_stride = 0;          ///< elements between rows; 0: n
-  float alpha = 1.0f;              ///< multiplies the sum
-  bool accumulate = false;         ///< adds beta * out
-  float beta = 1.0f;               ///< multiplies the old value of out
-  const float* bias = nullptr;     ///< [n] or null, added to every row
-  format output = formats::fp32;   ///< or BF16, for results that are BF16 in FP32 memory
+  void* out = nullptr;            ///< [m, n], row-major
+  format stored = formats::bf16;  ///< or FP32
+  index_t out_stride = 0;         ///< elements between rows; 0: n
+  float alpha = 1.0f;             ///< multiplies the sum
+  bool accumulate = false;        ///< adds beta * out
+  float beta = 1.0f;              ///< multiplies the old value of out
+  const float* bias = nullptr;    ///< [n] or null, added to every row
+  format output = formats::fp32;  ///< or BF16, for results that are BF16 in FP32 memory
 };
 
 /// Rows of a grouped GEMM. Reserved: no kernel takes groups.
@@ -72,11 +72,11 @@ struct gemm_groups {
 ///   bytes, those of b also in aiter_data_16x16, with rows a multiple of 16 and at most 64 GiB.
 /// - fp32_blockwise and fp32_fma_chain also take blocks of 32 in any order.
 struct gemm_call : gemm_result {
-  gemm_operand a;             ///< [m, k]
-  gemm_operand b;             ///< [n, k]
-  gemm_options contract{};    ///< model, promotion, split-K and its grain; other members are not read
-  gemm_schedule schedule{};   ///< without a tile: the fastest measured
-  gemm_groups groups{};       ///< reserved
+  gemm_operand a;            ///< [m, k]
+  gemm_operand b;            ///< [n, k]
+  gemm_options contract{};   ///< model, promotion, split-K and its grain; other members are not read
+  gemm_schedule schedule{};  ///< without a tile: the fastest measured
+  gemm_groups groups{};      ///< reserved
 };
 
 /// Checks whether a kernel of `device` takes the call. Returns the first wrong argument. Null pointers pass, so that a

@@ -50,8 +50,8 @@ struct arch_traits {
   gpu::arch arch;
   const char* name;
   bool multiplies_fnuz = false;  ///< FP8 of the matrix core and of the vendor library is FNUZ, not OCP
-  /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles converted to BF16. Null:
-  /// only `reference`.
+  /// Contracts (gemm_contracts.hpp) of MXFP4 with `accurate` and `fast`, and of MXFP8 and tiles converted to BF16.
+  /// Null: only `reference`.
   const char *accurate = nullptr, *fast = nullptr, *bf16 = nullptr;
   /// Contracts of the vendor library's GEMMs. Null: not measured.
   const char *library_fp16 = nullptr, *library_fp8 = nullptr, *library_fp8_fast = nullptr;

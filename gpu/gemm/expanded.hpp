@@ -13,9 +13,9 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Expands both operands to `First`, multiplies them, and adds the parts of K. MXFP4 begins with int8 or E5M2: the first
-/// kernel computes the tiles of that width, the fallback kernel all others. int8 and BF16 codes share memory, so the
-/// fallback expands after the int8 kernel.
+/// Expands both operands to `First`, multiplies them, and adds the parts of K. MXFP4 begins with int8 or E5M2: the
+/// first kernel computes the tiles of that width, the fallback kernel all others. int8 and BF16 codes share memory, so
+/// the fallback expands after the int8 kernel.
 template <operand_width First>
 status launch_expanded(const gemm_launch& l) {
   constexpr bool folds = First != operand_width::bf16;

@@ -43,17 +43,17 @@ struct gemm_launch {
 
 /// A row: which calls a kernel takes, and its launch.
 struct gemm_kernel {
-  const char* name;                           ///< unique per architecture
-  const char* contract;                       ///< of gemm_contracts
-  unsigned archs;                             ///< where it runs
-  unsigned operands;                          ///< kinds of a and b
-  int max_parts;                              ///< split-K
-  std::span<const tile_shape> tiles;          ///< largest first; empty: the launch chooses
-  status (*check)(const gemm_call&);          ///< extents, orders, strides, alignment, epilogue
+  const char* name;                   ///< unique per architecture
+  const char* contract;               ///< of gemm_contracts
+  unsigned archs;                     ///< where it runs
+  unsigned operands;                  ///< kinds of a and b
+  int max_parts;                      ///< split-K
+  std::span<const tile_shape> tiles;  ///< largest first; empty: the launch chooses
+  status (*check)(const gemm_call&);  ///< extents, orders, strides, alignment, epilogue
   std::size_t (*workspace)(const gemm_call&);
   status (*launch)(const gemm_launch&);
-  double least_products = 0;                  ///< m * n * k from which it is faster than later rows; the host: any
-  bool grouped = false;                       ///< reserved
+  double least_products = 0;  ///< m * n * k from which it is faster than later rows; the host: any
+  bool grouped = false;       ///< reserved
 };
 
 /// All rows. Earlier rows are faster.
@@ -78,9 +78,9 @@ status run_kernel(const gemm_kernel& kernel, const gemm_call& call, const device
                   std::size_t workspace_bytes, stream s);
 
 // Launches, by the source that has the kernels.
-status launch_dense(const gemm_launch& l);        // dense.cpp
+status launch_dense(const gemm_launch& l);  // dense.cpp
 status launch_upconverted(const gemm_launch& l);
-status launch_mxfp8(const gemm_launch& l);        // gemm.cpp
+status launch_mxfp8(const gemm_launch& l);  // gemm.cpp
 status launch_accurate(const gemm_launch& l);
 status launch_fast(const gemm_launch& l);
 status launch_gfx950(const gemm_launch& l);
@@ -88,7 +88,7 @@ status launch_gfx942(const gemm_launch& l);
 status launch_blockwise(const gemm_launch& l);
 std::size_t blockwise_bytes(const gemm_call& call);
 status launch_reference(const gemm_launch& l);
-status launch_simt(const gemm_launch& l);         // definition.cpp
+status launch_simt(const gemm_launch& l);  // definition.cpp
 status check_simt(const gemm_call& call);
 
 }  // namespace rotoscale::gpu::detail

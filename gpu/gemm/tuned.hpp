@@ -149,8 +149,8 @@ inline int padded_m(int m, int n, int level) {
   return power;
 }
 
-/// The fastest row of a kernel for the call's shape, or null. Looks up the exact shape, then padded M of levels 0 and 1.
-/// `split_k` 0: any.
+/// The fastest row of a kernel for the call's shape, or null. Looks up the exact shape, then padded M of levels 0
+/// and 1. `split_k` 0: any.
 inline const tuned_row* find_tuned(const std::vector<tuned_row>& rows, const device_info& device,
                                    const gemm_kernel& kernel, const gemm_call& c, index_t split_k) {
   const int m = static_cast<int>(c.a.rows), n = static_cast<int>(c.b.rows);
@@ -189,17 +189,15 @@ template <class Parts>
 const tile_shape& cheapest_tile(const device_info& device, std::span<const tile_shape> tiles, const gemm_call& c,
                                 const Parts& parts_of) {
   return *std::min_element(tiles.begin(), tiles.end(), [&](const tile_shape& x, const tile_shape& y) {
-    const auto cost = [&](const tile_shape& t) {
-      return tile_cost(device, t, parts_of(t), c.a.rows, c.b.rows, c.a.k);
-    };
+    const auto cost = [&](const tile_shape& t) { return tile_cost(device, t, parts_of(t), c.a.rows, c.b.rows, c.a.k); };
     return cost(x) < cost(y);
   });
 }
 
 /// Tile, stages and raster order of a kernel with several tiles: the fastest measured with the call's split-K, else the
 /// cheapest tile.
-inline void choose_schedule(const std::vector<tuned_row>& rows, const device_info& device,
-                            const gemm_kernel& kernel, const gemm_call& c, gemm_selection& selected) {
+inline void choose_schedule(const std::vector<tuned_row>& rows, const device_info& device, const gemm_kernel& kernel,
+                            const gemm_call& c, gemm_selection& selected) {
   if (const tuned_row* row = find_tuned(rows, device, kernel, c, c.contract.split_k)) {
     selected.schedule = row->schedule;
     selected.from = gemm_selection::source::table;
@@ -213,8 +211,8 @@ inline void choose_schedule(const std::vector<tuned_row>& rows, const device_inf
 }
 
 /// fastest_split_k of gpu/api/gemm.hpp.
-inline int choose_split_k(const std::vector<tuned_row>& rows, const device_info& device,
-                          const gemm_kernel& kernel, const gemm_call& c) {
+inline int choose_split_k(const std::vector<tuned_row>& rows, const device_info& device, const gemm_kernel& kernel,
+                          const gemm_call& c) {
   if (const tuned_row* row = find_tuned(rows, device, kernel, c, 0)) return row->split_k;
   const auto parts = [&](const tile_shape& t) { return filling_parts(device, t, c.a.rows, c.b.rows, c.a.k); };
   return parts(cheapest_tile(device, kernel.tiles, c, parts));

@@ -112,8 +112,11 @@ void refuse_gemms(const refusal& check) {
     const char* contract;
     gemm_operand x;
   };
-  std::vector<product> all{{"mxfp4-reference", fp4}, {"mxfp8-reference", fp8}, {"mxfp8-reference", fp4},
-                           {"mxfp8-reference", bf16s}, {"mxfp8-reference", dense(b, formats::fp32)}};
+  std::vector<product> all{{"mxfp4-reference", fp4},
+                           {"mxfp8-reference", fp8},
+                           {"mxfp8-reference", fp4},
+                           {"mxfp8-reference", bf16s},
+                           {"mxfp8-reference", dense(b, formats::fp32)}};
   if (amd) {
     for (const gemm_operand& x : {bf16s, fp4, fp8}) all.push_back({"mx-bf16-gfx942", x});
   } else {

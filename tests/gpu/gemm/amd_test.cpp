@@ -436,7 +436,8 @@ TEST_CASE("gfx942 and gfx950: blockwise sums of training, from the operands them
   const operand c(136, 384, 53, scales_of::far), d(40, 384, 54, scales_of::far);
   for (const device_info* device : {&gfx942, &gfx950}) {
     compare_blockwise(*device, a, b, {.stored = formats::fp32});
-    compare_blockwise(*device, b, a, {.stored = formats::fp32, .out_stride = 41, .accumulate = true, .output = formats::bf16});
+    compare_blockwise(*device, b, a,
+                      {.stored = formats::fp32, .out_stride = 41, .accumulate = true, .output = formats::bf16});
     compare_blockwise(*device, c, d, {.output = formats::bf16});
     compare_blockwise(*device, d, c, {.accumulate = true, .output = formats::bf16});
     gemm_operand x = a.view(gfx942, false);
@@ -488,8 +489,7 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
     return gpu::detail::run_gemm(p, device, nullptr, 0, {}).message();
   };
   for (const operand* x : {&a, &b}) {
-    CHECK(message(*x, gfx950, [](gemm_call& p) { p.a.k = p.b.k = 128; }) ==
-          "a.k: must be a multiple of 256 on gfx950");
+    CHECK(message(*x, gfx950, [](gemm_call& p) { p.a.k = p.b.k = 128; }) == "a.k: must be a multiple of 256 on gfx950");
     CHECK(message(*x, gfx950, [&](gemm_call& p) {
             p.b = x->view(gfx950, false);
             p.b.rows = 24;
@@ -500,8 +500,7 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
           }) == "b.code_stride: must be below 2^27 on gfx950");
     CHECK(message(*x, gfx950, [&](gemm_call& p) { p.a = x->view(gfx942, false); }) ==
           "a.scale_order: must be aiter_scale on gfx950");
-    CHECK(message(*x, gfx950, [](gemm_call& p) { p.b.rows = 17; }) ==
-          "b.rows: this order of codes needs whole tiles");
+    CHECK(message(*x, gfx950, [](gemm_call& p) { p.b.rows = 17; }) == "b.rows: this order of codes needs whole tiles");
   }
   CHECK(message(b, gfx942, [&](gemm_call& p) { p.a = b.view(gfx950, true); }) ==
         "a.code_order: this kernel takes row-major codes");
@@ -512,15 +511,13 @@ TEST_CASE("what AMD's kernels do not take is refused by name") {
         }) == "a.code_stride: must be below 2^27 on gfx950");
   const gemm_choice large{gemm_mode::accurate, 1, {256, 256}};
   CHECK(message(
-            b, gfx950, [](gemm_call&) {}, large) ==
-        "schedule.tile_m: this kernel has no such tile");
+            b, gfx950, [](gemm_call&) {}, large) == "schedule.tile_m: this kernel has no such tile");
   CHECK(message(a, gfx942, [](gemm_call&) {}, {gemm_mode::accurate, 1, {64, 64}}) ==
         "schedule.tile_m: this kernel has no such tile");
   CHECK(message(a, gfx950, [](gemm_call&) {}, {gemm_mode::accurate, 1, {48, 256}}) ==
         "schedule.tile_m: this kernel has no such tile");
   CHECK(message(b, gfx942, [](gemm_call&) {}) == "workspace: must be device memory aligned to 256 bytes");
-  CHECK(message(a, {arch::other, 1}, [](gemm_call&) {}) ==
-        "no contract");
+  CHECK(message(a, {arch::other, 1}, [](gemm_call&) {}) == "no contract");
   out.fetch();
   CHECK(out.here == bytes(out.here.size(), 0xA5));
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of dense BF16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and transposed
-// operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device only. In host
-// mode AMD's kernel runs with its unit's model.
+// GEMMs of dense BF16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and
+// transposed operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device
+// only. In host mode AMD's kernel runs with its unit's model.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -245,8 +245,8 @@ void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, o
   constexpr device_info device{arch::gfx942, 304};
   const dense_bf16 a(m, k, t.a, 5, 8), b(n, k, t.b, 6, 8);
   judged<std::uint32_t> found(m, n, {.out_gap = 3});
-  gemm_call r = call_of({found.memory.there, formats::fp32, found.stride}, a.view(true), b.view(true),
-                        "mx-bf16-gfx942", split_k);
+  gemm_call r =
+      call_of({found.memory.there, formats::fp32, found.stride}, a.view(true), b.view(true), "mx-bf16-gfx942", split_k);
   r.schedule = {tile.m, tile.n};
   const std::size_t needed = gemm_workspace_bytes(r, device);
   const array<float> workspace(std::vector<float>(needed / sizeof(float) + 1, -7.0f));

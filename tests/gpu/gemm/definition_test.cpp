@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// fp32_fma_chain and fp32_blockwise against the CPU's gemm, by bytes: every element, stride and output, ragged extents, all kinds of
-// numbers. Host compiler only.
+// fp32_fma_chain and fp32_blockwise against the CPU's gemm, by bytes: every element, stride and output, ragged extents,
+// all kinds of numbers. Host compiler only.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -139,8 +139,8 @@ TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
           CAPTURE(kind);
           const dense_data a(f, e.m, e.k, variant % 2 != 0, 1, kind), b(f, e.n, e.k, variant / 2 != 0, 2, kind);
           const bool factor = f.bits() == 8;
-          compare(chain, a.view(false, factor), b.view(false, factor), a.view(true, factor),
-                  b.view(true, factor), variant % 3, variant == 3);
+          compare(chain, a.view(false, factor), b.view(false, factor), a.view(true, factor), b.view(true, factor),
+                  variant % 3, variant == 3);
         }
       }
     }
@@ -159,8 +159,8 @@ TEST_CASE("chains in tiles of every size, of more than two steps") {
         CAPTURE(f.bits());
         CAPTURE(variant);
         const dense_data a(f, 9, 141, variant % 2 != 0, 1, 0), b(f, n, 141, variant / 2 != 0, 2, 0);
-        compare(chain, a.view(false, false), b.view(false, false), a.view(true, false),
-                b.view(true, false), variant % 3, variant == 3);
+        compare(chain, a.view(false, false), b.view(false, false), a.view(true, false), b.view(true, false),
+                variant % 3, variant == 3);
       }
     }
     const matrix_data x = random_matrix(9, 160, 5, scales_of::ordinary), y = random_matrix(n, 160, 6, scales_of::wide);
@@ -170,8 +170,7 @@ TEST_CASE("chains in tiles of every size, of more than two steps") {
 
 TEST_CASE("chains of unlike elements, and of blocks") {
   const dense_data a(formats::bf16, 20, 64, false, 3, 0), b(formats::e4m3, 30, 64, false, 4, 0);
-  compare(chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true),
-          0, false);
+  compare(chain, a.view(false, false), b.view(false, true), a.view(true, false), b.view(true, true), 0, false);
   for (const gemm_element e : {gemm_element::e2m1, gemm_element::e4m3, gemm_element::e5m2}) {
     for (const scales_of kind : {scales_of::ordinary, scales_of::special}) {
       const matrix_data x = random_matrix(19, 96, 5, kind, e), y = random_matrix(33, 96, 6, scales_of::wide, e);
@@ -197,8 +196,8 @@ TEST_CASE("chains of 6-bit elements") {
     CAPTURE(f.mantissa_bits);
     const dense_data a(formats::e4m3, 9, 72, false, 21, 1), b(formats::e4m3, 7, 72, false, 22, 1);
     for (const index_t first : {0, 3}) {
-      compare(chain, view(a, f, 7, first, false), view(b, formats::e2m3, 7, 0, false),
-              view(a, f, 7, first, true), view(b, formats::e2m3, 7, 0, true), 0, false);
+      compare(chain, view(a, f, 7, first, false), view(b, formats::e2m3, 7, 0, false), view(a, f, 7, first, true),
+              view(b, formats::e2m3, 7, 0, true), 0, false);
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of per-tensor FP8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of formats, any codes,
-// factors, every output, ragged extents, split-K. Large shapes run on a device only.
+// GEMMs of per-tensor FP8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of
+// formats, any codes, factors, every output, ragged extents, split-K. Large shapes run on a device only.
 #include <doctest/doctest.h>
 
 #include "gpu/gemm/data.hpp"
@@ -118,7 +118,8 @@ std::vector<float> want_fp8(const fp8_data& a, const fp8_data& b, const options&
   o.split_k = t.split_k;
   static thread_pool pool(0);
   rotoscale::gemm(a.view(false, (t.factors & 1) != 0 ? &factor_a : nullptr),
-       b.view(false, (t.factors & 2) != 0 ? &factor_b : nullptr), o, row_major(want.data(), a.rows, b.rows), pool);
+                  b.view(false, (t.factors & 2) != 0 ? &factor_b : nullptr), o, row_major(want.data(), a.rows, b.rows),
+                  pool);
   return want;
 }
 
@@ -181,7 +182,8 @@ TEST_CASE("any extents, any factors") {
     for (const int rows : {1, 63, 64, 255, 257, 300}) {
       for (const int output : {0, 1, 2}) {
         compare(formats::e4m3, formats::e5m2, rows, 391, 401, {.contract = contract, .output = output});
-        compare(formats::e5m2, formats::e4m3, 129, rows, 640, {.contract = contract, .output = output, .accumulate = true});
+        compare(formats::e5m2, formats::e4m3, 129, rows, 640,
+                {.contract = contract, .output = output, .accumulate = true});
       }
     }
   }

@@ -395,8 +395,7 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
     gemm_mode contract;
     bool wide;
   };
-  for (const way w :
-       {way{gemm_mode::accurate, false}, way{gemm_mode::fast, false}, way{gemm_mode::fast, true}}) {
+  for (const way w : {way{gemm_mode::accurate, false}, way{gemm_mode::fast, false}, way{gemm_mode::fast, true}}) {
     const gemm_options o = contract_options(w.contract, device, 1, w.wide);
     gemm_options scaled = o;
     scaled.model.operand = w.wide ? formats::bf16 : formats::e5m2;
@@ -485,8 +484,7 @@ TEST_CASE("the reference at both ends of FP32") {
     bytes codes(16);
     codes[3] = 0x10;
     const auto scale = static_cast<std::uint8_t>(sum / 2), other = static_cast<std::uint8_t>(sum - sum / 2);
-    compare({1, 32, codes, bytes(1, scale)}, {1, 32, codes, bytes(1, other)},
-            {{gemm_mode::reference}, formats::fp32});
+    compare({1, 32, codes, bytes(1, scale)}, {1, 32, codes, bytes(1, other)}, {{gemm_mode::reference}, formats::fp32});
   }
 }
 

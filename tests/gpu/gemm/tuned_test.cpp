@@ -47,7 +47,8 @@ const device_info h200{arch::sm_90, 132};
 
 /// A call of a kernel's shape, without memory.
 gemm_call call_of(const gpu::detail::gemm_kernel& kernel, int m, int n, int k, int split_k = 1) {
-  const bool fp4 = (kernel.operands & gpu::detail::mxfp4_blocks) != 0 && std::string_view(kernel.name).starts_with("mxfp4");
+  const bool fp4 =
+      (kernel.operands & gpu::detail::mxfp4_blocks) != 0 && std::string_view(kernel.name).starts_with("mxfp4");
   const format f = fp4 ? formats::e2m1 : formats::e4m3;
   gemm_call c;
   for (gemm_operand* x : {&c.a, &c.b}) {
