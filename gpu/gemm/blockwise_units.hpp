@@ -10,7 +10,7 @@
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/definition_operand.hpp"
-#include "gpu/gemm/expand_boxes.hpp"
+#include "gpu/gemm/expand_k_blocks.hpp"
 #include "gpu/gemm/plan.hpp"
 
 namespace rotoscale::gpu {
@@ -52,32 +52,32 @@ __device__ inline bool any_definition_rows(const tile_table& t) {
 /// further call. With `accumulate` one kernel must compute all outputs of a window_tile² tile, so the whole tile falls
 /// back.
 template <int R>
-__device__ inline bool is_left(const definition_arguments& p, const box_arguments& boxes,
+__device__ inline bool is_left(const definition_arguments& p, const k_block_arguments& k_blocks,
                                const blockwise_position<R>& at) {
-  const tile_boxes tile(boxes.tiles, p.k, at.row / window_tile, at.column / window_tile);
+  const tile_k_blocks tile(k_blocks.tiles, p.k, at.row / window_tile, at.column / window_tile);
   if (!tile.has_definition || p.accumulate) return tile.has_definition;
   constexpr int edge = blockwise_position<R>::tile;
   static_assert(2 * edge <= definition_threads);
   const int thread = static_cast<int>(thread_index().x), row = at.row + thread, column = at.column + thread - edge;
-  bool left = thread < edge && row < p.a.rows && boxes.squares[row] == definition_row;
+  bool left = thread < edge && row < p.a.rows && k_blocks.squares[row] == definition_row;
   left |= thread >= edge && thread < 2 * edge && column < p.b.rows &&
-          boxes.squares[boxes.e.base_b + column] == definition_row;
+          k_blocks.squares[k_blocks.e.base_b + column] == definition_row;
   return block_any(left);
 }
 
 /// Fallback kernel: computes the outputs that the tensor cores cannot.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_rest_kernel(const definition_arguments p, const box_arguments boxes) {
+    blockwise_rest_kernel(const definition_arguments p, const k_block_arguments k_blocks) {
   static_assert(window_tile % blockwise_position<R>::tile == 0);
   wait_for_kernel_before();
-  if (!any_definition_rows(boxes.tiles)) return;
+  if (!any_definition_rows(k_blocks.tiles)) return;
   constexpr int tile = blockwise_position<R>::tile;
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
     const blockwise_position<R> at(p, i);
     block_barrier();  // all threads have read the previous flags
-    if (is_left<R>(p, boxes, at)) blockwise_tile<R>(p, at.row, at.column);
+    if (is_left<R>(p, k_blocks, at)) blockwise_tile<R>(p, at.row, at.column);
   }
 }
 
@@ -85,11 +85,11 @@ namespace detail {
 
 /// Workspace layout: offsets in bytes.
 struct blockwise_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, squares = 0, row_boxes = 0, row_shifts = 0,
-              tile_squares = 0, tile_boxes = 0, tile_shifts = 0, size = 0;
+  std::size_t e5m2_a = 0, e5m2_b = 0, int8_a = 0, int8_b = 0, base = 0, squares = 0, row_k_blocks = 0, row_shifts = 0,
+              tile_squares = 0, tile_k_blocks = 0, tile_shifts = 0, size = 0;
   blockwise_map(index_t m, index_t n, index_t k) {
     const int length = static_cast<int>(k);
-    const index_t rows = second_base(m) + n, chunks = row_chunks(length), boxes = box_count(length),
+    const index_t rows = second_base(m) + n, chunks = row_chunks(length), k_blocks = k_block_count(length),
                   tiles = window_tiles(static_cast<int>(m)) + window_tiles(static_cast<int>(n));
     const struct {
       std::size_t* at;
@@ -100,11 +100,11 @@ struct blockwise_map {
                  {&int8_b, n * k},
                  {&base, 4 * rows},
                  {&squares, 2 * rows},
-                 {&row_boxes, 4 * rows * chunks},
-                 {&row_shifts, rows * chunks * chunk_boxes},
+                 {&row_k_blocks, 4 * rows * chunks},
+                 {&row_shifts, rows * chunks * chunk_k_blocks},
                  {&tile_squares, 2 * tiles},
-                 {&tile_boxes, 8 * tiles * box_words(length)},
-                 {&tile_shifts, 2 * tiles * boxes * window_tile}};
+                 {&tile_k_blocks, 8 * tiles * k_block_words(length)},
+                 {&tile_shifts, 2 * tiles * k_blocks * window_tile}};
     for (const auto& part : parts) {
       *part.at = size;
       size += (static_cast<std::size_t>(part.bytes) + 255) / 256 * 256;
@@ -113,48 +113,49 @@ struct blockwise_map {
 };
 
 /// Arguments of the expansions of `a` and `b`.
-inline box_arguments make_boxes(const gemm_operand& a, const gemm_operand& b, std::uint8_t* memory) {
+inline k_block_arguments make_k_blocks(const gemm_operand& a, const gemm_operand& b, std::uint8_t* memory) {
   const blockwise_map map(a.rows, b.rows, a.k);
   const auto source = [](const gemm_operand& x) {
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, static_cast<int>(x.rows)};
   };
   const int k = static_cast<int>(a.k);
-  box_arguments boxes{
+  k_block_arguments k_blocks{
       {source(a), source(b), k, memory + map.e5m2_a, memory + map.e5m2_b, memory + map.int8_a, memory + map.int8_b},
       least_unit_scale,
       largest_unit_scale,
       reinterpret_cast<log_squares*>(memory + map.squares),
-      reinterpret_cast<std::uint32_t*>(memory + map.row_boxes),
+      reinterpret_cast<std::uint32_t*>(memory + map.row_k_blocks),
       reinterpret_cast<std::int8_t*>(memory + map.row_shifts),
       {reinterpret_cast<log_squares*>(memory + map.tile_squares),
-       reinterpret_cast<std::uint32_t*>(memory + map.tile_boxes),
+       reinterpret_cast<std::uint32_t*>(memory + map.tile_k_blocks),
        reinterpret_cast<std::uint16_t*>(memory + map.tile_shifts), window_tiles(static_cast<int>(a.rows)),
-       window_tiles(static_cast<int>(b.rows)), box_words(k)},
+       window_tiles(static_cast<int>(b.rows)), k_block_words(k)},
       row_split(k)};
-  boxes.e.base_b = second_base(a.rows);
-  boxes.e.base = reinterpret_cast<int*>(memory + map.base);
-  return boxes;
+  k_blocks.e.base_b = second_base(a.rows);
+  k_blocks.e.base = reinterpret_cast<int*>(memory + map.base);
+  return k_blocks;
 }
 
 /// Launches the expansions, the tensor-core kernel and the fallback kernel.
 inline status run_blockwise_units(const gemm_launch& l) {
   definition_arguments p;
   if (status s = take_call(l.call, p); !s.ok()) return s;
-  const box_arguments boxes = make_boxes(l.call.a, l.call.b, l.workspace);
+  const k_block_arguments k_blocks = make_k_blocks(l.call.a, l.call.b, l.workspace);
   gemm_arguments g = make_arguments(l, nullptr);
-  g.base = boxes.e.base;
-  g.part_k = box_count(g.k) * box_k;
-  const std::int64_t tile_chunks = std::int64_t{boxes.tiles.tiles_a + boxes.tiles.tiles_b} * row_chunks(g.k);
+  g.base = k_blocks.e.base;
+  g.part_k = k_block_count(g.k) * k_block_length;
+  const std::int64_t tile_chunks = std::int64_t{k_blocks.tiles.tiles_a + k_blocks.tiles.tiles_b} * row_chunks(g.k);
   status s = launch_behind_any(expand_window_kernel, blocks((g.m + g.n + int8_rows(g.k) - 1) / int8_rows(g.k)),
-                               blocks(expand_threads), 0, l.stream, boxes);
-  if (s.ok()) s = launch_behind(join_boxes_kernel, blocks(tile_chunks), blocks(window_tile), 0, l.stream, boxes);
-  if (s.ok()) s = launch_behind(expand_boxes_kernel, blocks(tile_chunks), blocks(expand_threads), 0, l.stream, boxes);
-  if (s.ok()) s = multiply_boxes(boxes.e, boxes.tiles, g, l.device, l.stream);
+                               blocks(expand_threads), 0, l.stream, k_blocks);
+  if (s.ok()) s = launch_behind(join_k_blocks_kernel, blocks(tile_chunks), blocks(window_tile), 0, l.stream, k_blocks);
+  if (s.ok())
+    s = launch_behind(expand_k_blocks_kernel, blocks(tile_chunks), blocks(expand_threads), 0, l.stream, k_blocks);
+  if (s.ok()) s = multiply_k_blocks(k_blocks.e, k_blocks.tiles, g, l.device, l.stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
   return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(outputs < checking_blocks ? outputs : checking_blocks),
-                       blocks(definition_threads), 0, l.stream, p, boxes);
+                       blocks(definition_threads), 0, l.stream, p, k_blocks);
 }
 
 }  // namespace detail

@@ -112,11 +112,11 @@ __device__ inline expand_position position_of(const expand_arguments& p, int blo
 /// A lane's codes of a chunk, sixteen at a time, and their scales. Beyond the row's end they are zeros with scale 0.
 struct expand_codes {
   static constexpr int depth = row_chunk / 16 / 32;
-  /// Selects groups of sixteen codes of a chunk: all of them, or the boxes of 128 elements whose bits are set.
+  /// Selects groups of sixteen codes of a chunk: all of them, or the k-blocks of 128 elements whose bits are set.
   struct everything {
     __device__ bool has(int) const { return true; }
   };
-  struct boxes {
+  struct k_blocks {
     std::uint32_t bits;
     __device__ bool has(int i) const { return (bits >> (i / 8) & 1u) != 0; }
   };

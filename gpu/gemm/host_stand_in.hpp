@@ -7,7 +7,7 @@
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
-#include "gpu/gemm/tile_boxes.hpp"
+#include "gpu/gemm/tile_k_blocks.hpp"
 #include "gpu/gemm/tile_walk.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
@@ -89,30 +89,33 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   }
 }
 
-/// An output of fp32_blockwise: its plain boxes, then its shifted boxes, then its E5M2 boxes 32 k at a time.
-__device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stand_in_arguments& e5m2,
-                                      const tile_table& table, const tile_boxes& boxes, int row, int column) {
+/// An output of fp32_blockwise: its plain k-blocks, then its shifted k-blocks, then its E5M2 k-blocks 32 k at a time.
+__device__ inline void stand_in_k_blocks(const stand_in_arguments& int8, const stand_in_arguments& e5m2,
+                                         const tile_table& table, const tile_k_blocks& k_blocks, int row, int column) {
   const gemm_arguments& p = e5m2.p;
   const index_t k = p.k;
-  const auto of_box = [&](int box) {
-    const index_t first = index_t{box} * box_k, length = k - first < box_k ? k - first : box_k;
+  const auto of_k_block = [&](int k_block) {
+    const index_t first = index_t{k_block} * k_block_length,
+                  length = k - first < k_block_length ? k - first : k_block_length;
     return int8_sum(int8.a + row * k + first, int8.b + column * k + first, length);
   };
   std::int32_t exact = 0;
-  boxes.each(box_kind::plain, [&](int box) { exact += of_box(box); });
+  k_blocks.each(k_block_kind::plain, [&](int k_block) { exact += of_k_block(k_block); });
   float sum = static_cast<float>(exact) * window_unit;
-  const auto factor = [&](const std::uint32_t* outside, int tile, int box, int in_tile, float plain) {
-    if (!tile_boxes::has(outside, box)) return plain;
-    const std::uint32_t bits = table.shifts[(std::int64_t{tile} * boxes.count + box) * window_tile + in_tile];
+  const auto factor = [&](const std::uint32_t* outside, int tile, int k_block, int in_tile, float plain) {
+    if (!tile_k_blocks::has(outside, k_block)) return plain;
+    const std::uint32_t bits = table.shifts[(std::int64_t{tile} * k_blocks.count + k_block) * window_tile + in_tile];
     return fp32_from_bits(bits << 16);
   };
-  boxes.each(box_kind::shifted, [&](int box) {
-    const float a = factor(boxes.a, row / window_tile, box, row % window_tile, 1.0f);
-    const float b = factor(boxes.b, table.tiles_a + column / window_tile, box, column % window_tile, window_unit);
-    sum += static_cast<float>(of_box(box)) * a * b;
+  k_blocks.each(k_block_kind::shifted, [&](int k_block) {
+    const float a = factor(k_blocks.a, row / window_tile, k_block, row % window_tile, 1.0f);
+    const float b =
+        factor(k_blocks.b, table.tiles_a + column / window_tile, k_block, column % window_tile, window_unit);
+    sum += static_cast<float>(of_k_block(k_block)) * a * b;
   });
-  boxes.each(box_kind::e5m2, [&](int box) {
-    for (index_t first = index_t{box} * box_k; first < k && first < index_t{box + 1} * box_k; first += 32) {
+  k_blocks.each(k_block_kind::e5m2, [&](int k_block) {
+    for (index_t first = index_t{k_block} * k_block_length; first < k && first < index_t{k_block + 1} * k_block_length;
+         first += 32) {
       const gemm_operand a{formats::e5m2, 1, 32, e5m2.a + row * k + first, 32};
       const gemm_operand b{formats::e5m2, 1, 32, e5m2.b + column * k + first, 32};
       sum += accumulate_ref(a, 0, b, 0, e5m2.options, 0.0f);
@@ -120,24 +123,25 @@ __device__ inline void stand_in_boxes(const stand_in_arguments& int8, const stan
   });
   store_output(p, times_power(sum, p.base[row] + p.base[p.base_b + column]), row, column);
 }
-[[maybe_unused]] static __global__ void stand_in_boxes_kernel(const stand_in_arguments int8,
-                                                              const stand_in_arguments e5m2, const tile_table table) {
+[[maybe_unused]] static __global__ void stand_in_k_blocks_kernel(const stand_in_arguments int8,
+                                                                 const stand_in_arguments e5m2,
+                                                                 const tile_table table) {
   const gemm_arguments& p = e5m2.p;
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
-  const tile_boxes boxes(table, p.k, row / window_tile, column / window_tile);
-  if (boxes.is_left(p)) return;
-  each_output(p, row, column, [&](int r, int c) { stand_in_boxes(int8, e5m2, table, boxes, r, c); });
+  const tile_k_blocks k_blocks(table, p.k, row / window_tile, column / window_tile);
+  if (k_blocks.is_left(p)) return;
+  each_output(p, row, column, [&](int r, int c) { stand_in_k_blocks(int8, e5m2, table, k_blocks, r, c); });
 }
 
 namespace detail {
 
-/// Multiplies fp32_blockwise's operands, as expanded by expand_boxes.hpp.
-inline status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
-                             const device_info&, stream s) {
+/// Multiplies fp32_blockwise's operands, as expanded by expand_k_blocks.hpp.
+inline status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+                                const device_info&, stream s) {
   const gemm_options o = options_of(traits_of(arch::sm_90).accurate);
-  return launch(stand_in_boxes_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
-                stand_in_arguments{e.staging_a, e.staging_b, operand_width::int8, o, g},
+  return launch(stand_in_k_blocks_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0,
+                s, stand_in_arguments{e.staging_a, e.staging_b, operand_width::int8, o, g},
                 stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, o, g}, table);
 }
 

@@ -5,7 +5,7 @@
 // (`accurate`, fallback kernel), or BF16; or dense BF16 or FP8 (dense.hpp).
 //
 // Persistent blocks walk the tiles. Two blocks form a cluster for tiles of 256 × 256; smaller tiles take one block.
-// 1. produce: one warp copies boxes (128 bytes of k) by TMA into the next free stage. In a cluster each block copies
+// 1. produce: one warp copies k-blocks (128 bytes of k) by TMA into the next free stage. In a cluster each block copies
 //    half of the operand rows that both need, and multicasts them.
 // 2. consume: two warpgroups wait for a stage, issue wgmma, and release the stage.
 // 3. store: scale the accumulators and write C.
@@ -23,19 +23,19 @@
 namespace rotoscale::gpu::sm90 {
 
 /// Boxes (128 bytes of a row) of a part of K: [first, last).
-struct box_range {
+struct k_block_range {
   int first, last;
 };
 template <class Tile>
-__device__ box_range boxes_of(const gemm_arguments& p, int part) {
-  constexpr int box_k = Tile::width == operand_width::bf16 ? box_bytes / 2 : box_bytes;
-  const int part_boxes = p.part_k / box_k, first = part * part_boxes, last = first + part_boxes;
-  const int all = (p.k + box_k - 1) / box_k;
+__device__ k_block_range k_blocks_of(const gemm_arguments& p, int part) {
+  constexpr int k_block_length = Tile::width == operand_width::bf16 ? box_bytes / 2 : box_bytes;
+  const int part_k_blocks = p.part_k / k_block_length, first = part * part_k_blocks, last = first + part_k_blocks;
+  const int all = (p.k + k_block_length - 1) / k_block_length;
   return {first, last < all ? last : all};
 }
 
-/// Loads box `k` of an operand's rows from `row` on into shared memory. A transposed operand takes two consecutive
-/// boxes of 64 rows (128 bytes) by 64 k.
+/// Loads k-block `k` of an operand's rows from `row` on into shared memory. A transposed operand takes two consecutive
+/// k-blocks of 64 rows (128 bytes) by 64 k.
 template <bool Transposed, class Load>
 __device__ inline void load_rows(std::uint32_t to, int k, int row, const Load& load) {
   if constexpr (Transposed) {
@@ -58,12 +58,12 @@ __device__ inline void load_operand(std::uint32_t to, const CUtensorMap& map, in
   }
 }
 
-/// Copies box `k` of a tile's operands into the next stage. `first`: first output of the block. `more_bytes`: bytes
+/// Copies k-block `k` of a tile's operands into the next stage. `first`: first output of the block. `more_bytes`: bytes
 /// that the caller adds to the stage.
 template <class Tile>
-__device__ inline void produce_box(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
-                                   const pipeline<Tile>& q, ring& r, std::uint32_t rank, fragment_position first, int k,
-                                   unsigned more_bytes = 0) {
+__device__ inline void produce_k_block(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
+                                       const pipeline<Tile>& q, ring& r, std::uint32_t rank, fragment_position first,
+                                       int k, unsigned more_bytes = 0) {
   barrier_wait(q.empty_at(r.stage), r.phase ^ 1);
   const std::uint32_t bar = q.full_at(r.stage);
   barrier_expect(bar, Tile::stage_size + more_bytes);
@@ -76,8 +76,8 @@ template <class Tile>
 __device__ inline void produce(const gemm_arguments& p, const CUtensorMap& map_a, const CUtensorMap& map_b,
                                const pipeline<Tile>& q, ring& r, std::uint32_t rank, tile_position at) {
   const fragment_position first = Tile::first_of(at, rank);
-  const box_range boxes = boxes_of<Tile>(p, at.part);
-  for (int k = boxes.first; k < boxes.last; ++k) produce_box(p, map_a, map_b, q, r, rank, first, k);
+  const k_block_range k_blocks = k_blocks_of<Tile>(p, at.part);
+  for (int k = k_blocks.first; k < k_blocks.last; ++k) produce_k_block(p, map_a, map_b, q, r, rank, first, k);
 }
 
 template <class Number, int Groups, int Half>
@@ -89,7 +89,7 @@ __device__ void clear(Number (&acc)[Groups][Half]) {
   }
 }
 
-/// Descriptor increment of 64 rows of a box.
+/// Descriptor increment of 64 rows of a k-block.
 inline constexpr unsigned half_box = 64 * box_bytes >> 4;
 
 /// Signals to the producers of all blocks that this warp has read the stage.
@@ -112,12 +112,12 @@ __device__ inline std::uint64_t descriptor_b(const pipeline<Tile>& q, int stage,
 
 /// FP8 products, promoted every 128 k. One warpgroup adds while the other has the tensor cores.
 template <class Tile>
-__device__ inline void multiply_promoting_128(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
+__device__ inline void multiply_promoting_128(const gemm_arguments& p, int k_blocks, const pipeline<Tile>& q, ring& r,
                                               int group, int lane,
                                               float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   float part[Tile::columns / 2];
   clear(acc);
-  for (int k = 0; k < boxes; ++k) {
+  for (int k = 0; k < k_blocks; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t b = descriptor_b(q, r.stage, group);
     ROTOSCALE_UNROLL
@@ -158,7 +158,7 @@ struct promoted_unit {
 /// E5M2 products, promoted every 32 k into `acc`. A sum of 32 is added while the next one is multiplied, since FP32
 /// adders and tensor cores are equally busy.
 template <class Tile>
-__device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r,
+__device__ inline void multiply_promoting_32(const gemm_arguments& p, int k_blocks, const pipeline<Tile>& q, ring& r,
                                              int group, int lane,
                                              float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   using unit = promoted_unit<Tile>;
@@ -169,7 +169,7 @@ __device__ inline void multiply_promoting_32(const gemm_arguments& p, int boxes,
     ROTOSCALE_UNROLL
     for (int i = 0; i < 32; ++i) acc[at.warpgroup_tile][32 * at.column + i] += part[u % 2][i];
   };
-  for (int k = 0; k < boxes; ++k) {
+  for (int k = 0; k < k_blocks; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t a = descriptor_a(q, r.stage, group), b = descriptor_b(q, r.stage, group);
     unit(0).start(a, b, part[0]);
@@ -192,8 +192,8 @@ inline constexpr unsigned k_step = Transposed ? 16 * box_bytes >> 4 : 2;
 
 /// Products without promotion: wgmma accumulates over all of K.
 template <class Tile>
-__device__ inline void multiply_staying(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
-                                        int lane,
+__device__ inline void multiply_staying(const gemm_arguments& p, int k_blocks, const pipeline<Tile>& q, ring& r,
+                                        int group, int lane,
                                         typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   if constexpr (Tile::clears) clear(acc);
   int last = -1;
@@ -202,7 +202,7 @@ __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, cons
     for (int w = 0; w < Tile::warpgroup_tiles; ++w) hold(acc[w]);
   };
   hold_all();
-  for (int k = 0; k < boxes; ++k) {
+  for (int k = 0; k < k_blocks; ++k) {
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t a = descriptor_a(q, r.stage, group), b = descriptor_b(q, r.stage, group);
     wgmma_fence();
@@ -233,17 +233,17 @@ __device__ inline void multiply_staying(const gemm_arguments& p, int boxes, cons
   if (last >= 0) release(q, last, lane);
 }
 
-/// Sums of `boxes` boxes of a tile, for the rows and columns of one warpgroup.
+/// Sums of `k_blocks` k-blocks of a tile, for the rows and columns of one warpgroup.
 template <class Tile>
-__device__ inline void multiply(const gemm_arguments& p, int boxes, const pipeline<Tile>& q, ring& r, int group,
+__device__ inline void multiply(const gemm_arguments& p, int k_blocks, const pipeline<Tile>& q, ring& r, int group,
                                 int lane, typename Tile::number (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   if constexpr (Tile::promotion == 128) {
-    multiply_promoting_128(p, boxes, q, r, group, lane, acc);
+    multiply_promoting_128(p, k_blocks, q, r, group, lane, acc);
   } else if constexpr (Tile::promotion == 32) {
     clear(acc);
-    multiply_promoting_32(p, boxes, q, r, group, lane, acc);
+    multiply_promoting_32(p, k_blocks, q, r, group, lane, acc);
   } else {
-    multiply_staying(p, boxes, q, r, group, lane, acc);
+    multiply_staying(p, k_blocks, q, r, group, lane, acc);
   }
 }
 
@@ -276,9 +276,9 @@ __device__ inline void consume(const gemm_arguments& p, int* columns, std::uint3
 template <class Tile, output_mode Mode>
 __device__ inline void consume(const gemm_arguments& p, const pipeline<Tile>& q, ring& r, int* columns,
                                std::uint32_t rank, tile_position tile) {
-  const box_range boxes = boxes_of<Tile>(p, tile.part);
+  const k_block_range k_blocks = k_blocks_of<Tile>(p, tile.part);
   consume<Tile, Mode>(p, columns, rank, tile, [&](int group, int lane, auto& acc) {
-    multiply<Tile>(p, boxes.last - boxes.first, q, r, group, lane, acc);
+    multiply<Tile>(p, k_blocks.last - k_blocks.first, q, r, group, lane, acc);
   });
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gpu/gemm/plan.hpp"
-#include "gpu/gemm/tile_boxes.hpp"
+#include "gpu/gemm/tile_k_blocks.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -18,9 +18,9 @@ status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gem
 /// Expands and multiplies the fallback tiles, if there are any.
 status multiply_rest(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
 
-/// Multiplies fp32_blockwise's operands, as expanded by expand_boxes.hpp.
-status multiply_boxes(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
-                      const device_info& device, stream s);
+/// Multiplies fp32_blockwise's operands, as expanded by expand_k_blocks.hpp.
+status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+                         const device_info& device, stream s);
 
 /// Multiplies per-tensor FP8 operands, promoted every Promotion k (0: never).
 template <int Promotion>

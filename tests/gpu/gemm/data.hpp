@@ -102,8 +102,9 @@ enum class scales_of { ordinary, far, special, wide, narrow, outliers, apart };
 /// special   NaN, the ends of the range, blocks of zeros with distant scales
 /// wide      row 5 has nonzero blocks 60 binades apart
 /// narrow    4 binades, which fold into int8
-/// outliers  4 binades; 1 box of 128 elements in 150 is two binades off, and 1 block in 1500
-/// apart     3 binades in a box, boxes up to 12 apart: boxes fold into int8, sums of boxes depend on their order
+/// outliers  4 binades; 1 k-block of 128 elements in 150 is two binades off, and 1 block in 1500
+/// apart     3 binades in a k-block, k-blocks up to 12 apart: k-blocks fold into int8, sums of k-blocks depend on their
+/// order
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);
@@ -126,8 +127,8 @@ inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
     if (random() % 1500 == 0) scales[i] = static_cast<std::uint8_t>(random() % 2 == 0 ? 123 : 116);
   }
   for (std::size_t i = 0; kind == scales_of::apart && i < scales.size(); ++i) {
-    const std::size_t row = i / static_cast<std::size_t>(k / 32), box = i % static_cast<std::size_t>(k / 32) / 4;
-    scales[i] = static_cast<std::uint8_t>(112 + (7 * row + 5 * box) % 13 + random() % 3);
+    const std::size_t row = i / static_cast<std::size_t>(k / 32), k_block = i % static_cast<std::size_t>(k / 32) / 4;
+    scales[i] = static_cast<std::uint8_t>(112 + (7 * row + 5 * k_block) % 13 + random() % 3);
   }
   const auto set_block = [&](int row, int block, std::uint8_t scale, bool zero) {
     scales[static_cast<std::size_t>(row * (k / 32) + block)] = scale;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The expansions of fp32_blockwise on sm_90. K is split into boxes of 128 (tile_boxes.hpp).
+// The expansions of fp32_blockwise on sm_90. K is split into k-blocks of 128 (tile_k_blocks.hpp).
 // 1. expand_window_kernel writes all rows as int8, relative to a window of four binades. A row's window holds most of
-//    its blocks; other boxes have their own.
-// 2. join_boxes_kernel combines the boxes of a tile's rows.
-// 3. expand_boxes_kernel writes E5M2 for the boxes that a tile multiplies as E5M2.
+//    its blocks; other k-blocks have their own.
+// 2. join_k_blocks_kernel combines the k-blocks of a tile's rows.
+// 3. expand_k_blocks_kernel writes E5M2 for the k-blocks that a tile multiplies as E5M2.
 // Rows fall back to the SIMT kernel if they have a NaN, scales that E5M2 cannot represent, or sums that may leave
 // FP32's normal range.
 #pragma once
@@ -13,7 +13,7 @@
 #include "gpu/dialect/math.hpp"
 #include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/expand_int8.hpp"
-#include "gpu/gemm/tile_boxes.hpp"
+#include "gpu/gemm/tile_k_blocks.hpp"
 
 namespace rotoscale::gpu {
 
@@ -30,20 +30,20 @@ struct row_split {
 };
 static_assert(expand_subgroups == 8, "s * inverse / 256 is s / subgroups, rounded down, of all s below");
 
-struct box_arguments {
+struct k_block_arguments {
   expand_arguments e;              ///< staging holds int8; widths are unused
   int least_scale, largest_scale;  ///< range of scale bytes of rows on the tensor cores
   log_squares* squares;            ///< per row, indexed like `base`
-  /// [rows like `base`, chunks], two bit masks of boxes. Low 16 bits: outside the row's window. High 16 bits: of these,
-  /// without any window.
-  std::uint32_t* row_boxes;
-  std::int8_t* row_shifts;  ///< [rows like `base`, 16 per chunk]: shifts of boxes
+  /// [rows like `base`, chunks], two bit masks of k-blocks. Low 16 bits: outside the row's window. High 16 bits: of
+  /// these, without any window.
+  std::uint32_t* row_k_blocks;
+  std::int8_t* row_shifts;  ///< [rows like `base`, 16 per chunk]: shifts of k-blocks
   tile_table tiles;
   row_split split;
 };
 
-inline constexpr int chunk_boxes = row_chunk / box_k;
-static_assert(chunk_boxes == 16, "a chunk's boxes are the bits of a 16-bit number");
+inline constexpr int chunk_k_blocks = row_chunk / k_block_length;
+static_assert(chunk_k_blocks == 16, "a chunk's k-blocks are the bits of a 16-bit number");
 
 /// Range of scale bytes: 255 - least in the high half, largest in the low half, so that ranges are joined by maxima.
 struct scale_ends {
@@ -112,7 +112,7 @@ struct row_window {
 
 /// Chooses a row's window: all of its scales if they fit. Otherwise the window is centred on the mean of the scales,
 /// within the range that E5M2 can represent. All lanes of a warp call it.
-__device__ inline row_window choose_window(const box_arguments& p, const row_parts& parts, const row_share& row,
+__device__ inline row_window choose_window(const k_block_arguments& p, const row_parts& parts, const row_share& row,
                                            int lane) {
   scale_counts all;
   if (lane % 8 >= row.first && lane % 8 < row.first + row.count) all = parts.scales[lane % 8];
@@ -130,15 +130,15 @@ __device__ inline row_window choose_window(const box_arguments& p, const row_par
 }
 static_assert(window_depth + window_headroom == fold_window, "a row that folds has such a top");
 
-/// The int8 window of a box of a row. Eight lanes hold a box.
+/// The int8 window of a k-block of a row. Eight lanes hold a k-block.
 /// - `top`: the window's largest scale
-/// - `plain`: the box is in the row's window
+/// - `plain`: the k-block is in the row's window
 /// - `fits`: all of its blocks are in one window
-struct box_window {
+struct k_block_window {
   int top;
   bool plain, fits;
-  /// For a lane's group j of sixteen codes: the row's window if it holds the box, else the box's own.
-  __device__ box_window(const expand_codes& codes, int j, bool numbers, const row_window& w) {
+  /// For a lane's group j of sixteen codes: the row's window if it holds the k-block, else the k-block's own.
+  __device__ k_block_window(const expand_codes& codes, int j, bool numbers, const row_window& w) {
     scale_ends ends;
     if (numbers) ends.add(codes.scale[j]);
     ends.join_lanes(2, 8);
@@ -148,41 +148,43 @@ struct box_window {
   }
 };
 
-/// Bits of the boxes of a chunk that a lane has seen.
-struct seen_boxes {
+/// Bits of the k-blocks of a chunk that a lane has seen.
+struct seen_k_blocks {
   std::uint32_t outside = 0, wide = 0;
 };
 
-/// Stores a lane's part of a chunk and the shifts of its boxes. Adds its squares, in units of the window's least scale.
-__device__ inline void store_window(const box_arguments& p, const expand_position& at, const expand_codes& codes,
+/// Stores a lane's part of a chunk and the shifts of its k-blocks. Adds its squares, in units of the window's least
+/// scale.
+__device__ inline void store_window(const k_block_arguments& p, const expand_position& at, const expand_codes& codes,
                                     std::uint32_t nonzero, const row_window& w, int lane, float& squares,
-                                    seen_boxes& boxes) {
+                                    seen_k_blocks& k_blocks) {
   const expand_arguments& e = p.e;
   std::uint8_t* to = (at.second ? e.staging_b : e.staging_a) + static_cast<std::int64_t>(at.row) * e.k + at.first;
-  std::int8_t* shifts = p.row_shifts + std::int64_t{at.slot} * row_chunks(e.k) * chunk_boxes + at.first / box_k;
+  std::int8_t* shifts =
+      p.row_shifts + std::int64_t{at.slot} * row_chunks(e.k) * chunk_k_blocks + at.first / k_block_length;
   ROTOSCALE_UNROLL
   for (int j = 0; j < expand_codes::depth; ++j) {
     const int i = lane + 32 * j, byte = codes.scale[j];
     const bool numbers = (nonzero >> j & 1u) != 0;
-    const box_window box(codes, j, numbers, w);
+    const k_block_window k_block(codes, j, numbers, w);
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
-    // The int8 codes of a box without a window are never read; only its squares are used.
-    const int8_table table(box.fits ? byte : box.top - int8_window, box.top);
+    // The int8 codes of a k-block without a window are never read; only its squares are used.
+    const int8_table table(k_block.fits ? byte : k_block.top - int8_window, k_block.top);
     const vec16 out{{table.of(low), table.of(low >> 16), table.of(high), table.of(high >> 16)}};
     std::uint32_t sum = 0;
     ROTOSCALE_UNROLL
     for (int word = 0; word < 4; ++word) sum = dot_int8x4(out.word[word], out.word[word], sum);
     if (i < at.count / 16) *reinterpret_cast<vec16*>(to + 16 * i) = out;
-    const bool outside = w.folds && !box.plain;
-    if (lane % 8 == 0 && outside) shifts[i / 8] = static_cast<std::int8_t>(box.fits ? box.top - w.top : 0);
-    boxes.outside |= outside ? 1u << (i / 8) : 0u;
-    boxes.wide |= outside && !box.fits ? 1u << (i / 8) : 0u;
-    const int binades = box.fits ? box.top - w.top : byte - (w.top - int8_window);
+    const bool outside = w.folds && !k_block.plain;
+    if (lane % 8 == 0 && outside) shifts[i / 8] = static_cast<std::int8_t>(k_block.fits ? k_block.top - w.top : 0);
+    k_blocks.outside |= outside ? 1u << (i / 8) : 0u;
+    k_blocks.wide |= outside && !k_block.fits ? 1u << (i / 8) : 0u;
+    const int binades = k_block.fits ? k_block.top - w.top : byte - (w.top - int8_window);
     // At most 6 for a row that folds; blocks of zeros may have any scale.
     if (numbers && w.folds) squares += static_cast<float>(sum) * pow2_fp32(2 * binades);
   }
 }
-static_assert(box_k == 8 * 16, "eight lanes a box");
+static_assert(k_block_length == 8 * 16, "eight lanes a k-block");
 
 /// The row's bound for exact sums, or definition_row.
 __device__ inline log_squares row_squares(const row_window& w, const row_parts& parts, const row_share& row) {
@@ -197,7 +199,7 @@ __device__ inline log_squares row_squares(const row_window& w, const row_parts& 
 /// A warp's part of a row. All warps run equally long loops, with or without work, so that the compiler sees converged
 /// lanes at shuffles.
 struct row_subgroup {
-  const box_arguments& p;
+  const k_block_arguments& p;
   row_share row;
   int index;  ///< index of the row over both operands
   bool active;
@@ -206,7 +208,7 @@ struct row_subgroup {
   std::uint32_t nonzero = 0;  ///< one bit per group of sixteen codes whose block is not all zeros
   int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
 
-  __device__ explicit row_subgroup(const box_arguments& arguments) : p(arguments) {
+  __device__ explicit row_subgroup(const k_block_arguments& arguments) : p(arguments) {
     const row_split& split = p.split;
     const int in_block = static_cast<int>(static_cast<std::uint32_t>(subgroup) * split.inverse >> 8);
     row = {in_block * split.subgroups, split.subgroups, subgroup - in_block * split.subgroups};
@@ -250,9 +252,9 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
   return c;
 }
 
-/// Writes int8 codes of all rows, their bases, squares, and boxes outside their windows.
+/// Writes int8 codes of all rows, their bases, squares, and k-blocks outside their windows.
 [[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
-    expand_window_kernel(const box_arguments p) {
+    expand_window_kernel(const k_block_arguments p) {
   wait_for_kernel_before();
   row_parts& parts = block_shared<row_parts>();
   row_subgroup s(p);
@@ -269,12 +271,12 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
     if (narrow) {
       squares += static_cast<float>(store_int8(p.e, at, s.codes, w.top, s.lane));
     } else {
-      seen_boxes boxes;
-      store_window(p, at, s.codes, s.nonzero, w, s.lane, squares, boxes);
-      both = subgroup_or(boxes.outside | boxes.wide << 16);
+      seen_k_blocks k_blocks;
+      store_window(p, at, s.codes, s.nonzero, w, s.lane, squares, k_blocks);
+      both = subgroup_or(k_blocks.outside | k_blocks.wide << 16);
     }
     const int chunk = s.row.own + round * s.row.count;
-    if (s.lane == 0 && s.active && chunk < chunks) p.row_boxes[std::int64_t{at.slot} * chunks + chunk] = both;
+    if (s.lane == 0 && s.active && chunk < chunks) p.row_k_blocks[std::int64_t{at.slot} * chunks + chunk] = both;
   }
   squares = subgroup_sum(squares);
   if (s.lane == 0) parts.squares[s.subgroup] = squares;
@@ -290,7 +292,7 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
 struct tile_row {
   int tile, row, slot;
   bool second, inside;
-  __device__ tile_row(const box_arguments& p, int t, int thread) : tile(t), second(t >= p.tiles.tiles_a) {
+  __device__ tile_row(const k_block_arguments& p, int t, int thread) : tile(t), second(t >= p.tiles.tiles_a) {
     row = (second ? t - p.tiles.tiles_a : t) * window_tile + thread;
     inside = row < (second ? p.e.b.rows : p.e.a.rows);
     slot = row + (second ? p.e.base_b : 0);
@@ -298,8 +300,8 @@ struct tile_row {
 };
 
 /// Stores the largest squares of a tile's rows, with the fallback flag.
-__device__ inline void join_squares(const box_arguments& p, const tile_row& at, std::uint32_t (&seen)[window_tile / 32],
-                                    int thread) {
+__device__ inline void join_squares(const k_block_arguments& p, const tile_row& at,
+                                    std::uint32_t (&seen)[window_tile / 32], int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
   const std::uint32_t limit = subgroup_max(own == definition_row ? 0 : own);
   const bool definition = subgroup_any(own == definition_row);
@@ -316,10 +318,10 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
 }
 
 /// One thread block per chunk of a tile of window_tile rows, one thread per row.
-[[maybe_unused]] static __global__ void __launch_bounds__(window_tile) join_boxes_kernel(const box_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(window_tile) join_k_blocks_kernel(const k_block_arguments p) {
   wait_for_kernel_before();
   struct joined_words {
-    std::uint32_t squares[window_tile / 32], boxes[window_tile / 32];
+    std::uint32_t squares[window_tile / 32], k_blocks[window_tile / 32];
   };
   joined_words& seen = block_shared<joined_words>();
   const int chunks = row_chunks(p.e.k), thread = static_cast<int>(thread_index().x), lane = thread % 32;
@@ -327,51 +329,52 @@ __device__ inline void join_squares(const box_arguments& p, const tile_row& at, 
   const tile_row at(p, static_cast<int>(block_index().x) / chunks, thread);
   if (chunk == 0) join_squares(p, at, seen.squares, thread);
   const std::int64_t own = std::int64_t{at.slot} * chunks + chunk;
-  const std::uint32_t of_row = at.inside ? p.row_boxes[own] : 0;
-  std::uint32_t boxes = subgroup_or(of_row);
-  if (lane == 0) seen.boxes[thread / 32] = boxes;
+  const std::uint32_t of_row = at.inside ? p.row_k_blocks[own] : 0;
+  std::uint32_t k_blocks = subgroup_or(of_row);
+  if (lane == 0) seen.k_blocks[thread / 32] = k_blocks;
   block_barrier();
-  boxes = 0;
-  for (const std::uint32_t b : seen.boxes) boxes |= b;
+  k_blocks = 0;
+  for (const std::uint32_t b : seen.k_blocks) k_blocks |= b;
   if (thread < 2) {
     auto* words =
-        reinterpret_cast<std::uint16_t*>(p.tiles.boxes + (std::int64_t{2} * at.tile + thread) * p.tiles.words);
-    words[chunk] = static_cast<std::uint16_t>(thread == 0 ? boxes : boxes >> 16);
+        reinterpret_cast<std::uint16_t*>(p.tiles.k_blocks + (std::int64_t{2} * at.tile + thread) * p.tiles.words);
+    words[chunk] = static_cast<std::uint16_t>(thread == 0 ? k_blocks : k_blocks >> 16);
     if (chunk == chunks - 1 && chunks % 2 != 0) words[chunks] = 0;
   }
-  if ((boxes & 0xFFFFu) == 0) return;
-  for (int i = 0; i < chunk_boxes && chunk_boxes * chunk + i < box_count(p.e.k); ++i) {
-    if ((boxes >> i & 1u) == 0) continue;
-    const int shift = (of_row >> i & 1u) != 0 ? p.row_shifts[own * chunk_boxes + i] : 0;
-    const std::int64_t box = std::int64_t{at.tile} * box_count(p.e.k) + chunk_boxes * chunk + i;
-    p.tiles.shifts[box * window_tile + thread] = shift_factor(shift, at.second);
+  if ((k_blocks & 0xFFFFu) == 0) return;
+  for (int i = 0; i < chunk_k_blocks && chunk_k_blocks * chunk + i < k_block_count(p.e.k); ++i) {
+    if ((k_blocks >> i & 1u) == 0) continue;
+    const int shift = (of_row >> i & 1u) != 0 ? p.row_shifts[own * chunk_k_blocks + i] : 0;
+    const std::int64_t k_block = std::int64_t{at.tile} * k_block_count(p.e.k) + chunk_k_blocks * chunk + i;
+    p.tiles.shifts[k_block * window_tile + thread] = shift_factor(shift, at.second);
   }
 }
 
-/// Bits of the boxes of `chunk` that any tile with these rows multiplies as E5M2. Equal in all lanes.
-__device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile, int chunk, int lane) {
+/// Bits of the k-blocks of `chunk` that any tile with these rows multiplies as E5M2. Equal in all lanes.
+__device__ inline std::uint32_t k_blocks_for_e5m2(const k_block_arguments& p, int tile, int chunk, int lane) {
   const bool second = tile >= p.tiles.tiles_a;
   const auto wide_of = [&](int t) {
-    const std::uint32_t* words = p.tiles.boxes + (std::int64_t{2} * t + 1) * p.tiles.words;
+    const std::uint32_t* words = p.tiles.k_blocks + (std::int64_t{2} * t + 1) * p.tiles.words;
     return words[chunk / 2] >> (16 * (chunk % 2)) & 0xFFFFu;
   };
   const int own = limit_of(p.tiles.squares[tile]);
-  std::uint32_t boxes = wide_of(tile);
+  std::uint32_t k_blocks = wide_of(tile);
   for (int t = (second ? 0 : p.tiles.tiles_a) + lane; t < (second ? p.tiles.tiles_a : p.tiles.tiles()); t += 32) {
-    boxes |= own + limit_of(p.tiles.squares[t]) > exact_log_squares ? 0xFFFFu : wide_of(t);
+    k_blocks |= own + limit_of(p.tiles.squares[t]) > exact_log_squares ? 0xFFFFu : wide_of(t);
   }
-  return subgroup_or(boxes);
+  return subgroup_or(k_blocks);
 }
 
 /// One thread block per chunk of a tile of rows.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_boxes_kernel(const box_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads)
+    expand_k_blocks_kernel(const k_block_arguments p) {
   wait_for_kernel_before();
   const expand_arguments& e = p.e;
   const int chunks = row_chunks(e.k), tile = static_cast<int>(block_index().x) / chunks,
             chunk = static_cast<int>(block_index().x) % chunks;
   const int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
-  const std::uint32_t boxes = boxes_for_e5m2(p, tile, chunk, lane);
-  if (boxes == 0) return;
+  const std::uint32_t k_blocks = k_blocks_for_e5m2(p, tile, chunk, lane);
+  if (k_blocks == 0) return;
   for (int i = subgroup; i < window_tile; i += expand_subgroups) {
     const tile_row row(p, tile, i);
     if (!row.inside) break;
@@ -379,8 +382,8 @@ __device__ inline std::uint32_t boxes_for_e5m2(const box_arguments& p, int tile,
     const block_source m = row.second ? e.b : e.a;
     if (p.squares[at.slot] == definition_row) continue;
     expand_codes codes;
-    codes.load(m, at, lane, expand_codes::boxes{boxes});
-    store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, expand_codes::boxes{boxes});
+    codes.load(m, at, lane, expand_codes::k_blocks{k_blocks});
+    store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, expand_codes::k_blocks{k_blocks});
   }
 }
 

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 kernel of fp32_blockwise. A tile adds its boxes (128 k, tile_boxes.hpp) in three groups:
-// 1. plain boxes: int8 products, integer sums, converted to FP32 exactly
-// 2. shifted boxes: an integer sum per box times a power of two
-// 3. E5M2 boxes: promoted to FP32 every 32 k
-// All bits are those of ascending k, since either every sum of a tile is exact or all of its boxes are E5M2.
+// The sm_90 kernel of fp32_blockwise. A tile adds its k-blocks (128 k, tile_k_blocks.hpp) in three groups:
+// 1. plain k-blocks: int8 products, integer sums, converted to FP32 exactly
+// 2. shifted k-blocks: an integer sum per k-block times a power of two
+// 3. E5M2 k-blocks: promoted to FP32 every 32 k
+// All bits are those of ascending k, since either every sum of a tile is exact or all of its k-blocks are E5M2.
 #pragma once
 
 #include "gpu/gemm/sm90/kernel.hpp"
-#include "gpu/gemm/tile_boxes.hpp"
+#include "gpu/gemm/tile_k_blocks.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
-struct box_maps {
+struct k_block_maps {
   CUtensorMap int8_a, int8_b, e5m2_a, e5m2_b;
 };
 
@@ -21,7 +21,7 @@ template <class Tile>
 struct int8_products : Tile {
   static constexpr operand_width width = operand_width::int8;
   static constexpr int promotion = 0;
-  static constexpr bool clears = true;  // a tile may have no plain box
+  static constexpr bool clears = true;  // a tile may have no plain k-block
   using number = std::int32_t;
 };
 
@@ -30,57 +30,59 @@ inline constexpr int shared_table_words = 1536, shared_table_tiles = 512;
 
 /// Shared memory of a block.
 template <class Tile>
-struct box_memory {
+struct k_block_memory {
   block_memory<Tile> common;
-  alignas(16) std::uint16_t shifts[Tile::max_stages][2][window_tile];  ///< shift factors of a stage's box: A's, B's
-  std::uint32_t boxes[shared_table_words];
+  alignas(16) std::uint16_t shifts[Tile::max_stages][2][window_tile];  ///< shift factors of a stage's k-block: A's, B's
+  std::uint32_t k_blocks[shared_table_words];
   log_squares squares[shared_table_tiles];
 
   /// The table's copy in shared memory if it fits, else `t`. All threads of the block call it.
   __device__ tile_table table_of(const tile_table& t) {
     const int count = 2 * t.tiles() * t.words;
     if (count > shared_table_words || t.tiles() > shared_table_tiles) return t;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) boxes[i] = t.boxes[i];
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) k_blocks[i] = t.k_blocks[i];
     for (int i = static_cast<int>(threadIdx.x); i < t.tiles(); i += threads) squares[i] = t.squares[i];
     __syncthreads();
-    return {squares, boxes, t.shifts, t.tiles_a, t.tiles_b, t.words};
+    return {squares, k_blocks, t.shifts, t.tiles_a, t.tiles_b, t.words};
   }
 };
 
 /// The tile of a block.
-struct box_tile {
-  tile_boxes boxes;
+struct k_block_tile {
+  tile_k_blocks k_blocks;
   int row, column;  ///< in units of window_tile
   template <class Tile>
-  __device__ static box_tile of(const tile_table& table, const gemm_arguments& p, tile_position at) {
+  __device__ static k_block_tile of(const tile_table& table, const gemm_arguments& p, tile_position at) {
     const int row = at.row / (window_tile / Tile::rows), column = at.column / (window_tile / Tile::all_columns);
-    return {tile_boxes(table, p.k, row, column), row, column};
+    return {tile_k_blocks(table, p.k, row, column), row, column};
   }
 };
 
-/// Copies a tile's boxes stage by stage, in the order of the products. Shift factors come with their box.
+/// Copies a tile's k-blocks stage by stage, in the order of the products. Shift factors come with their k-block.
 template <class Tile>
-__device__ inline void produce_boxes(const gemm_arguments& p, const box_maps& maps, const tile_table& table,
-                                     box_memory<Tile>& memory, const pipeline<Tile>& q, ring& r, std::uint32_t rank,
-                                     tile_position at) {
-  const box_tile t = box_tile::of<Tile>(table, p, at);
-  if (t.boxes.is_left(p)) return;
+__device__ inline void produce_k_blocks(const gemm_arguments& p, const k_block_maps& maps, const tile_table& table,
+                                        k_block_memory<Tile>& memory, const pipeline<Tile>& q, ring& r,
+                                        std::uint32_t rank, tile_position at) {
+  const k_block_tile t = k_block_tile::of<Tile>(table, p, at);
+  if (t.k_blocks.is_left(p)) return;
   const fragment_position first = Tile::first_of(at, rank);
-  t.boxes.each(box_kind::plain, [&](int k) { produce_box(p, maps.int8_a, maps.int8_b, q, r, rank, first, k); });
-  t.boxes.each(box_kind::shifted, [&](int k) {
+  t.k_blocks.each(k_block_kind::plain,
+                  [&](int k) { produce_k_block(p, maps.int8_a, maps.int8_b, q, r, rank, first, k); });
+  t.k_blocks.each(k_block_kind::shifted, [&](int k) {
     const int stage = r.stage;
     const auto load_shifts = [&](std::uint16_t* to, int tile) {
-      const std::uint16_t* from = table.shifts + (std::int64_t{tile} * t.boxes.count + k) * window_tile;
+      const std::uint16_t* from = table.shifts + (std::int64_t{tile} * t.k_blocks.count + k) * window_tile;
       load_bytes(shared_address(to), from, sizeof memory.shifts[0][0], q.full_at(stage));
     };
-    produce_box(p, maps.int8_a, maps.int8_b, q, r, rank, first, k, sizeof memory.shifts[0]);
+    produce_k_block(p, maps.int8_a, maps.int8_b, q, r, rank, first, k, sizeof memory.shifts[0]);
     load_shifts(memory.shifts[stage][0], t.row);
     load_shifts(memory.shifts[stage][1], table.tiles_a + t.column);
   });
-  t.boxes.each(box_kind::e5m2, [&](int k) { produce_box(p, maps.e5m2_a, maps.e5m2_b, q, r, rank, first, k); });
+  t.k_blocks.each(k_block_kind::e5m2,
+                  [&](int k) { produce_k_block(p, maps.e5m2_a, maps.e5m2_b, q, r, rank, first, k); });
 }
 
-/// Adds a warpgroup's integer sums of a box to FP32 accumulators, for the columns in `part`. Shifted operands have
+/// Adds a warpgroup's integer sums of a k-block to FP32 accumulators, for the columns in `part`. Shifted operands have
 /// factors: `rows`, and in shared memory `columns`, from the thread's first column on. The factors of columns include
 /// window_unit.
 template <bool Rows, bool Columns, int Half>
@@ -105,11 +107,11 @@ __device__ inline void add_shifted(const std::int32_t (&part)[Half], const float
   }
 }
 
-/// Adds the shifted boxes. The two warpgroups ping-pong: one adds while the other has the tensor cores. With shifted
+/// Adds the shifted k-blocks. The two warpgroups ping-pong: one adds while the other has the tensor cores. With shifted
 /// rows only, additions take less time than products, so named barriers enforce the turns.
 template <class Tile>
-__device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile& t, tile_position at,
-                                        std::uint32_t rank, const box_memory<Tile>& memory, const pipeline<Tile>& q,
+__device__ inline void multiply_shifted(const gemm_arguments& p, const k_block_tile& t, tile_position at,
+                                        std::uint32_t rank, const k_block_memory<Tile>& memory, const pipeline<Tile>& q,
                                         ring& r, int group, int lane,
                                         float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   constexpr int columns = Tile::columns < 128 ? Tile::columns : 128, half = columns / 2;
@@ -119,8 +121,9 @@ __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile&
             column = (first.column + Tile::column_of_group(group)) % window_tile + 2 * (lane % 4);
   std::int32_t part[half];
   if (group == 1) signal_turn(0);
-  t.boxes.each(box_kind::shifted, [&](int box) {
-    const bool has_rows = tile_boxes::has(t.boxes.a, box), has_columns = tile_boxes::has(t.boxes.b, box);
+  t.k_blocks.each(k_block_kind::shifted, [&](int k_block) {
+    const bool has_rows = tile_k_blocks::has(t.k_blocks.a, k_block),
+               has_columns = tile_k_blocks::has(t.k_blocks.b, k_block);
     barrier_wait(q.full_at(r.stage), r.phase);
     const std::uint64_t a = descriptor_a(q, r.stage, group), b = descriptor_b(q, r.stage, group);
     ROTOSCALE_UNROLL
@@ -161,27 +164,28 @@ __device__ inline void multiply_shifted(const gemm_arguments& p, const box_tile&
 
 /// A warpgroup's sums of a tile.
 template <class Tile>
-__device__ inline void multiply_boxes(const gemm_arguments& p, const box_tile& t, tile_position at, std::uint32_t rank,
-                                      const box_memory<Tile>& memory, const pipeline<Tile>& q, ring& r, int group,
-                                      int lane, float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
+__device__ inline void multiply_k_blocks(const gemm_arguments& p, const k_block_tile& t, tile_position at,
+                                         std::uint32_t rank, const k_block_memory<Tile>& memory,
+                                         const pipeline<Tile>& q, ring& r, int group, int lane,
+                                         float (&acc)[Tile::warpgroup_tiles][Tile::columns / 2]) {
   using narrow = int8_products<Tile>;
   std::int32_t sums[Tile::warpgroup_tiles][Tile::columns / 2];
-  multiply_staying<narrow>(p, t.boxes.count_of(box_kind::plain), pipeline<narrow>{q.full, q.empty, q.data}, r, group,
-                           lane, sums);
+  multiply_staying<narrow>(p, t.k_blocks.count_of(k_block_kind::plain), pipeline<narrow>{q.full, q.empty, q.data}, r,
+                           group, lane, sums);
   ROTOSCALE_UNROLL
   for (int w = 0; w < Tile::warpgroup_tiles; ++w) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < Tile::columns / 2; ++i) acc[w][i] = static_cast<float>(sums[w][i]) * window_unit;
   }
-  if (t.boxes.count_of(box_kind::shifted) > 0) multiply_shifted(p, t, at, rank, memory, q, r, group, lane, acc);
-  multiply_promoting_32(p, t.boxes.count_of(box_kind::e5m2), q, r, group, lane, acc);
+  if (t.k_blocks.count_of(k_block_kind::shifted) > 0) multiply_shifted(p, t, at, rank, memory, q, r, group, lane, acc);
+  multiply_promoting_32(p, t.k_blocks.count_of(k_block_kind::e5m2), q, r, group, lane, acc);
 }
 
 /// A block's work: a prologue that overlaps the preceding kernel, then the producer and consumer loops over tiles.
 template <class Tile, output_mode Mode>
-__device__ inline void run_boxes(const box_maps& maps, const tile_table& lying, const gemm_arguments& p) {
+__device__ inline void run_k_blocks(const k_block_maps& maps, const tile_table& lying, const gemm_arguments& p) {
   extern __shared__ std::uint8_t dynamic[];
-  __shared__ box_memory<Tile> memory;
+  __shared__ k_block_memory<Tile> memory;
   const pipeline<Tile> q = memory.common.stages(shared_address(dynamic));
   const std::uint32_t rank = Tile::blocks == 1 ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
@@ -193,14 +197,14 @@ __device__ inline void run_boxes(const box_maps& maps, const tile_table& lying, 
   share_tiles<Tile>(
       p,
       [&](const auto& each) {
-        each([&](tile_position at, ring& r) { produce_boxes(p, maps, table, memory, q, r, rank, at); });
+        each([&](tile_position at, ring& r) { produce_k_blocks(p, maps, table, memory, q, r, rank, at); });
       },
       [&](const auto& each) {
         each([&](tile_position at, ring& r) {
-          const box_tile t = box_tile::of<Tile>(table, p, at);
-          if (t.boxes.is_left(p)) return;
+          const k_block_tile t = k_block_tile::of<Tile>(table, p, at);
+          if (t.k_blocks.is_left(p)) return;
           consume<Tile, Mode>(p, memory.common.columns, rank, at, [&](int group, int lane, auto& acc) {
-            multiply_boxes<Tile>(p, t, at, rank, memory, q, r, group, lane, acc);
+            multiply_k_blocks<Tile>(p, t, at, rank, memory, q, r, group, lane, acc);
           });
         });
       });
@@ -208,9 +212,9 @@ __device__ inline void run_boxes(const box_maps& maps, const tile_table& lying, 
 
 template <class Tile, output_mode Mode>
 [[maybe_unused]] static __global__ void __cluster_dims__(Tile::blocks, 1, 1) __launch_bounds__(threads, 1)
-    boxes_kernel(const __grid_constant__ box_maps maps, const __grid_constant__ tile_table table,
-                 const __grid_constant__ gemm_arguments p) {
-  if constexpr (is_sm90a) run_boxes<Tile, Mode>(maps, table, p);
+    k_blocks_kernel(const __grid_constant__ k_block_maps maps, const __grid_constant__ tile_table table,
+                    const __grid_constant__ gemm_arguments p) {
+  if constexpr (is_sm90a) run_k_blocks<Tile, Mode>(maps, table, p);
 }
 
 }  // namespace rotoscale::gpu::sm90

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operand type per box (128 k) and tile of fp32_blockwise on sm_90: written by expand_boxes.hpp, read by the kernel.
-// A window_tile² tile multiplies a box in int8 if all of its rows allow it, else in E5M2. A box outside its row's
-// window of scales can still be int8, relative to another power of two: its shift.
+// Operand type per k-block (128 k) and tile of fp32_blockwise on sm_90: written by expand_k_blocks.hpp, read by the
+// kernel. A window_tile² tile multiplies a k-block in int8 if all of its rows allow it, else in E5M2. A k-block outside
+// its row's window of scales can still be int8, relative to another power of two: its shift.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
@@ -12,7 +12,7 @@
 
 namespace rotoscale::gpu {
 
-inline constexpr int box_k = 128;
+inline constexpr int k_block_length = 128;
 
 /// Binades above the int8 window that E5M2 still holds.
 inline constexpr int window_headroom = 3;
@@ -40,13 +40,13 @@ ROTOSCALE_HD constexpr int quarters_of_log2(float squares) {
          (fraction >= 0x3504F3u ? 1 : 0) + (fraction >= 0x5744FCu ? 1 : 0);
 }
 
-/// Boxes are bits, 32 per word.
-ROTOSCALE_HD constexpr int box_count(int k) { return (k + box_k - 1) / box_k; }
-ROTOSCALE_HD constexpr int box_words(int k) { return (box_count(k) + 31) / 32; }
+/// K-blocks are bits, 32 per word.
+ROTOSCALE_HD constexpr int k_block_count(int k) { return (k + k_block_length - 1) / k_block_length; }
+ROTOSCALE_HD constexpr int k_block_words(int k) { return (k_block_count(k) + 31) / 32; }
 ROTOSCALE_HD constexpr int window_tiles(int rows) { return (rows + window_tile - 1) / window_tile; }
 
-/// How a tile multiplies a box.
-enum class box_kind {
+/// How a tile multiplies a k-block.
+enum class k_block_kind {
   plain,    ///< int8, each row in its window
   shifted,  ///< int8, each row in its window or in one that is `shift` binades above (below, if negative)
   e5m2
@@ -56,8 +56,8 @@ enum class box_kind {
 struct tile_table {
   log_squares* squares;  ///< largest value of a tile's rows, without the rows that fall back; plus the flag
   std::uint32_t*
-      boxes;  ///< [tiles, 2, words], two bit masks of boxes: not plain in all rows; not representable in int8
-  std::uint16_t* shifts;  ///< [tiles, boxes, window_tile]: BF16 powers of two of rows in shifted boxes
+      k_blocks;  ///< [tiles, 2, words], two bit masks of k-blocks: not plain in all rows; not representable in int8
+  std::uint16_t* shifts;  ///< [tiles, k-blocks, window_tile]: BF16 powers of two of rows in shifted k-blocks
   int tiles_a, tiles_b, words;
   __device__ int tiles() const { return tiles_a + tiles_b; }
 };
@@ -70,43 +70,45 @@ ROTOSCALE_HD constexpr std::uint16_t shift_factor(int shift, bool second) {
 /// A tile's value without its flag.
 ROTOSCALE_HD constexpr int limit_of(log_squares tile) { return tile & (definition_row - 1); }
 
-/// Box kinds of a tile of window_tile rows and columns, or of a part of it.
-struct tile_boxes {
+/// K-block kinds of a tile of window_tile rows and columns, or of a part of it.
+struct tile_k_blocks {
   const std::uint32_t *a, *b;
-  int count, words;     ///< number of boxes, and of their words
-  bool exact;           ///< false: all boxes are E5M2
+  int count, words;     ///< number of k-blocks, and of their words
+  bool exact;           ///< false: all k-blocks are E5M2
   bool has_definition;  ///< some rows or columns fall back
   /// `row`, `column`: in units of window_tile.
-  __device__ tile_boxes(const tile_table& t, int k, int row, int column)
-      : a(t.boxes + std::int64_t{2} * row * t.words),
-        b(t.boxes + std::int64_t{2} * (t.tiles_a + column) * t.words),
-        count(box_count(k)),
+  __device__ tile_k_blocks(const tile_table& t, int k, int row, int column)
+      : a(t.k_blocks + std::int64_t{2} * row * t.words),
+        b(t.k_blocks + std::int64_t{2} * (t.tiles_a + column) * t.words),
+        count(k_block_count(k)),
         words(t.words) {
     const log_squares x = t.squares[row], y = t.squares[t.tiles_a + column];
     exact = limit_of(x) + limit_of(y) <= exact_log_squares;
     has_definition = ((x | y) & definition_row) != 0;
   }
-  /// Bits of the boxes 32 w to 32 w + 31 of one kind.
-  __device__ std::uint32_t word(int w, box_kind kind) const {
+  /// Bits of the k-blocks 32 w to 32 w + 31 of one kind.
+  __device__ std::uint32_t word(int w, k_block_kind kind) const {
     const int left = count - 32 * w;
     const std::uint32_t all = left >= 32 ? ~0u : (1u << left) - 1, e5m2 = exact ? a[words + w] | b[words + w] : all;
-    if (kind == box_kind::e5m2) return e5m2;
+    if (kind == k_block_kind::e5m2) return e5m2;
     const std::uint32_t outside = a[w] | b[w];
-    return (kind == box_kind::shifted ? outside : all & ~outside) & ~e5m2;
+    return (kind == k_block_kind::shifted ? outside : all & ~outside) & ~e5m2;
   }
-  /// Calls `use` with each box of a kind, in ascending order.
+  /// Calls `use` with each k-block of a kind, in ascending order.
   template <class Use>
-  __device__ void each(box_kind kind, const Use& use) const {
+  __device__ void each(k_block_kind kind, const Use& use) const {
     for (int w = 0; w < words; ++w) {
       for (std::uint32_t bits = word(w, kind); bits != 0; bits &= bits - 1) use(32 * w + lowest_bit(bits));
     }
   }
-  __device__ int count_of(box_kind kind) const {
+  __device__ int count_of(k_block_kind kind) const {
     int n = 0;
     for (int w = 0; w < words; ++w) n += count_bits(word(w, kind));
     return n;
   }
-  __device__ static bool has(const std::uint32_t* of, int box) { return (of[box / 32] >> (box % 32) & 1u) != 0; }
+  __device__ static bool has(const std::uint32_t* of, int k_block) {
+    return (of[k_block / 32] >> (k_block % 32) & 1u) != 0;
+  }
   /// True if the whole tile falls back. With `accumulate` its outputs must not be written before. Otherwise the
   /// fallback recomputes only smaller tiles.
   __device__ bool is_left(const gemm_arguments& p) const { return has_definition && p.accumulate; }

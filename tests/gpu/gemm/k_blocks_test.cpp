@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of fp32_blockwise on sm_90, against the operands' values: int8 and E5M2 contents of each box of 128
-// elements, the choice per box, and bounds of row sums.
+// Operands of fp32_blockwise on sm_90, against the operands' values: int8 and E5M2 contents of each k-block of 128
+// elements, the choice per k-block, and bounds of row sums.
 #include <doctest/doctest.h>
 
 #include <cmath>
 
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/data.hpp"
-#include "gpu/gemm/expand_boxes.hpp"
+#include "gpu/gemm/expand_k_blocks.hpp"
 #include "gpu/gemm/plan.hpp"
 
-namespace gemm_boxes_test {
+namespace gemm_k_blocks_test {
 
 using namespace gpu_test;
 using rotoscale::gpu::detail::second_base;
@@ -22,22 +22,22 @@ constexpr std::uint8_t poison = 0xC3;
 constexpr int least_scale = 65, largest_scale = 178;
 
 /// Expansions of both operands in workspace layout: rows of A, then of B.
-struct boxes_of_operands {
-  boxes_of_operands(const matrix_data& a, const matrix_data& b)
+struct k_blocks_of_operands {
+  k_blocks_of_operands(const matrix_data& a, const matrix_data& b)
       : m(a),
         n(b),
         slots(second_base(a.rows) + b.rows),
         tiles_a(window_tiles(a.rows)),
         tiles(tiles_a + window_tiles(b.rows)),
         chunks(row_chunks(a.k)),
-        count(box_count(a.k)),
-        words(box_words(a.k)),
+        count(k_block_count(a.k)),
+        words(k_block_words(a.k)),
         int8(bytes(elements(), poison)),
         e5m2(bytes(elements(), poison)),
         base(std::vector<int>(size(slots), -999)),
         squares(std::vector<log_squares>(size(slots), 77)),
-        row_boxes(std::vector<std::uint32_t>(size(slots * chunks), 77)),
-        row_shifts(bytes(size(slots * chunks * chunk_boxes), 77)),
+        row_k_blocks(std::vector<std::uint32_t>(size(slots * chunks), 77)),
+        row_shifts(bytes(size(slots * chunks * chunk_k_blocks), 77)),
         tile_squares(std::vector<log_squares>(size(tiles), 77)),
         tile_words(std::vector<std::uint32_t>(size(2 * tiles * words), 0xA5A5A5A5u)),
         shifts(std::vector<std::uint16_t>(size(tiles * count * window_tile), 77)) {
@@ -45,23 +45,23 @@ struct boxes_of_operands {
       return block_source{x.codes.there, x.scales.there, x.code_stride(), x.k / 32, x.rows};
     };
     const std::int64_t second = std::int64_t{m.rows} * m.k;
-    box_arguments p{{source(m), source(n), m.k, e5m2.there, e5m2.there + second, int8.there, int8.there + second},
-                    least_scale,
-                    largest_scale,
-                    squares.there,
-                    row_boxes.there,
-                    reinterpret_cast<std::int8_t*>(row_shifts.there),
-                    {tile_squares.there, tile_words.there, shifts.there, tiles_a, tiles - tiles_a, words},
-                    row_split(m.k)};
+    k_block_arguments p{{source(m), source(n), m.k, e5m2.there, e5m2.there + second, int8.there, int8.there + second},
+                        least_scale,
+                        largest_scale,
+                        squares.there,
+                        row_k_blocks.there,
+                        reinterpret_cast<std::int8_t*>(row_shifts.there),
+                        {tile_squares.there, tile_words.there, shifts.there, tiles_a, tiles - tiles_a, words},
+                        row_split(m.k)};
     p.e.base_b = second_base(m.rows);
     p.e.base = base.there;
     const int rows = m.rows + n.rows;
     REQUIRE(launch(expand_window_kernel, gpu::blocks((rows + int8_rows(m.k) - 1) / int8_rows(m.k)),
                    gpu::blocks(expand_threads), 0, {}, p)
                 .ok());
-    REQUIRE(launch(join_boxes_kernel, gpu::blocks(tiles * chunks), gpu::blocks(window_tile), 0, {}, p).ok());
-    REQUIRE(launch(expand_boxes_kernel, gpu::blocks(tiles * chunks), gpu::blocks(expand_threads), 0, {}, p).ok());
-    fetch(int8, e5m2, base, squares, row_boxes, row_shifts, tile_squares, tile_words, shifts);
+    REQUIRE(launch(join_k_blocks_kernel, gpu::blocks(tiles * chunks), gpu::blocks(window_tile), 0, {}, p).ok());
+    REQUIRE(launch(expand_k_blocks_kernel, gpu::blocks(tiles * chunks), gpu::blocks(expand_threads), 0, {}, p).ok());
+    fetch(int8, e5m2, base, squares, row_k_blocks, row_shifts, tile_squares, tile_words, shifts);
   }
 
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -78,11 +78,11 @@ struct boxes_of_operands {
   std::size_t slot(int row) const { return size(in_operand(row) + (second(row) ? second_base(m.rows) : 0)); }
   int tile(int row) const { return in_operand(row) / window_tile + (second(row) ? tiles_a : 0); }
   bool is_definition(int row) const { return squares.here[slot(row)] == definition_row; }
-  /// Flags of a box in the row's word: outside the row's window, and in no window.
-  bool outside(int row, int box) const { return bit_of(row, box, 0); }
-  bool wide(int row, int box) const { return bit_of(row, box, 16); }
-  bool tile_has(int t, int box, bool wide_ones) const {
-    return (tile_words.here[size((2 * t + (wide_ones ? 1 : 0)) * words + box / 32)] >> (box % 32) & 1u) != 0;
+  /// Flags of a k-block in the row's word: outside the row's window, and in no window.
+  bool outside(int row, int k_block) const { return bit_of(row, k_block, 0); }
+  bool wide(int row, int k_block) const { return bit_of(row, k_block, 16); }
+  bool tile_has(int t, int k_block, bool wide_ones) const {
+    return (tile_words.here[size((2 * t + (wide_ones ? 1 : 0)) * words + k_block / 32)] >> (k_block % 32) & 1u) != 0;
   }
   std::uint8_t code(const array<std::uint8_t>& form, int row, int c) const {
     return form.here[size(std::int64_t{row} * m.k + c)];
@@ -97,41 +97,42 @@ struct boxes_of_operands {
     }
     return false;
   }
-  /// Span in binades of the scales of a box's nonzero blocks. Box -1: of the row.
-  int span(int row, int box) const {
+  /// Span in binades of the scales of a k-block's nonzero blocks. K-block -1: of the row.
+  int span(int row, int k_block) const {
     int least = 255, largest = -1;
-    for (int b = box < 0 ? 0 : 4 * box; b < (box < 0 ? m.k / 32 : std::min(m.k / 32, 4 * box + 4)); ++b) {
+    for (int b = k_block < 0 ? 0 : 4 * k_block; b < (k_block < 0 ? m.k / 32 : std::min(m.k / 32, 4 * k_block + 4));
+         ++b) {
       if (!has_numbers(row, b)) continue;
       least = std::min<int>(least, scale(row, b));
       largest = std::max<int>(largest, scale(row, b));
     }
     return largest < 0 ? 0 : largest - least;
   }
-  /// Number of wrong elements of a box in int8 (with its factor) or E5M2.
-  int wrong_int8(int row, int box) const {
+  /// Number of wrong elements of a k-block in int8 (with its factor) or E5M2.
+  int wrong_int8(int row, int k_block) const {
     const std::uint16_t factor =
-        shifts.here[size((std::int64_t{tile(row)} * count + box) * window_tile + in_operand(row) % window_tile)];
-    // The kernel does not read factors of a box that is inside the window of every row of the tile.
-    const float by = !tile_has(tile(row), box, false)
+        shifts.here[size((std::int64_t{tile(row)} * count + k_block) * window_tile + in_operand(row) % window_tile)];
+    // The kernel does not read factors of a k-block that is inside the window of every row of the tile.
+    const float by = !tile_has(tile(row), k_block, false)
                          ? 1.0f
                          : fp32_from_bits(std::uint32_t{factor} << 16) / (second(row) ? window_unit : 1.0f);
     int wrong = 0;
-    for (int c = box * box_k; c < std::min(m.k, (box + 1) * box_k); ++c) {
+    for (int c = k_block * k_block_length; c < std::min(m.k, (k_block + 1) * k_block_length); ++c) {
       const float x = static_cast<float>(static_cast<std::int8_t>(code(int8, row, c))) * std::sqrt(window_unit) * by;
       wrong += times_power(x, base.here[slot(row)]) != value(row, c);
     }
     return wrong;
   }
-  int wrong_e5m2(int row, int box) const {
+  int wrong_e5m2(int row, int k_block) const {
     int wrong = 0;
-    for (int c = box * box_k; c < std::min(m.k, (box + 1) * box_k); ++c) {
+    for (int c = k_block * k_block_length; c < std::min(m.k, (k_block + 1) * k_block_length); ++c) {
       const float x = decode(formats::e5m2, code(e5m2, row, c));
       wrong += fp32_bits(times_power(x, base.here[slot(row)])) != fp32_bits(value(row, c));
     }
     return wrong;
   }
-  bool is_poison(int row, int box) const {
-    for (int c = box * box_k; c < std::min(m.k, (box + 1) * box_k); ++c) {
+  bool is_poison(int row, int k_block) const {
+    for (int c = k_block * k_block_length; c < std::min(m.k, (k_block + 1) * k_block_length); ++c) {
       if (code(e5m2, row, c) != poison) return false;
     }
     return true;
@@ -142,21 +143,21 @@ struct boxes_of_operands {
   array<std::uint8_t> int8, e5m2;
   array<int> base;
   array<log_squares> squares;
-  array<std::uint32_t> row_boxes;
+  array<std::uint32_t> row_k_blocks;
   array<std::uint8_t> row_shifts;
   array<log_squares> tile_squares;
   array<std::uint32_t> tile_words;
   array<std::uint16_t> shifts;
 
  private:
-  bool bit_of(int row, int box, int shift) const {
-    const std::uint32_t word = row_boxes.here[slot(row) * size(chunks) + size(box / chunk_boxes)];
-    return (word >> (shift + box % chunk_boxes) & 1u) != 0;
+  bool bit_of(int row, int k_block, int shift) const {
+    const std::uint32_t word = row_k_blocks.here[slot(row) * size(chunks) + size(k_block / chunk_k_blocks)];
+    return (word >> (shift + k_block % chunk_k_blocks) & 1u) != 0;
   }
 };
 
 /// Checks all flags and bounds of a row, and its int8.
-void check_row(const boxes_of_operands& x, int row) {
+void check_row(const k_blocks_of_operands& x, int row) {
   CAPTURE(row);
   double squares = 0.0, least = 1e300;
   for (int b = 0; b < x.m.k / 32; ++b) {
@@ -168,29 +169,29 @@ void check_row(const boxes_of_operands& x, int row) {
     CHECK(said >= std::log2(squares));
     CHECK(said <= std::log2(squares) + 0.51);
   }
-  for (int box = 0; box < x.count; ++box) {
-    CAPTURE(box);
-    // A box in no window has no int8. A box in its own window may be inside the row's too.
-    if (x.wide(row, box)) {
-      CHECK(x.outside(row, box));
-      CHECK(x.span(row, box) > int8_window);
+  for (int k_block = 0; k_block < x.count; ++k_block) {
+    CAPTURE(k_block);
+    // A k-block in no window has no int8. A k-block in its own window may be inside the row's too.
+    if (x.wide(row, k_block)) {
+      CHECK(x.outside(row, k_block));
+      CHECK(x.span(row, k_block) > int8_window);
     } else {
-      CHECK(x.wrong_int8(row, box) == 0);
+      CHECK(x.wrong_int8(row, k_block) == 0);
     }
-    if (x.span(row, -1) <= int8_window) CHECK(!x.outside(row, box));
-    if (x.span(row, box) > int8_window) CHECK(x.wide(row, box));
-    CHECK(x.tile_has(x.tile(row), box, false) >= x.outside(row, box));
-    CHECK(x.tile_has(x.tile(row), box, true) >= x.wide(row, box));
+    if (x.span(row, -1) <= int8_window) CHECK(!x.outside(row, k_block));
+    if (x.span(row, k_block) > int8_window) CHECK(x.wide(row, k_block));
+    CHECK(x.tile_has(x.tile(row), k_block, false) >= x.outside(row, k_block));
+    CHECK(x.tile_has(x.tile(row), k_block, true) >= x.wide(row, k_block));
   }
 }
 
 /// True if the limits of two tiles allow any order of sums.
-bool exact(const boxes_of_operands& x, int a, int b) {
+bool exact(const k_blocks_of_operands& x, int a, int b) {
   return limit_of(x.tile_squares.here[x.size(a)]) + limit_of(x.tile_squares.here[x.size(b)]) <= exact_log_squares;
 }
 
-/// Checks that a tile combines its rows' flags, and that exactly the boxes needing E5M2 have it.
-void check_tile(const boxes_of_operands& x, int tile, int first, int rows) {
+/// Checks that a tile combines its rows' flags, and that exactly the k-blocks needing E5M2 have it.
+void check_tile(const k_blocks_of_operands& x, int tile, int first, int rows) {
   CAPTURE(tile);
   int limit = 0;
   bool flag = false;
@@ -199,22 +200,22 @@ void check_tile(const boxes_of_operands& x, int tile, int first, int rows) {
     if (!x.is_definition(row)) limit = std::max<int>(limit, x.squares.here[x.slot(row)]);
   }
   CHECK(x.tile_squares.here[x.size(tile)] == (limit | (flag ? definition_row : 0)));
-  for (int box = 0; box < x.count; ++box) {
-    bool needed = x.tile_has(tile, box, true), outside = false, wide = false;
+  for (int k_block = 0; k_block < x.count; ++k_block) {
+    bool needed = x.tile_has(tile, k_block, true), outside = false, wide = false;
     for (int t = tile < x.tiles_a ? x.tiles_a : 0; t < (tile < x.tiles_a ? x.tiles : x.tiles_a); ++t) {
-      needed = needed || x.tile_has(t, box, true) || !exact(x, tile, t);
+      needed = needed || x.tile_has(t, k_block, true) || !exact(x, tile, t);
     }
     for (int row = first; row < first + rows; ++row) {
       if (x.is_definition(row)) continue;
-      outside = outside || x.outside(row, box);
-      wide = wide || x.wide(row, box);
-      CHECK((needed ? x.wrong_e5m2(row, box) == 0 : x.is_poison(row, box)));
+      outside = outside || x.outside(row, k_block);
+      wide = wide || x.wide(row, k_block);
+      CHECK((needed ? x.wrong_e5m2(row, k_block) == 0 : x.is_poison(row, k_block)));
     }
-    CHECK(x.tile_has(tile, box, false) == outside);
-    CHECK(x.tile_has(tile, box, true) == wide);
+    CHECK(x.tile_has(tile, k_block, false) == outside);
+    CHECK(x.tile_has(tile, k_block, true) == wide);
   }
-  for (int box = x.count; box < 32 * x.words; ++box)
-    CHECK(!(x.tile_has(tile, box, false) || x.tile_has(tile, box, true)));
+  for (int k_block = x.count; k_block < 32 * x.words; ++k_block)
+    CHECK(!(x.tile_has(tile, k_block, false) || x.tile_has(tile, k_block, true)));
 }
 
 /// Codes up to 1.5, so that sums of long rows are exact.
@@ -228,7 +229,7 @@ matrix_data small_numbers(int rows, int k, unsigned seed, scales_of kind) {
 struct kinds {
   int plain = 0, shifted = 0, e5m2 = 0, inexact = 0;
 };
-kinds check_all(const boxes_of_operands& x) {
+kinds check_all(const k_blocks_of_operands& x) {
   for (int row = 0; row < x.m.rows + x.n.rows; ++row) {
     if (!x.is_definition(row)) check_row(x, row);
   }
@@ -240,9 +241,9 @@ kinds check_all(const boxes_of_operands& x) {
   for (int a = 0; a < x.tiles_a; ++a) {
     for (int b = x.tiles_a; b < x.tiles; ++b) {
       k.inexact += !exact(x, a, b);
-      for (int box = 0; box < x.count; ++box) {
-        const bool e5m2 = !exact(x, a, b) || x.tile_has(a, box, true) || x.tile_has(b, box, true);
-        const bool outside = x.tile_has(a, box, false) || x.tile_has(b, box, false);
+      for (int k_block = 0; k_block < x.count; ++k_block) {
+        const bool e5m2 = !exact(x, a, b) || x.tile_has(a, k_block, true) || x.tile_has(b, k_block, true);
+        const bool outside = x.tile_has(a, k_block, false) || x.tile_has(b, k_block, false);
         ++(e5m2 ? k.e5m2 : outside ? k.shifted : k.plain);
       }
     }
@@ -252,7 +253,7 @@ kinds check_all(const boxes_of_operands& x) {
 
 }  // namespace
 
-TEST_CASE("boxes of trained operands: three kinds, each exact") {
+TEST_CASE("k-blocks of trained operands: three kinds, each exact") {
   struct extents {
     int rows, others, k;
   };
@@ -261,7 +262,7 @@ TEST_CASE("boxes of trained operands: three kinds, each exact") {
     const matrix_data a = small_numbers(e.rows, e.k, 1, scales_of::outliers),
                       b = small_numbers(e.others, e.k, 2, scales_of::narrow);
     for (const bool swapped : {false, true}) {
-      const boxes_of_operands x(swapped ? b : a, swapped ? a : b);
+      const k_blocks_of_operands x(swapped ? b : a, swapped ? a : b);
       const kinds n = check_all(x);
       if (e.k > 96) CHECK((n.plain > 0 && n.shifted > 0 && n.e5m2 > 0));
       CHECK(n.inexact == 0);
@@ -269,7 +270,7 @@ TEST_CASE("boxes of trained operands: three kinds, each exact") {
   }
 }
 
-TEST_CASE("boxes of rows that a window holds are plain, and blocks of zeros may have any scale") {
+TEST_CASE("k-blocks of rows that a window holds are plain, and blocks of zeros may have any scale") {
   matrix_data plain = random_matrix(40, 416, 3, scales_of::narrow);
   bytes codes = plain.codes.here, scales = plain.scales.here;
   for (std::size_t row = 0; row < 40; ++row) {
@@ -279,7 +280,7 @@ TEST_CASE("boxes of rows that a window holds are plain, and blocks of zeros may 
   }
   std::fill_n(codes.begin(), 208, std::uint8_t{0x88});  // row 0 is zero
   const matrix_data a(40, 416, codes, scales), b = random_matrix(3, 416, 4, scales_of::narrow);
-  const kinds n = check_all(boxes_of_operands(a, b));
+  const kinds n = check_all(k_blocks_of_operands(a, b));
   CHECK(n.plain == 4);
   CHECK(n.shifted + n.e5m2 == 0);
 }
@@ -288,22 +289,22 @@ TEST_CASE("half a block of zeros leaves the block its scale") {
   for (const int half : {0, 1}) {
     bytes codes(128, 0x31);
     std::fill_n(codes.begin() + 112 + 8 * half, 8, std::uint8_t{0x80});
-    // Only the last block is outside the row's window. Its box has its own window.
+    // Only the last block is outside the row's window. Its k-block has its own window.
     const matrix_data a(1, 256, codes, {121, 121, 121, 121, 118, 118, 118, 117}),
         b = small_numbers(2, 256, 7, scales_of::narrow);
-    const boxes_of_operands x(a, b);
+    const k_blocks_of_operands x(a, b);
     const kinds n = check_all(x);
     CHECK(n.plain == 1);
     CHECK(n.shifted == 1);
   }
 }
 
-TEST_CASE("sums that could be rounded make all boxes of a tile E5M2, and leave other tiles alone") {
+TEST_CASE("sums that could be rounded make all k-blocks of a tile E5M2, and leave other tiles alone") {
   matrix_data far = random_matrix(300, 1056, 5, scales_of::narrow);
   bytes scales = far.scales.here;
   scales[270 * 33 + 7] = 103;  // 18 binades below the row's maximum, in a row of the second tile
   const matrix_data a(300, 1056, far.codes.here, scales), b = random_matrix(2, 1056, 6, scales_of::narrow);
-  const boxes_of_operands x(a, b);
+  const k_blocks_of_operands x(a, b);
   const kinds n = check_all(x);
   CHECK(n.inexact == 1);
   CHECK(n.plain == 9);
@@ -315,7 +316,7 @@ TEST_CASE("rows for the definition: NaN scales, scales too great or too small, m
     bytes codes(32, 0x31), scales{first, second};
     if (zeros) std::fill_n(codes.begin(), 16, std::uint8_t{0x88});
     const matrix_data a(1, 64, codes, scales), b(1, 64, bytes(32, 0x11), {127, 127});
-    const boxes_of_operands x(a, b);
+    const k_blocks_of_operands x(a, b);
     check_all(x);
     CHECK(!x.is_definition(1));
     return x.is_definition(0);
@@ -346,7 +347,7 @@ TEST_CASE("a row's window leaves E5M2 room for one block far below, and the defi
     scales[5] = static_cast<std::uint8_t>(127 - span);
     scales[k / 32] = 255;
     const matrix_data a(3, k, codes, scales), b = random_matrix(4, k, 8, scales_of::narrow);
-    const boxes_of_operands x(a, b);
+    const k_blocks_of_operands x(a, b);
     check_all(x);
     CHECK(x.is_definition(0) == (span > fold_window));
     CHECK(x.is_definition(1));
@@ -365,4 +366,4 @@ TEST_CASE("quarters of a logarithm are never too few") {
   }
 }
 
-}  // namespace gemm_boxes_test
+}  // namespace gemm_k_blocks_test
