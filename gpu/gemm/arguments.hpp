@@ -33,7 +33,7 @@ enum class output_mode {
 
 /// Work list of the fallback kernel, which computes the tiles wider than the first kernel's. The first kernel writes it
 /// (usually: nothing to do). The fallback kernel expands the operands and counts chunks.
-struct rest_work {
+struct fallback_work {
   std::uint32_t widest;    ///< operand_width of the widest row
   std::uint32_t taken;     ///< chunks of rows whose expansion has started
   std::uint32_t expanded;  ///< chunks whose expansion is complete in memory
@@ -62,12 +62,12 @@ struct gemm_arguments {
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< widths of rows, like `base`; null: the kernel takes every tile
   operand_width min_width = operand_width::int8;  ///< width of the first kernel's tiles
-  rest_work* rest = nullptr;                      ///< set if `widths` is
+  fallback_work* fallback = nullptr;              ///< set if `widths` is
   std::uint32_t nan_bits = 0x7FFFFFFFu;
 };
 
 /// True if the fallback kernel computes tiles of `width`.
-ROTOSCALE_HD constexpr bool is_rest(const gemm_arguments& p, operand_width width) { return width > p.min_width; }
+ROTOSCALE_HD constexpr bool is_fallback(const gemm_arguments& p, operand_width width) { return width > p.min_width; }
 
 // ------------------------------------------------------------------ folding block scales into E5M2
 

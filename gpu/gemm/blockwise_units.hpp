@@ -40,10 +40,10 @@ __device__ inline bool block_any(bool condition) {
   return any != 0;
 }
 
-__device__ inline bool any_definition_rows(const tile_table& t) {
+__device__ inline bool any_fallback_rows(const tile_table& t) {
   bool found = false;
   for (int i = static_cast<int>(thread_index().x); i < t.tiles(); i += definition_threads) {
-    found |= (t.squares[i] & definition_row) != 0;
+    found |= (t.squares[i] & fallback_row) != 0;
   }
   return block_any(found);
 }
@@ -52,32 +52,32 @@ __device__ inline bool any_definition_rows(const tile_table& t) {
 /// further call. With `accumulate` one kernel must compute all outputs of a window_tile² tile, so the whole tile falls
 /// back.
 template <int R>
-__device__ inline bool is_left(const definition_arguments& p, const k_block_arguments& k_blocks,
-                               const blockwise_position<R>& at) {
+__device__ inline bool falls_back(const definition_arguments& p, const k_block_arguments& k_blocks,
+                                  const blockwise_position<R>& at) {
   const tile_k_blocks tile(k_blocks.tiles, p.k, at.row / window_tile, at.column / window_tile);
-  if (!tile.has_definition || p.accumulate) return tile.has_definition;
+  if (!tile.has_fallback || p.accumulate) return tile.has_fallback;
   constexpr int edge = blockwise_position<R>::tile;
   static_assert(2 * edge <= definition_threads);
   const int thread = static_cast<int>(thread_index().x), row = at.row + thread, column = at.column + thread - edge;
-  bool left = thread < edge && row < p.a.rows && k_blocks.squares[row] == definition_row;
+  bool left = thread < edge && row < p.a.rows && k_blocks.squares[row] == fallback_row;
   left |= thread >= edge && thread < 2 * edge && column < p.b.rows &&
-          k_blocks.squares[k_blocks.e.base_b + column] == definition_row;
+          k_blocks.squares[k_blocks.e.base_b + column] == fallback_row;
   return block_any(left);
 }
 
 /// Fallback kernel: computes the outputs that the tensor cores cannot.
 template <int R>
 [[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_rest_kernel(const definition_arguments p, const k_block_arguments k_blocks) {
+    blockwise_fallback_kernel(const definition_arguments p, const k_block_arguments k_blocks) {
   static_assert(window_tile % blockwise_position<R>::tile == 0);
   wait_for_kernel_before();
-  if (!any_definition_rows(k_blocks.tiles)) return;
+  if (!any_fallback_rows(k_blocks.tiles)) return;
   constexpr int tile = blockwise_position<R>::tile;
   const int count = ((p.a.rows + tile - 1) / tile) * ((p.b.rows + tile - 1) / tile);
   for (int i = static_cast<int>(block_index().x); i < count; i += static_cast<int>(grid_size().x)) {
     const blockwise_position<R> at(p, i);
     block_barrier();  // all threads have read the previous flags
-    if (is_left<R>(p, k_blocks, at)) blockwise_tile<R>(p, at.row, at.column);
+    if (falls_back<R>(p, k_blocks, at)) blockwise_tile<R>(p, at.row, at.column);
   }
 }
 
@@ -154,8 +154,9 @@ inline status run_blockwise_units(const gemm_launch& l) {
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
-  return launch_behind(blockwise_rest_kernel<owned_rows>, blocks(outputs < checking_blocks ? outputs : checking_blocks),
-                       blocks(definition_threads), 0, l.stream, p, k_blocks);
+  return launch_behind(blockwise_fallback_kernel<owned_rows>,
+                       blocks(outputs < checking_blocks ? outputs : checking_blocks), blocks(definition_threads), 0,
+                       l.stream, p, k_blocks);
 }
 
 }  // namespace detail

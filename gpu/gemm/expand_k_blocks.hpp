@@ -186,9 +186,9 @@ __device__ inline void store_window(const k_block_arguments& p, const expand_pos
 }
 static_assert(k_block_length == 8 * 16, "eight lanes a k-block");
 
-/// The row's bound for exact sums, or definition_row.
+/// The row's bound for exact sums, or fallback_row.
 __device__ inline log_squares row_squares(const row_window& w, const row_parts& parts, const row_share& row) {
-  if (!w.folds) return definition_row;
+  if (!w.folds) return fallback_row;
   float sum = 0.0f;
   for (int i = row.first; i < row.first + row.count; ++i) sum += parts.squares[i];
   if (sum == 0.0f) return 0;
@@ -303,16 +303,16 @@ struct tile_row {
 __device__ inline void join_squares(const k_block_arguments& p, const tile_row& at,
                                     std::uint32_t (&seen)[window_tile / 32], int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
-  const std::uint32_t limit = subgroup_max(own == definition_row ? 0 : own);
-  const bool definition = subgroup_any(own == definition_row);
-  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? definition_row : 0u);
+  const std::uint32_t limit = subgroup_max(own == fallback_row ? 0 : own);
+  const bool definition = subgroup_any(own == fallback_row);
+  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? fallback_row : 0u);
   block_barrier();
   if (thread != 0) return;
   int greatest = 0, flag = 0;
   for (const std::uint32_t s : seen) {
     const int of_warp = limit_of(static_cast<log_squares>(s));
     greatest = of_warp > greatest ? of_warp : greatest;
-    flag |= static_cast<int>(s) & definition_row;
+    flag |= static_cast<int>(s) & fallback_row;
   }
   p.tiles.squares[at.tile] = static_cast<log_squares>(greatest | flag);
 }
@@ -380,7 +380,7 @@ __device__ inline std::uint32_t k_blocks_for_e5m2(const k_block_arguments& p, in
     if (!row.inside) break;
     const expand_position at = position_of(e, row.second ? e.a.rows + row.row : row.row, chunk);
     const block_source m = row.second ? e.b : e.a;
-    if (p.squares[at.slot] == definition_row) continue;
+    if (p.squares[at.slot] == fallback_row) continue;
     expand_codes codes;
     codes.load(m, at, lane, expand_codes::k_blocks{k_blocks});
     store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, expand_codes::k_blocks{k_blocks});

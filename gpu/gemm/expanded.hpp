@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Launch order of GEMMs whose operands are expanded in the workspace: expansions, kernels, split-K sum.
-// The including file provides the kernels `multiply` and `multiply_rest` (sm90/launch.hpp or, in host mode,
+// The including file provides the kernels `multiply` and `multiply_fallback` (sm90/launch.hpp or, in host mode,
 // host_stand_in.hpp).
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
 #include "gpu/gemm/expand.hpp"
+#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/expand_int8.hpp"
-#include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
 
 namespace rotoscale::gpu::detail {
@@ -33,7 +33,7 @@ status launch_expanded(const gemm_launch& l) {
   if constexpr (folds) {
     g.base = e.base = reinterpret_cast<int*>(l.workspace + map.base);
     g.widths = e.widths = reinterpret_cast<operand_width*>(l.workspace + map.widths);
-    g.rest = reinterpret_cast<rest_work*>(l.workspace + map.rest);
+    g.fallback = reinterpret_cast<fallback_work*>(l.workspace + map.fallback);
     g.min_width = First;
     constexpr bool int8 = First == operand_width::int8;
     s = int8 ? expand(expand_int8_kernel, (rows + int8_rows(e.k) - 1) / int8_rows(e.k))
@@ -41,7 +41,7 @@ status launch_expanded(const gemm_launch& l) {
     if (s.ok()) {
       s = multiply<First>(int8 ? e.staging_a : e.e5m2_a, int8 ? e.staging_b : e.e5m2_b, own, g, l.device, l.stream);
     }
-    if (s.ok()) s = multiply_rest(e, own, bf16, g, l.device, l.stream);
+    if (s.ok()) s = multiply_fallback(e, own, bf16, g, l.device, l.stream);
   } else {
     s = expand(expand_bf16_kernel, all_blocks);
     if (s.ok()) s = multiply<First>(e.staging_a, e.staging_b, own, g, l.device, l.stream);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
-#include "gpu/gemm/expand_rest.hpp"
+#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/plan.hpp"
 #include "gpu/gemm/tile_k_blocks.hpp"
 #include "gpu/gemm/tile_walk.hpp"
@@ -70,7 +70,7 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
   const gemm_arguments& p = e.p;
   if (p.widths != nullptr) {
     const int thread = static_cast<int>(thread_index().x);
-    leave_rest(
+    leave_fallback(
         p, block_width<stand_in_threads>(combined_widths_of_all(p.widths, p.m, thread, stand_in_threads) |
                                          combined_widths_of_all(p.widths + p.base_b, p.n, thread, stand_in_threads)));
   }
@@ -78,14 +78,15 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
 }
 
 /// Fallback tiles: E5M2, then BF16.
-[[maybe_unused]] static __global__ void stand_in_rest_kernel(const expand_arguments e, const stand_in_arguments e5m2,
-                                                             const stand_in_arguments bf16) {
+[[maybe_unused]] static __global__ void stand_in_fallback_kernel(const expand_arguments e,
+                                                                 const stand_in_arguments e5m2,
+                                                                 const stand_in_arguments bf16) {
   const gemm_arguments& p = e5m2.p;
-  const operand_width widest = widest_of_rest(*p.rest);
+  const operand_width widest = widest_fallback(*p.fallback);
   if (widest == p.min_width) return;
-  expand_rest(e, *p.rest, widest);
+  expand_fallback(e, *p.fallback, widest);
   for (const stand_in_arguments* x : {&e5m2, &bf16}) {
-    if (is_rest(p, x->width)) stand_in_tile(*x);
+    if (is_fallback(p, x->width)) stand_in_tile(*x);
   }
 }
 
@@ -130,7 +131,7 @@ __device__ inline void stand_in_k_blocks(const stand_in_arguments& int8, const s
   const tile_position at = tile_walk(p, p.tile_m, p.tile_n).at(static_cast<int>(block_index().x));
   const int row = at.row * p.tile_m, column = at.column * p.tile_n;
   const tile_k_blocks k_blocks(table, p.k, row / window_tile, column / window_tile);
-  if (k_blocks.is_left(p)) return;
+  if (k_blocks.falls_back(p)) return;
   each_output(p, row, column, [&](int r, int c) { stand_in_k_blocks(int8, e5m2, table, k_blocks, r, c); });
 }
 
@@ -154,10 +155,10 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, const gemm_options
 }
 
 /// Expands and multiplies the fallback tiles, if there are any.
-inline status multiply_rest(const expand_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
-                            const gemm_arguments& g, const device_info&, stream s) {
-  return launch(stand_in_rest_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0, s,
-                e, stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, e5m2, g},
+inline status multiply_fallback(const expand_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
+                                const gemm_arguments& g, const device_info&, stream s) {
+  return launch(stand_in_fallback_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0,
+                s, e, stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, e5m2, g},
                 stand_in_arguments{e.staging_a, e.staging_b, operand_width::bf16, bf16, g});
 }
 

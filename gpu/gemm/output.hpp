@@ -95,11 +95,11 @@ __device__ operand_width block_width(std::uint32_t combined) {
 }
 
 /// Writes the work list of the fallback kernel. The first block calls it when it knows all widths.
-__device__ inline void leave_rest(const gemm_arguments& p, operand_width widest) {
-  if (block_index().x == 0 && thread_index().x == 0) *p.rest = {static_cast<std::uint32_t>(widest), 0, 0};
+__device__ inline void leave_fallback(const gemm_arguments& p, operand_width widest) {
+  if (block_index().x == 0 && thread_index().x == 0) *p.fallback = {static_cast<std::uint32_t>(widest), 0, 0};
 }
 /// The widest width of all rows, as written by the first kernel.
-__device__ inline operand_width widest_of_rest(const rest_work& work) {
+__device__ inline operand_width widest_fallback(const fallback_work& work) {
   return static_cast<operand_width>(load_relaxed(&work.widest));
 }
 

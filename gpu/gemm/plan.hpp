@@ -54,7 +54,7 @@ inline int second_base(index_t rows_a) { return static_cast<int>((rows_a + 15) /
 /// Workspace layout of converted operands: offsets in bytes. The buffers of BF16 hold int8 first.
 /// `folded`: scales are folded into int8 or E5M2 first.
 struct workspace_map {
-  std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, rest = 0, partial = 0,
+  std::size_t e5m2_a = 0, e5m2_b = 0, staging_a = 0, staging_b = 0, base = 0, widths = 0, fallback = 0, partial = 0,
               size = 0;
   workspace_map(const gemm_call& c, bool folded) {
     const auto m = static_cast<std::size_t>(c.a.rows), n = static_cast<std::size_t>(c.b.rows);
@@ -66,7 +66,7 @@ struct workspace_map {
     const auto rows = static_cast<std::size_t>(second_base(c.a.rows)) + n;
     base = take(folded ? 4 * rows : 0);
     widths = take(folded ? rows : 0);
-    rest = take(folded ? sizeof(rest_work) : 0);
+    fallback = take(folded ? sizeof(fallback_work) : 0);
     partial = take(split_bytes(c));
   }
 

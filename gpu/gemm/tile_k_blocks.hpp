@@ -30,7 +30,7 @@ using log_squares = std::uint16_t;
 inline constexpr int exact_log_squares = 4 * 2 * 24;
 /// Marks a row that falls back to the SIMT kernel. Such a row does not bound the sums of other rows of its tile. In a
 /// tile's value it is a flag.
-inline constexpr log_squares definition_row = 0x8000;
+inline constexpr log_squares fallback_row = 0x8000;
 
 /// Upper bound of 4 * log2 of a normal number, also of one that is larger by 2^-16 of it, since sums of squares are
 /// rounded.
@@ -68,14 +68,14 @@ ROTOSCALE_HD constexpr std::uint16_t shift_factor(int shift, bool second) {
 }
 
 /// A tile's value without its flag.
-ROTOSCALE_HD constexpr int limit_of(log_squares tile) { return tile & (definition_row - 1); }
+ROTOSCALE_HD constexpr int limit_of(log_squares tile) { return tile & (fallback_row - 1); }
 
 /// K-block kinds of a tile of window_tile rows and columns, or of a part of it.
 struct tile_k_blocks {
   const std::uint32_t *a, *b;
-  int count, words;     ///< number of k-blocks, and of their words
-  bool exact;           ///< false: all k-blocks are E5M2
-  bool has_definition;  ///< some rows or columns fall back
+  int count, words;   ///< number of k-blocks, and of their words
+  bool exact;         ///< false: all k-blocks are E5M2
+  bool has_fallback;  ///< some rows or columns fall back
   /// `row`, `column`: in units of window_tile.
   __device__ tile_k_blocks(const tile_table& t, int k, int row, int column)
       : a(t.k_blocks + std::int64_t{2} * row * t.words),
@@ -84,7 +84,7 @@ struct tile_k_blocks {
         words(t.words) {
     const log_squares x = t.squares[row], y = t.squares[t.tiles_a + column];
     exact = limit_of(x) + limit_of(y) <= exact_log_squares;
-    has_definition = ((x | y) & definition_row) != 0;
+    has_fallback = ((x | y) & fallback_row) != 0;
   }
   /// Bits of the k-blocks 32 w to 32 w + 31 of one kind.
   __device__ std::uint32_t word(int w, k_block_kind kind) const {
@@ -111,7 +111,7 @@ struct tile_k_blocks {
   }
   /// True if the whole tile falls back. With `accumulate` its outputs must not be written before. Otherwise the
   /// fallback recomputes only smaller tiles.
-  __device__ bool is_left(const gemm_arguments& p) const { return has_definition && p.accumulate; }
+  __device__ bool falls_back(const gemm_arguments& p) const { return has_fallback && p.accumulate; }
 };
 
 }  // namespace rotoscale::gpu

@@ -10,7 +10,7 @@ namespace rotoscale::gpu::detail {
 status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
                          const device_info& device, stream s) {
   return in_tile(g, [&]<int Rows, int Columns>() {
-    using tile = sm90::tile<operand_width::e5m2, Rows, Columns, rest_promotion>;
+    using tile = sm90::tile<operand_width::e5m2, Rows, Columns, fallback_promotion>;
     sm90::k_block_maps maps;
     if (!make_maps<tile>(maps.int8_a, maps.int8_b, e.staging_a, e.staging_b, g)) return no_map();
     if (!make_maps<tile>(maps.e5m2_a, maps.e5m2_b, e.e5m2_a, e.e5m2_b, g)) return no_map();

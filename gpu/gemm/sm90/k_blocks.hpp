@@ -64,7 +64,7 @@ __device__ inline void produce_k_blocks(const gemm_arguments& p, const k_block_m
                                         k_block_memory<Tile>& memory, const pipeline<Tile>& q, ring& r,
                                         std::uint32_t rank, tile_position at) {
   const k_block_tile t = k_block_tile::of<Tile>(table, p, at);
-  if (t.k_blocks.is_left(p)) return;
+  if (t.k_blocks.falls_back(p)) return;
   const fragment_position first = Tile::first_of(at, rank);
   t.k_blocks.each(k_block_kind::plain,
                   [&](int k) { produce_k_block(p, maps.int8_a, maps.int8_b, q, r, rank, first, k); });
@@ -202,7 +202,7 @@ __device__ inline void run_k_blocks(const k_block_maps& maps, const tile_table& 
       [&](const auto& each) {
         each([&](tile_position at, ring& r) {
           const k_block_tile t = k_block_tile::of<Tile>(table, p, at);
-          if (t.k_blocks.is_left(p)) return;
+          if (t.k_blocks.falls_back(p)) return;
           consume<Tile, Mode>(p, memory.common.columns, rank, at, [&](int group, int lane, auto& acc) {
             multiply_k_blocks<Tile>(p, t, at, rank, memory, q, r, group, lane, acc);
           });

@@ -345,7 +345,7 @@ __device__ inline void run_block(const CUtensorMap& map_a, const CUtensorMap& ma
   widths.clear();
   init_stages(q);
   wait_for_kernel_before();
-  if (p.widths != nullptr) leave_rest(p, widths.fill(p));
+  if (p.widths != nullptr) leave_fallback(p, widths.fill(p));
   share_tiles<Tile>(
       p,
       [&](const auto& each) {

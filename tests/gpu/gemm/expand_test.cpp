@@ -7,8 +7,8 @@
 #include <random>
 
 #include "gpu/gemm/data.hpp"
+#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/expand_int8.hpp"
-#include "gpu/gemm/expand_rest.hpp"
 #include "gpu/gemm/plan.hpp"
 
 namespace gemm_expand_test {
@@ -22,9 +22,9 @@ constexpr std::uint8_t poison = 0xC3;
 
 /// Prologue of a fallback kernel.
 [[maybe_unused]] static __global__ void __launch_bounds__(96)
-    rest_of_operands_kernel(const expand_arguments e, rest_work* work) {
-  const operand_width widest = widest_of_rest(*work);
-  if (widest != operand_width::int8) expand_rest(e, *work, widest);
+    rest_of_operands_kernel(const expand_arguments e, fallback_work* work) {
+  const operand_width widest = widest_fallback(*work);
+  if (widest != operand_width::int8) expand_fallback(e, *work, widest);
 }
 
 static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M2 number");
@@ -77,10 +77,10 @@ struct expansions {
   void run_int8() { run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k)); }
   void run_bf16() { run(expand_bf16_kernel, expand_blocks(rows, m.k)); }
   /// Runs the fallback's expansion with two blocks.
-  void run_rest() {
+  void run_fallback() {
     std::uint32_t widest = 0;
     for (index_t r = 0; r < rows; ++r) widest |= widths.here[slot(r)];
-    array<rest_work> work({{static_cast<std::uint32_t>(combined_width(widest)), 0, 0}});
+    array<fallback_work> work({{static_cast<std::uint32_t>(combined_width(widest)), 0, 0}});
     REQUIRE(launch(rest_of_operands_kernel, gpu::blocks(2), gpu::blocks(96), 0, {}, arguments(false, true), work.there)
                 .ok());
     fetch();
@@ -207,7 +207,7 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
     CHECK(width_ref(a.here(), 0) == c.width);
     if (c.width != bf16) CHECK(f.wrong(c.width, 0) == 0);
     CHECK(f.width(1) == e5m2);  // NaN scale of a block of zeros
-    f.run_rest();               // a row is outside int8, so all rows become E5M2
+    f.run_fallback();           // a row is outside int8, so all rows become E5M2
     if (c.width != bf16) CHECK(f.wrong(e5m2, 0) == 0);
     CHECK(f.untouched(f.wide) == (c.width != bf16));
     if (c.width == bf16) CHECK(f.wrong(bf16, 0) + f.wrong(bf16, 1) == 0);
@@ -215,7 +215,7 @@ TEST_CASE("the windows: 3 and 26 binades fit exactly, 4 and 27 do not; zeros and
   const matrix_data zeros(2, 64, bytes(64, 0x80), {0, 254, 127, 3}), other = data(127, 125, 0x77);
   expansions e(zeros, other);
   e.run_int8();
-  e.run_rest();
+  e.run_fallback();
   for (index_t r = 0; r < 3; ++r) CHECK(e.width(r) == int8);
   CHECK(e.wrong(int8, 0) + e.wrong(int8, 2) == 0);
   CHECK(e.untouched(e.folded));  // not needed
@@ -235,7 +235,7 @@ TEST_CASE("int8 rows have squares below 2^24 in sum, in units of their least sca
     CHECK(e.width(1) == operand_width::e5m2);
     CHECK(e.wrong(operand_width::int8, 0) == 0);
     CHECK(e.wrong(operand_width::e5m2, 1) == 0);
-    e.run_rest();
+    e.run_fallback();
     CHECK(e.wrong(operand_width::e5m2, 0) == 0);
     CHECK(e.untouched(e.wide));
   }
@@ -290,7 +290,7 @@ TEST_CASE("rows of every length become what the definition says") {
       CHECK(e.wrong(e.width(r), r) == 0);
       outside = outside || e.width(r) != operand_width::int8;
     }
-    e.run_rest();
+    e.run_fallback();
     for (index_t r = 0; outside && r < e.rows; ++r) CHECK(e.wrong(operand_width::e5m2, r) == 0);
   }
 }

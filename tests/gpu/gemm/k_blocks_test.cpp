@@ -77,7 +77,7 @@ struct k_blocks_of_operands {
   int in_operand(int row) const { return second(row) ? row - m.rows : row; }
   std::size_t slot(int row) const { return size(in_operand(row) + (second(row) ? second_base(m.rows) : 0)); }
   int tile(int row) const { return in_operand(row) / window_tile + (second(row) ? tiles_a : 0); }
-  bool is_definition(int row) const { return squares.here[slot(row)] == definition_row; }
+  bool is_definition(int row) const { return squares.here[slot(row)] == fallback_row; }
   /// Flags of a k-block in the row's word: outside the row's window, and in no window.
   bool outside(int row, int k_block) const { return bit_of(row, k_block, 0); }
   bool wide(int row, int k_block) const { return bit_of(row, k_block, 16); }
@@ -199,7 +199,7 @@ void check_tile(const k_blocks_of_operands& x, int tile, int first, int rows) {
     flag = flag || x.is_definition(row);
     if (!x.is_definition(row)) limit = std::max<int>(limit, x.squares.here[x.slot(row)]);
   }
-  CHECK(x.tile_squares.here[x.size(tile)] == (limit | (flag ? definition_row : 0)));
+  CHECK(x.tile_squares.here[x.size(tile)] == (limit | (flag ? fallback_row : 0)));
   for (int k_block = 0; k_block < x.count; ++k_block) {
     bool needed = x.tile_has(tile, k_block, true), outside = false, wide = false;
     for (int t = tile < x.tiles_a ? x.tiles_a : 0; t < (tile < x.tiles_a ? x.tiles : x.tiles_a); ++t) {
@@ -312,7 +312,7 @@ TEST_CASE("sums that could be rounded make all k-blocks of a tile E5M2, and leav
 }
 
 TEST_CASE("rows for the definition: NaN scales, scales too great or too small, more binades than E5M2 has") {
-  const auto is_left = [](std::uint8_t first, std::uint8_t second, bool zeros) {
+  const auto falls_back = [](std::uint8_t first, std::uint8_t second, bool zeros) {
     bytes codes(32, 0x31), scales{first, second};
     if (zeros) std::fill_n(codes.begin(), 16, std::uint8_t{0x88});
     const matrix_data a(1, 64, codes, scales), b(1, 64, bytes(32, 0x11), {127, 127});
@@ -321,20 +321,20 @@ TEST_CASE("rows for the definition: NaN scales, scales too great or too small, m
     CHECK(!x.is_definition(1));
     return x.is_definition(0);
   };
-  CHECK(is_left(255, 127, false));
-  CHECK(is_left(255, 127, true));  // NaN times zero is NaN
-  CHECK(is_left(64, 66, false));
-  CHECK(!is_left(65, 66, false));
-  CHECK(!is_left(64, 66, true));
-  CHECK(is_left(178, 179, false));
-  CHECK(!is_left(178, 177, false));
+  CHECK(falls_back(255, 127, false));
+  CHECK(falls_back(255, 127, true));  // NaN times zero is NaN
+  CHECK(falls_back(64, 66, false));
+  CHECK(!falls_back(65, 66, false));
+  CHECK(!falls_back(64, 66, true));
+  CHECK(falls_back(178, 179, false));
+  CHECK(!falls_back(178, 177, false));
   for (const int high : {120, 127}) {
     for (const bool first : {false, true}) {
       CAPTURE(high);
       const auto top = static_cast<std::uint8_t>(high);
       for (int span = 0; span <= fold_window + 1; ++span) {
         const auto low = static_cast<std::uint8_t>(high - span);
-        CHECK(is_left(first ? top : low, first ? low : top, false) == (span > fold_window));
+        CHECK(falls_back(first ? top : low, first ? low : top, false) == (span > fold_window));
       }
     }
   }

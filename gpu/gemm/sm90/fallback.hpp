@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The sm_90 fallback kernel for tiles wider than the first kernel's.
-// It expands the operands (expand_rest.hpp), then multiplies E5M2 tiles and BF16 tiles with the same stages. Usually
-// there is no such tile: a block reads one word and exits.
+// It expands the operands (expand_fallback.hpp), then multiplies E5M2 tiles and BF16 tiles with the same stages.
+// Usually there is no such tile: a block reads one word and exits.
 #pragma once
 
-#include "gpu/gemm/expand_rest.hpp"
+#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/sm90/kernel.hpp"
 
 namespace rotoscale::gpu::sm90 {
@@ -22,16 +22,16 @@ struct cleared : Tile {
 
 /// A block's work: expand, then E5M2 tiles, then BF16 tiles.
 template <class Narrow, class Wide, output_mode Mode>
-__device__ inline void run_rest(const operand_maps& narrow, const operand_maps& wide, const expand_arguments& e,
-                                const gemm_arguments& p) {
+__device__ inline void run_fallback(const operand_maps& narrow, const operand_maps& wide, const expand_arguments& e,
+                                    const gemm_arguments& p) {
   static_assert(Narrow::rows == Wide::rows && Narrow::all_columns == Wide::all_columns &&
                     Narrow::blocks == Wide::blocks && Narrow::stage_size == Wide::stage_size &&
                     Narrow::max_stages == Wide::max_stages,
                 "both kinds of tile go through the same stages");
   wait_for_kernel_before();
-  const operand_width widest = widest_of_rest(*p.rest);
+  const operand_width widest = widest_fallback(*p.fallback);
   if (widest == p.min_width) return;
-  expand_rest(e, *p.rest, widest);
+  expand_fallback(e, *p.fallback, widest);
   extern __shared__ std::uint8_t dynamic[];
   __shared__ block_memory<Narrow> memory;  // BF16 sums need no exponents of columns
   const pipeline<Narrow> q = memory.stages(shared_address(dynamic));
@@ -54,20 +54,20 @@ __device__ inline void run_rest(const operand_maps& narrow, const operand_maps& 
   share_tiles<Narrow>(
       p,
       [&](const auto& each) {
-        if (is_rest(p, Narrow::width)) produce_all(each, narrow, q);
-        if (is_rest(p, Wide::width)) produce_all(each, wide, wide_q);
+        if (is_fallback(p, Narrow::width)) produce_all(each, narrow, q);
+        if (is_fallback(p, Wide::width)) produce_all(each, wide, wide_q);
       },
       [&](const auto& each) {
-        if (is_rest(p, Narrow::width)) consume_all(each, q);
-        if (is_rest(p, Wide::width)) consume_all(each, wide_q);
+        if (is_fallback(p, Narrow::width)) consume_all(each, q);
+        if (is_fallback(p, Wide::width)) consume_all(each, wide_q);
       });
 }
 
 template <class Narrow, class Wide, output_mode Mode>
 [[maybe_unused]] static __global__ void __cluster_dims__(Narrow::blocks, 1, 1) __launch_bounds__(threads, 1)
-    rest_kernel(const __grid_constant__ operand_maps narrow, const __grid_constant__ operand_maps wide,
-                const __grid_constant__ expand_arguments e, const __grid_constant__ gemm_arguments p) {
-  if constexpr (is_sm90a) run_rest<Narrow, Wide, Mode>(narrow, wide, e, p);
+    fallback_kernel(const __grid_constant__ operand_maps narrow, const __grid_constant__ operand_maps wide,
+                    const __grid_constant__ expand_arguments e, const __grid_constant__ gemm_arguments p) {
+  if constexpr (is_sm90a) run_fallback<Narrow, Wide, Mode>(narrow, wide, e, p);
 }
 
 }  // namespace rotoscale::gpu::sm90

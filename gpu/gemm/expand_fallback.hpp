@@ -11,11 +11,11 @@
 namespace rotoscale::gpu {
 
 /// True if a row needs expansion.
-__device__ inline bool has_rest(const expand_arguments& p, const expand_position& at, operand_width widest) {
+__device__ inline bool is_in_fallback(const expand_arguments& p, const expand_position& at, operand_width widest) {
   return p.widths[at.slot] == operand_width::int8 || widest == operand_width::bf16;
 }
-__device__ inline void expand_rest_of_chunk(const expand_arguments& p, const expand_position& at, operand_width widest,
-                                            int lane) {
+__device__ inline void expand_fallback_chunk(const expand_arguments& p, const expand_position& at, operand_width widest,
+                                             int lane) {
   const block_source m = at.second ? p.b : p.a;
   if (p.widths[at.slot] == operand_width::int8) {
     expand_codes codes;
@@ -32,7 +32,7 @@ inline constexpr int ticket_chunks = 16;
 /// Expands all rows. On return the results are visible in memory, also to TMA copies. All threads of a block call it.
 /// Subgroups take chunks by tickets, which guarantees forward progress: a chunk that a block waits for has a running
 /// owner.
-__device__ inline void expand_rest(const expand_arguments& p, rest_work& work, operand_width widest) {
+__device__ inline void expand_fallback(const expand_arguments& p, fallback_work& work, operand_width widest) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, of_row = row_chunks(p.k);
   const int chunks = (p.a.rows + p.b.rows) * of_row;
   const auto position = [&](int chunk) { return position_of(p, chunk / of_row, chunk % of_row); };
@@ -41,9 +41,9 @@ __device__ inline void expand_rest(const expand_arguments& p, rest_work& work, o
     const int first = static_cast<int>(shuffle(ticket, 0)), left = chunks - first;
     if (left <= 0) break;
     const int count = left < ticket_chunks ? left : ticket_chunks;
-    const std::uint32_t asked = lane < count && has_rest(p, position(first + lane), widest) ? 1 : 0;
+    const std::uint32_t asked = lane < count && is_in_fallback(p, position(first + lane), widest) ? 1 : 0;
     for (int i = 0; i < count; ++i) {
-      if (shuffle(asked, static_cast<unsigned>(i)) != 0) expand_rest_of_chunk(p, position(first + i), widest, lane);
+      if (shuffle(asked, static_cast<unsigned>(i)) != 0) expand_fallback_chunk(p, position(first + i), widest, lane);
     }
     copy_engine_fence();
     device_fence();
