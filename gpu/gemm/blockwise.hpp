@@ -7,7 +7,7 @@
 #pragma once
 
 #include "gpu/dialect/e2m1.hpp"
-#include "gpu/gemm/definition.hpp"
+#include "gpu/gemm/simt.hpp"
 
 namespace rotoscale::gpu {
 
@@ -41,17 +41,17 @@ __device__ inline void double_e2m1(std::uint32_t codes, std::uint32_t& low, std:
 template <int R>
 struct blockwise_share {
   static constexpr int words = 4 * blockwise_blocks;  // words of codes per row
-  static constexpr int count = 16 * R * words / definition_threads, scales = 16 * R * blockwise_blocks;
-  static_assert(scales <= definition_threads);
+  static constexpr int count = 16 * R * words / simt_threads, scales = 16 * R * blockwise_blocks;
+  static_assert(scales <= simt_threads);
   std::uint32_t codes[count];
   std::uint8_t scale;
 
   /// Loads blocks [first, first + blockwise_blocks) of the rows from `row` on. Blocks and rows out of range are zero
   /// and unused.
-  __device__ void load(const definition_operand& o, int row, int first, int blocks, int thread) {
+  __device__ void load(const simt_operand& o, int row, int first, int blocks, int thread) {
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
-      const int at = i * definition_threads + thread, r = at / words, w = at % words;
+      const int at = i * simt_threads + thread, r = at / words, w = at % words;
       codes[i] = 0;
       if (row + r < o.rows && first + w / 4 < blocks) {
         codes[i] = reinterpret_cast<const std::uint32_t*>(o.codes + (row + r) * o.row_step)[4 * first + w];
@@ -65,7 +65,7 @@ struct blockwise_share {
   __device__ void store(blockwise_side<R>& to, int thread) const {
     ROTOSCALE_UNROLL
     for (int i = 0; i < count; ++i) {
-      const int at = i * definition_threads + thread, r = at / words, w = at % words, block = w / 4;
+      const int at = i * simt_threads + thread, r = at / words, w = at % words, block = w / 4;
       double_e2m1(codes[i], to.word[block][w % 4 * 2][r], to.word[block][w % 4 * 2 + 1][r]);
     }
     if (thread >= scales) return;
@@ -75,7 +75,7 @@ struct blockwise_share {
 };
 
 /// True if every product of a block is -0. Only needed if a sum is already -0.
-__device__ inline bool all_negative_zeros(const definition_arguments& p, int row, int column, int block) {
+__device__ inline bool all_negative_zeros(const simt_arguments& p, int row, int column, int block) {
   const std::uint8_t* const a = p.a.codes + row * p.a.row_step + 16 * block;
   const std::uint8_t* const b = p.b.codes + column * p.b.row_step + 16 * block;
   bool all = true;
@@ -89,7 +89,7 @@ __device__ inline bool all_negative_zeros(const definition_arguments& p, int row
 }
 
 /// Adds a block's quarters to an output's sum. `block` is in shared memory, `number` counts from k = 0.
-__device__ inline float add_quarters(const definition_arguments& p, float acc, int quarters, int exponent, int row,
+__device__ inline float add_quarters(const simt_arguments& p, float acc, int quarters, int exponent, int row,
                                      int column, int number) {
   const int e = exponent - 2;
   if (e >= -126 && e <= 127 && (quarters != 0 || fp32_bits(acc) != 0x80000000u)) {
@@ -106,7 +106,7 @@ template <int R>
 struct blockwise_position {
   static constexpr int tile = 16 * R;
   int row, column;
-  __device__ blockwise_position(const definition_arguments& p, int at) {
+  __device__ blockwise_position(const simt_arguments& p, int at) {
     const int across = (p.b.rows + tile - 1) / tile;
     row = at / across * tile;
     column = at % across * tile;
@@ -115,7 +115,7 @@ struct blockwise_position {
 
 /// Computes the tile of outputs at (row, column). The next stage is prefetched to registers during the products.
 template <int R>
-__device__ inline void blockwise_tile(const definition_arguments& p, int row, int column) {
+__device__ inline void blockwise_tile(const simt_arguments& p, int row, int column) {
   auto& t = block_shared<blockwise_tiles<R>>();
   const int blocks = p.k / 32;
   const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
@@ -162,8 +162,8 @@ __device__ inline void blockwise_tile(const definition_arguments& p, int row, in
 
 /// One thread block per tile.
 template <int R>
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_kernel(const definition_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(simt_threads)
+    blockwise_kernel(const simt_arguments p) {
   const blockwise_position<R> at(p, static_cast<int>(block_index().x));
   blockwise_tile<R>(p, at.row, at.column);
 }

@@ -9,7 +9,7 @@
 
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/blockwise.hpp"
-#include "gpu/gemm/definition_operand.hpp"
+#include "gpu/gemm/simt_operand.hpp"
 #include "gpu/gemm/expand_k_blocks.hpp"
 #include "gpu/gemm/plan.hpp"
 
@@ -28,7 +28,7 @@ inline constexpr int checking_blocks = 528;
 /// True if `condition` holds in any thread of the block. All threads call it, with a barrier before each further call.
 __device__ inline bool block_any(bool condition) {
   struct subgroup_flags {
-    std::uint32_t of[definition_threads / 32];
+    std::uint32_t of[simt_threads / 32];
   };
   subgroup_flags& seen = block_shared<subgroup_flags>();
   const int thread = static_cast<int>(thread_index().x);
@@ -42,7 +42,7 @@ __device__ inline bool block_any(bool condition) {
 
 __device__ inline bool any_fallback_rows(const tile_table& t) {
   bool found = false;
-  for (int i = static_cast<int>(thread_index().x); i < t.tiles(); i += definition_threads) {
+  for (int i = static_cast<int>(thread_index().x); i < t.tiles(); i += simt_threads) {
     found |= (t.squares[i] & fallback_row) != 0;
   }
   return block_any(found);
@@ -52,12 +52,12 @@ __device__ inline bool any_fallback_rows(const tile_table& t) {
 /// further call. With `accumulate` one kernel must compute all outputs of a window_tile² tile, so the whole tile falls
 /// back.
 template <int R>
-__device__ inline bool falls_back(const definition_arguments& p, const k_block_arguments& k_blocks,
+__device__ inline bool falls_back(const simt_arguments& p, const k_block_arguments& k_blocks,
                                   const blockwise_position<R>& at) {
   const tile_k_blocks tile(k_blocks.tiles, p.k, at.row / window_tile, at.column / window_tile);
   if (!tile.has_fallback || p.accumulate) return tile.has_fallback;
   constexpr int edge = blockwise_position<R>::tile;
-  static_assert(2 * edge <= definition_threads);
+  static_assert(2 * edge <= simt_threads);
   const int thread = static_cast<int>(thread_index().x), row = at.row + thread, column = at.column + thread - edge;
   bool left = thread < edge && row < p.a.rows && k_blocks.squares[row] == fallback_row;
   left |= thread >= edge && thread < 2 * edge && column < p.b.rows &&
@@ -67,8 +67,8 @@ __device__ inline bool falls_back(const definition_arguments& p, const k_block_a
 
 /// Fallback kernel: computes the outputs that the tensor cores cannot.
 template <int R>
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    blockwise_fallback_kernel(const definition_arguments p, const k_block_arguments k_blocks) {
+[[maybe_unused]] static __global__ void __launch_bounds__(simt_threads)
+    blockwise_fallback_kernel(const simt_arguments p, const k_block_arguments k_blocks) {
   static_assert(window_tile % blockwise_position<R>::tile == 0);
   wait_for_kernel_before();
   if (!any_fallback_rows(k_blocks.tiles)) return;
@@ -138,7 +138,7 @@ inline k_block_arguments make_k_blocks(const gemm_operand& a, const gemm_operand
 
 /// Launches the expansions, the tensor-core kernel and the fallback kernel.
 inline status run_blockwise_units(const gemm_launch& l) {
-  definition_arguments p;
+  simt_arguments p;
   if (status s = take_call(l.call, p); !s.ok()) return s;
   const k_block_arguments k_blocks = make_k_blocks(l.call.a, l.call.b, l.workspace);
   gemm_arguments g = make_arguments(l, nullptr);
@@ -155,7 +155,7 @@ inline status run_blockwise_units(const gemm_launch& l) {
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
   return launch_behind(blockwise_fallback_kernel<owned_rows>,
-                       blocks(outputs < checking_blocks ? outputs : checking_blocks), blocks(definition_threads), 0,
+                       blocks(outputs < checking_blocks ? outputs : checking_blocks), blocks(simt_threads), 0,
                        l.stream, p, k_blocks);
 }
 

@@ -304,8 +304,8 @@ __device__ inline void join_squares(const k_block_arguments& p, const tile_row& 
                                     std::uint32_t (&seen)[window_tile / 32], int thread) {
   const std::uint32_t own = at.inside ? p.squares[at.slot] : 0;
   const std::uint32_t limit = subgroup_max(own == fallback_row ? 0 : own);
-  const bool definition = subgroup_any(own == fallback_row);
-  if (thread % 32 == 0) seen[thread / 32] = limit | (definition ? fallback_row : 0u);
+  const bool falls_back = subgroup_any(own == fallback_row);
+  if (thread % 32 == 0) seen[thread / 32] = limit | (falls_back ? fallback_row : 0u);
   block_barrier();
   if (thread != 0) return;
   int greatest = 0, flag = 0;

@@ -88,7 +88,7 @@ status launch_gfx942(const gemm_launch& l);
 status launch_blockwise(const gemm_launch& l);
 std::size_t blockwise_bytes(const gemm_call& call);
 status launch_reference(const gemm_launch& l);
-status launch_simt(const gemm_launch& l);  // definition.cpp
+status launch_simt(const gemm_launch& l);  // simt.cpp
 status check_simt(const gemm_call& call);
 
 }  // namespace rotoscale::gpu::detail

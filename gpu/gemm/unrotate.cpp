@@ -4,7 +4,7 @@
 #include "gpu/gemm/unrotate.hpp"
 
 #include "gpu/api/dequantize.hpp"
-#include "gpu/gemm/definition_operand.hpp"
+#include "gpu/gemm/simt_operand.hpp"
 
 namespace rotoscale::gpu {
 
@@ -30,8 +30,8 @@ status unrotate_operand(const gemm_operand& from, int points, const nn::form_dra
   a.to = reinterpret_cast<std::uint16_t*>(to);
   a.stride = stride;
   const index_t items = from.rows * ((from.k + subgroup_lanes - 1) / subgroup_lanes);
-  const index_t needed = (items * subgroup_lanes + definition_threads - 1) / definition_threads;
-  return launch(unrotate_kernel, blocks(needed < 8192 ? needed : 8192), blocks(definition_threads), 0, stream, a);
+  const index_t needed = (items * subgroup_lanes + simt_threads - 1) / simt_threads;
+  return launch(unrotate_kernel, blocks(needed < 8192 ? needed : 8192), blocks(simt_threads), 0, stream, a);
 }
 
 }  // namespace rotoscale::gpu

@@ -6,12 +6,12 @@
 
 #include "gpu/api/dequantize.hpp"
 #include "gpu/dialect/lanes.hpp"
-#include "gpu/gemm/definition.hpp"
+#include "gpu/gemm/simt.hpp"
 
 namespace rotoscale::gpu {
 
 struct unrotate_arguments {
-  definition_operand from;
+  simt_operand from;
   int k = 0, points = 0, run = 0;  ///< `run`: elements that share one mask of signs
   nn::form_draws draws;            ///< signs to undo
   const nn::step_state* state = nullptr;
@@ -21,19 +21,18 @@ struct unrotate_arguments {
 
 /// A subgroup of 32 lanes takes 32 elements of a row, one per lane: decode, rotate back as unrotate_run does, store as
 /// BF16.
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads)
-    unrotate_kernel(const unrotate_arguments a) {
+[[maybe_unused]] static __global__ void __launch_bounds__(simt_threads) unrotate_kernel(const unrotate_arguments a) {
   const int lane = static_cast<int>(thread_index().x) % subgroup_lanes,
             across = (a.k + subgroup_lanes - 1) / subgroup_lanes;
   const std::uint32_t signs = a.state != nullptr ? a.draws.mask(*a.state) : a.draws.given_signs;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
-  constexpr int subgroups = definition_threads / subgroup_lanes;
+  constexpr int subgroups = simt_threads / subgroup_lanes;
   const std::int64_t items = std::int64_t{a.from.rows} * across;
   ROTOSCALE_KEEP_LOOP
   for (std::int64_t i = std::int64_t{block_index().x} * subgroups + static_cast<int>(thread_index().x) / subgroup_lanes;
        i < items; i += std::int64_t{grid_size().x} * subgroups) {
     const auto row = static_cast<int>(i / across), c = static_cast<int>(i % across) * subgroup_lanes + lane;
-    float x = c < a.k ? definition_value(a.from, row, c) * factor : 0.0f;
+    float x = c < a.k ? simt_value(a.from, row, c) * factor : 0.0f;
     x = subgroup_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
     if (a.points != 0) x *= hadamard_factor(a.points);
     if ((signs >> (c % a.run) & 1u) != 0) x = -x;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "gpu/api/statistics.hpp"
-#include "gpu/gemm/definition_operand.hpp"
+#include "gpu/gemm/simt_operand.hpp"
 #include "gpu/nn/check.hpp"
 #include "rotoscale/round.hpp"
 

@@ -4,7 +4,7 @@
 // rotation is a butterfly across them. One more block reduces the rows.
 #pragma once
 
-#include "gpu/gemm/definition.hpp"
+#include "gpu/gemm/simt.hpp"
 #include "gpu/nn/rows.hpp"
 #include "gpu/nn/tree_sum.hpp"
 #include "rotoscale/nn/form_options.hpp"
@@ -23,7 +23,7 @@ struct observed_row {
 };
 
 struct observe_args {
-  definition_operand stored;
+  simt_operand stored;
   const void* source = nullptr;
   index_t row_step = 0, k_step = 0;  ///< elements of the source
   unsigned rows = 0, k = 0, block = 0;
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
       const unsigned c = first + 16 * h + lane;
       if (!is_row || c >= a.k) continue;
       const auto k = static_cast<int>(c);
-      const float stored = rounded_product(definition_value(a.stored, r, k), factor);  // add subtracts it
-      const float largest = (a.block == 0 ? a.largest : a.largest * definition_scale(a.stored, r, k)) * factor;
+      const float stored = rounded_product(simt_value(a.stored, r, k), factor);  // add subtracts it
+      const float largest = (a.block == 0 ? a.largest : a.largest * simt_scale(a.stored, r, k)) * factor;
       mine.add(x[h], stored, largest);
       if (a.block != 0 && !(stored == 0.0f)) filled |= 1u << (c / a.block % 32);
     }
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
     const unsigned blocks = first / (32 * a.block) * 32;
     for (unsigned b = lane; b < 32 && is_row; b += 16) {
       if ((filled >> b & 1u) == 0) continue;
-      scales.add(definition_scale(a.stored, r, static_cast<int>((blocks + b) * a.block)));
+      scales.add(simt_scale(a.stored, r, static_cast<int>((blocks + b) * a.block)));
     }
     filled = 0;
   }

@@ -11,8 +11,8 @@
 #include "gpu/api/gemm.hpp"
 #include "gpu/dialect/amd_matrix.hpp"
 #include "gpu/gemm/data.hpp"
-#include "gpu/gemm/definition.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/simt.hpp"
 #include "oracle/share.hpp"
 
 namespace gemm_amd_test {

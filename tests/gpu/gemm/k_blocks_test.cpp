@@ -77,7 +77,7 @@ struct k_blocks_of_operands {
   int in_operand(int row) const { return second(row) ? row - m.rows : row; }
   std::size_t slot(int row) const { return size(in_operand(row) + (second(row) ? second_base(m.rows) : 0)); }
   int tile(int row) const { return in_operand(row) / window_tile + (second(row) ? tiles_a : 0); }
-  bool is_definition(int row) const { return squares.here[slot(row)] == fallback_row; }
+  bool falls_back(int row) const { return squares.here[slot(row)] == fallback_row; }
   /// Flags of a k-block in the row's word: outside the row's window, and in no window.
   bool outside(int row, int k_block) const { return bit_of(row, k_block, 0); }
   bool wide(int row, int k_block) const { return bit_of(row, k_block, 16); }
@@ -196,8 +196,8 @@ void check_tile(const k_blocks_of_operands& x, int tile, int first, int rows) {
   int limit = 0;
   bool flag = false;
   for (int row = first; row < first + rows; ++row) {
-    flag = flag || x.is_definition(row);
-    if (!x.is_definition(row)) limit = std::max<int>(limit, x.squares.here[x.slot(row)]);
+    flag = flag || x.falls_back(row);
+    if (!x.falls_back(row)) limit = std::max<int>(limit, x.squares.here[x.slot(row)]);
   }
   CHECK(x.tile_squares.here[x.size(tile)] == (limit | (flag ? fallback_row : 0)));
   for (int k_block = 0; k_block < x.count; ++k_block) {
@@ -206,7 +206,7 @@ void check_tile(const k_blocks_of_operands& x, int tile, int first, int rows) {
       needed = needed || x.tile_has(t, k_block, true) || !exact(x, tile, t);
     }
     for (int row = first; row < first + rows; ++row) {
-      if (x.is_definition(row)) continue;
+      if (x.falls_back(row)) continue;
       outside = outside || x.outside(row, k_block);
       wide = wide || x.wide(row, k_block);
       CHECK((needed ? x.wrong_e5m2(row, k_block) == 0 : x.is_poison(row, k_block)));
@@ -231,7 +231,7 @@ struct kinds {
 };
 kinds check_all(const k_blocks_of_operands& x) {
   for (int row = 0; row < x.m.rows + x.n.rows; ++row) {
-    if (!x.is_definition(row)) check_row(x, row);
+    if (!x.falls_back(row)) check_row(x, row);
   }
   for (int t = 0; t < x.tiles; ++t) {
     const int in = (t < x.tiles_a ? t : t - x.tiles_a) * window_tile, all = t < x.tiles_a ? x.m.rows : x.n.rows;
@@ -318,8 +318,8 @@ TEST_CASE("rows for the definition: NaN scales, scales too great or too small, m
     const matrix_data a(1, 64, codes, scales), b(1, 64, bytes(32, 0x11), {127, 127});
     const k_blocks_of_operands x(a, b);
     check_all(x);
-    CHECK(!x.is_definition(1));
-    return x.is_definition(0);
+    CHECK(!x.falls_back(1));
+    return x.falls_back(0);
   };
   CHECK(falls_back(255, 127, false));
   CHECK(falls_back(255, 127, true));  // NaN times zero is NaN
@@ -349,9 +349,9 @@ TEST_CASE("a row's window leaves E5M2 room for one block far below, and the defi
     const matrix_data a(3, k, codes, scales), b = random_matrix(4, k, 8, scales_of::narrow);
     const k_blocks_of_operands x(a, b);
     check_all(x);
-    CHECK(x.is_definition(0) == (span > fold_window));
-    CHECK(x.is_definition(1));
-    CHECK(!x.is_definition(2));
+    CHECK(x.falls_back(0) == (span > fold_window));
+    CHECK(x.falls_back(1));
+    CHECK(!x.falls_back(2));
   }
 }
 

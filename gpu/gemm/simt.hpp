@@ -18,7 +18,7 @@ namespace rotoscale::gpu {
 enum class dense_element : int { fp32, bf16, e4m3, e5m2, e2m1, e2m3, e3m2 };
 
 /// An operand of a GEMM on CUDA cores.
-struct definition_operand {
+struct simt_operand {
   const std::uint8_t* codes = nullptr;
   std::int64_t row_step = 0, k_step = 0;  ///< bytes; k_step is unused for elements of less than a byte
   const std::uint8_t* scales = nullptr;   ///< block scales; null: none
@@ -31,8 +31,8 @@ struct definition_operand {
   bool k_contiguous = true;  ///< else rows are contiguous; selects the order of loads
 };
 
-struct definition_arguments {
-  definition_operand a, b;
+struct simt_arguments {
+  simt_operand a, b;
   int k = 0;
   void* out = nullptr;
   std::int64_t out_stride = 0;
@@ -46,13 +46,13 @@ __device__ inline float e2m1_value(std::uint32_t code) {
 }
 
 /// Scale byte of the block of element (row, k).
-__device__ inline std::uint8_t scale_byte_of(const definition_operand& o, int row, int k) {
+__device__ inline std::uint8_t scale_byte_of(const simt_operand& o, int row, int k) {
   return o.scales[(row >> o.rows_log2) * o.scale_stride + (k >> o.length_log2)];
 }
-__device__ inline float scale_of(const definition_operand& o, std::uint8_t byte) {
+__device__ inline float scale_of(const simt_operand& o, std::uint8_t byte) {
   return o.ue4m3_scales ? fp8_value(true, byte & 0x7Fu) : scale_value(byte);  // UE4M3 has no sign
 }
-__device__ inline float definition_scale(const definition_operand& o, int row, int k) {
+__device__ inline float simt_scale(const simt_operand& o, int row, int k) {
   return scale_of(o, scale_byte_of(o, row, k));
 }
 
@@ -73,7 +73,7 @@ template <class Function>
 
 /// Address of element k of a row; of 6-bit codes the row's first byte.
 template <dense_element E>
-__device__ inline const std::uint8_t* element_place(const definition_operand& o, int row, int k) {
+__device__ inline const std::uint8_t* element_place(const simt_operand& o, int row, int k) {
   const std::uint8_t* const first = o.codes + row * o.row_step;
   if constexpr (E <= dense_element::e5m2) return first + k * o.k_step;
   return E == dense_element::e2m1 ? first + k / 2 : first;
@@ -100,17 +100,17 @@ __device__ inline float element_value(std::uint32_t bits, int k) {
   return fp32_from_bits(fp32_bits(magnitude) | (bits & 32u) << 26);
 }
 
-[[gnu::always_inline]] __device__ inline float definition_value(const definition_operand& o, int row, int k) {
+[[gnu::always_inline]] __device__ inline float simt_value(const simt_operand& o, int row, int k) {
   const float x = with_element(
       o.element, [&](auto e) __attribute__((always_inline)) {
         constexpr dense_element of = decltype(e)::value;
         return element_value<of>(element_bits<of>(element_place<of>(o, row, k), k), k);
       });
-  return o.scales == nullptr ? x : x * definition_scale(o, row, k);
+  return o.scales == nullptr ? x : x * simt_scale(o, row, k);
 }
 
 /// Epilogue of an output, with the bits of finish_output and of the CPU's BF16 storage.
-__device__ inline void store_definition(const definition_arguments& p, float acc, float factor, int row, int column) {
+__device__ inline void store_simt(const simt_arguments& p, float acc, float factor, int row, int column) {
   const std::int64_t at = row * p.out_stride + column;
   float old = 0.0f;
   if (p.accumulate) {
@@ -127,18 +127,18 @@ __device__ inline void store_definition(const definition_arguments& p, float acc
 }
 
 /// Both operands' factors, multiplied as combined_factor does.
-__device__ inline float definition_factor(const definition_arguments& p) {
+__device__ inline float simt_factor(const simt_arguments& p) {
   return (p.a.factor != nullptr ? *p.a.factor : 1.0f) * (p.b.factor != nullptr ? *p.b.factor : 1.0f);
 }
 
-inline constexpr int definition_threads = 256;
+inline constexpr int simt_threads = 256;
 /// Maximum rows and columns of outputs per thread. AMD's compiler spills at eight.
 inline constexpr int max_owned = bounds_count_waves ? 4 : 8;
 /// k per tile. Threads with few outputs take more k, so that their arithmetic takes as long as a load.
 template <int R>
-inline constexpr int definition_step = R < 4   ? 64
-                                       : R < 8 ? 32
-                                               : 16;
+inline constexpr int simt_step = R < 4   ? 64
+                                 : R < 8 ? 32
+                                         : 16;
 /// Blocks per SM in the launch bounds; 0: no bound.
 template <int R>
 inline constexpr int chain_blocks_per_processor = bounds_count_waves ? 0
@@ -147,7 +147,7 @@ inline constexpr int chain_blocks_per_processor = bounds_count_waves ? 0
                                                                      : 2;
 
 struct decode_arguments {
-  definition_operand from;
+  simt_operand from;
   int k = 0;
   bool transposed = false, bf16_stored = false;
   void* to = nullptr;
@@ -155,15 +155,14 @@ struct decode_arguments {
 };
 
 /// One thread per element, in the target's order.
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads) decode_kernel(const decode_arguments a) {
+[[maybe_unused]] static __global__ void __launch_bounds__(simt_threads) decode_kernel(const decode_arguments a) {
   const std::int64_t columns = a.transposed ? a.from.rows : a.k, rows = a.transposed ? a.k : a.from.rows;
   const float factor = a.from.factor != nullptr ? *a.from.factor : 1.0f;
-  for (std::int64_t i = std::int64_t{block_index().x} * definition_threads + thread_index().x; i < rows * columns;
-       i += std::int64_t{grid_size().x} * definition_threads) {
+  for (std::int64_t i = std::int64_t{block_index().x} * simt_threads + thread_index().x; i < rows * columns;
+       i += std::int64_t{grid_size().x} * simt_threads) {
     const std::int64_t r = i / columns, c = i % columns, at = r * a.stride + c;
     const float x =
-        definition_value(a.from, static_cast<int>(a.transposed ? c : r), static_cast<int>(a.transposed ? r : c)) *
-        factor;
+        simt_value(a.from, static_cast<int>(a.transposed ? c : r), static_cast<int>(a.transposed ? r : c)) * factor;
     if (a.bf16_stored) {
       static_cast<std::uint16_t*>(a.to)[at] = static_cast<std::uint16_t>(canonical_bf16(x));
     } else {
@@ -199,42 +198,40 @@ struct owned {
 
 /// One stage in shared memory, aligned for owned::load.
 template <int R>
-struct alignas(16) definition_tiles {
+struct alignas(16) simt_tiles {
   static constexpr int pitch = 16 * R + 4;
-  float a[definition_step<R>][pitch], b[definition_step<R>][pitch];
+  float a[simt_step<R>][pitch], b[simt_step<R>][pitch];
 };
 
-/// A thread's part of a tile of definition_step<R> × 16 R numbers, in registers between memory and shared memory:
+/// A thread's part of a tile of simt_step<R> × 16 R numbers, in registers between memory and shared memory:
 /// equidistant rows of one k, or equidistant k of one row. Numbers are decoded when stored, so that all loads are in
 /// flight together.
 template <int R>
-struct definition_share {
-  static constexpr int step = definition_step<R>, tile = 16 * R, count = step * tile / definition_threads;
-  static_assert(definition_threads % tile == 0 && definition_threads % step == 0 && step <= 64);
+struct simt_share {
+  static constexpr int step = simt_step<R>, tile = 16 * R, count = step * tile / simt_threads;
+  static_assert(simt_threads % tile == 0 && simt_threads % step == 0 && step <= 64);
   std::uint32_t bits[count];  ///< element_bits; 0 outside
   std::uint8_t scale[count];  ///< with block scales only
 
   /// The first element. If k is contiguous, a warp has 8 k of 4 rows, which cover all banks of shared memory.
-  __device__ static int row_of(const definition_operand& o, int thread) {
+  __device__ static int row_of(const simt_operand& o, int thread) {
     return o.k_contiguous ? thread / 8 % 4 + thread / (4 * step) * 4 : thread % tile;
   }
-  __device__ static int k_of(const definition_operand& o, int thread) {
+  __device__ static int k_of(const simt_operand& o, int thread) {
     return o.k_contiguous ? thread % 8 + thread / 32 * 8 % step : thread / tile;
   }
-  __device__ static int rows_apart(const definition_operand& o) {
-    return o.k_contiguous ? definition_threads / step : 0;
-  }
-  __device__ static int k_apart(const definition_operand& o) { return o.k_contiguous ? 0 : definition_threads / tile; }
+  __device__ static int rows_apart(const simt_operand& o) { return o.k_contiguous ? simt_threads / step : 0; }
+  __device__ static int k_apart(const simt_operand& o) { return o.k_contiguous ? 0 : simt_threads / tile; }
 
   /// Loads this thread's part of the tile at (row, k) of a matrix of o.rows × `end`.
-  [[gnu::always_inline]] __device__ void load(const definition_operand& o, int row, int k, int end, int thread) {
+  [[gnu::always_inline]] __device__ void load(const simt_operand& o, int row, int k, int end, int thread) {
     row += row_of(o, thread);
     k += k_of(o, thread);
     with_element(
         o.element, [&](auto e) __attribute__((always_inline)) { load_elements<decltype(e)::value>(o, row, k, end); });
   }
-  [[gnu::always_inline]] __device__ void store(const definition_operand& o,
-                                               float (&to)[step][definition_tiles<R>::pitch], int thread) const {
+  [[gnu::always_inline]] __device__ void store(const simt_operand& o, float (&to)[step][simt_tiles<R>::pitch],
+                                               int thread) const {
     const int row = row_of(o, thread), k = k_of(o, thread);
     with_element(
         o.element, [&](auto e)
@@ -249,7 +246,7 @@ struct definition_share {
   static constexpr bool has_scales = E >= dense_element::e4m3;
 
   template <dense_element E>
-  [[gnu::always_inline]] __device__ void load_elements(const definition_operand& o, int row, int k, int end) {
+  [[gnu::always_inline]] __device__ void load_elements(const simt_operand& o, int row, int k, int end) {
     const int dr = rows_apart(o), dk = has_k_apart<E> ? k_apart(o) : 0;
     const std::uint8_t* at = element_place<E>(o, row, k);
     const std::int64_t apart = dr * o.row_step + (has_k_apart<E> ? dk * o.k_step : 0);
@@ -268,8 +265,8 @@ struct definition_share {
     }
   }
   template <dense_element E>
-  [[gnu::always_inline]] __device__ void store_elements(const definition_operand& o, float* to, int k) const {
-    const int dk = has_k_apart<E> ? k_apart(o) : 0, apart = rows_apart(o) + dk * definition_tiles<R>::pitch;
+  [[gnu::always_inline]] __device__ void store_elements(const simt_operand& o, float* to, int k) const {
+    const int dk = has_k_apart<E> ? k_apart(o) : 0, apart = rows_apart(o) + dk * simt_tiles<R>::pitch;
     if (has_scales<E> && o.scales != nullptr) {
       ROTOSCALE_UNROLL
       for (int i = 0; i < count; ++i) to[i * apart] = element_value<E>(bits[i], k + i * dk) * scale_of(o, scale[i]);
@@ -282,8 +279,7 @@ struct definition_share {
 
 /// Adds the R × R products of one k: outer product of the owned rows and columns.
 template <int R>
-__device__ inline void add_products(const definition_tiles<R>& t, int k, int row_part, int column_part,
-                                    float (&acc)[R][R]) {
+__device__ inline void add_products(const simt_tiles<R>& t, int k, int row_part, int column_part, float (&acc)[R][R]) {
   float a[R], b[R];
   owned<R>::load(t.a[k], row_part, a);
   owned<R>::load(t.b[k], column_part, b);
@@ -296,31 +292,31 @@ __device__ inline void add_products(const definition_tiles<R>& t, int k, int row
 
 /// Writes a thread's outputs of the tile that begins at (row, column).
 template <int R>
-__device__ inline void store_tile(const definition_arguments& p, const float (&acc)[R][R], int row, int column,
-                                  int row_part, int column_part) {
-  const float factor = definition_factor(p);
+__device__ inline void store_tile(const simt_arguments& p, const float (&acc)[R][R], int row, int column, int row_part,
+                                  int column_part) {
+  const float factor = simt_factor(p);
   ROTOSCALE_UNROLL
   for (int i = 0; i < R; ++i) {
     ROTOSCALE_UNROLL
     for (int j = 0; j < R; ++j) {
       const int r = row + owned<R>::index(row_part, i), c = column + owned<R>::index(column_part, j);
-      if (r < p.a.rows && c < p.b.rows) store_definition(p, acc[i][j], factor, r, c);
+      if (r < p.a.rows && c < p.b.rows) store_simt(p, acc[i][j], factor, r, c);
     }
   }
 }
 
 /// One thread block per tile. The next stage is prefetched to registers during the products.
 template <int R>
-[[maybe_unused]] static __global__ void __launch_bounds__(definition_threads, chain_blocks_per_processor<R>)
-    chain_kernel(const definition_arguments p) {
-  constexpr int tile = 16 * R, step = definition_step<R>;
-  auto& t = block_shared<definition_tiles<R>>();
+[[maybe_unused]] static __global__ void __launch_bounds__(simt_threads, chain_blocks_per_processor<R>)
+    chain_kernel(const simt_arguments p) {
+  constexpr int tile = 16 * R, step = simt_step<R>;
+  auto& t = block_shared<simt_tiles<R>>();
   const int across = (p.b.rows + tile - 1) / tile, block = static_cast<int>(block_index().x);
   const int row = block / across * tile, column = block % across * tile;
   const int thread = static_cast<int>(thread_index().x), row_part = thread / 16, column_part = thread % 16;
   float acc[R][R] = {};
   if (p.k == 0) return store_tile<R>(p, acc, row, column, row_part, column_part);  // codes may be null
-  definition_share<R> a, b;
+  simt_share<R> a, b;
   a.load(p.a, row, 0, p.k, thread);
   b.load(p.b, column, 0, p.k, thread);
   for (int k = 0; k < p.k; k += step) {

@@ -10,7 +10,7 @@
 #include "gpu/gemm/data.hpp"
 #include "rotoscale/gemm.hpp"
 
-namespace gemm_definition_test {
+namespace gemm_simt_test {
 
 using namespace gpu_test;
 
@@ -355,4 +355,4 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
   CHECK(decoded(x.view(), 31) == "stride");
 }
 
-}  // namespace gemm_definition_test
+}  // namespace gemm_simt_test

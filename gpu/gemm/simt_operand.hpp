@@ -5,7 +5,7 @@
 
 #include "gpu/api/gemm.hpp"
 #include "gpu/dialect/launch.hpp"
-#include "gpu/gemm/definition.hpp"
+#include "gpu/gemm/simt.hpp"
 #include "rotoscale/gemm_operand.hpp"
 
 namespace rotoscale::gpu::detail {
@@ -47,7 +47,7 @@ inline status check_operand_memory(const gemm_operand& x, index_t bytes, const o
 }
 
 /// Checks `x` and fills `to`. Returns the first error.
-inline status take_operand(const gemm_operand& x, const operand_names& names, definition_operand& to) {
+inline status take_operand(const gemm_operand& x, const operand_names& names, simt_operand& to) {
   constexpr struct {
     format of;
     dense_element element;
@@ -99,7 +99,7 @@ inline status take_operand(const gemm_operand& x, const operand_names& names, de
 }
 
 /// Checks operands and fills the arguments of a GEMM on CUDA cores.
-inline status take_call(const gemm_call& c, definition_arguments& to) {
+inline status take_call(const gemm_call& c, simt_arguments& to) {
   if (status s = take_operand(c.a, names_of_a, to.a); !s.ok()) return s;
   if (status s = take_operand(c.b, names_of_b, to.b); !s.ok()) return s;
   to.k = static_cast<int>(c.a.k);
