@@ -32,11 +32,11 @@ enum class output_mode {
 };
 
 /// Work list of the fallback kernel, which computes the tiles wider than the first kernel's. The first kernel writes it
-/// (usually: nothing to do). The fallback kernel expands the operands and counts chunks.
+/// (usually: nothing to do). The fallback kernel converts the operands and counts chunks.
 struct fallback_work {
   std::uint32_t widest;    ///< operand_width of the widest row
-  std::uint32_t taken;     ///< chunks of rows whose expansion has started
-  std::uint32_t expanded;  ///< chunks whose expansion is complete in memory
+  std::uint32_t taken;     ///< chunks of rows whose conversion has started
+  std::uint32_t converted;  ///< chunks whose conversion is complete in memory
 };
 
 struct gemm_arguments {

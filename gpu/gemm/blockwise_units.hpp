@@ -9,9 +9,9 @@
 
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/gemm/blockwise.hpp"
-#include "gpu/gemm/simt_operand.hpp"
-#include "gpu/gemm/expand_k_blocks.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/simt_operand.hpp"
+#include "gpu/gemm/upconvert_k_blocks.hpp"
 
 namespace rotoscale::gpu {
 
@@ -112,7 +112,7 @@ struct blockwise_map {
   }
 };
 
-/// Arguments of the expansions of `a` and `b`.
+/// Arguments of the conversions of `a` and `b`.
 inline k_block_arguments make_k_blocks(const gemm_operand& a, const gemm_operand& b, std::uint8_t* memory) {
   const blockwise_map map(a.rows, b.rows, a.k);
   const auto source = [](const gemm_operand& x) {
@@ -136,7 +136,7 @@ inline k_block_arguments make_k_blocks(const gemm_operand& a, const gemm_operand
   return k_blocks;
 }
 
-/// Launches the expansions, the tensor-core kernel and the fallback kernel.
+/// Launches the conversions, the tensor-core kernel and the fallback kernel.
 inline status run_blockwise_units(const gemm_launch& l) {
   simt_arguments p;
   if (status s = take_call(l.call, p); !s.ok()) return s;
@@ -145,18 +145,18 @@ inline status run_blockwise_units(const gemm_launch& l) {
   g.base = k_blocks.e.base;
   g.part_k = k_block_count(g.k) * k_block_length;
   const std::int64_t tile_chunks = std::int64_t{k_blocks.tiles.tiles_a + k_blocks.tiles.tiles_b} * row_chunks(g.k);
-  status s = launch_behind_any(expand_window_kernel, blocks((g.m + g.n + int8_rows(g.k) - 1) / int8_rows(g.k)),
-                               blocks(expand_threads), 0, l.stream, k_blocks);
+  status s = launch_behind_any(upconvert_window_kernel, blocks((g.m + g.n + int8_rows(g.k) - 1) / int8_rows(g.k)),
+                               blocks(upconvert_threads), 0, l.stream, k_blocks);
   if (s.ok()) s = launch_behind(join_k_blocks_kernel, blocks(tile_chunks), blocks(window_tile), 0, l.stream, k_blocks);
   if (s.ok())
-    s = launch_behind(expand_k_blocks_kernel, blocks(tile_chunks), blocks(expand_threads), 0, l.stream, k_blocks);
+    s = launch_behind(upconvert_k_blocks_kernel, blocks(tile_chunks), blocks(upconvert_threads), 0, l.stream, k_blocks);
   if (s.ok()) s = multiply_k_blocks(k_blocks.e, k_blocks.tiles, g, l.device, l.stream);
   if (!s.ok()) return s;
   constexpr int owned_rows = 4, tile = 16 * owned_rows;
   const std::int64_t outputs = std::int64_t{(g.m + tile - 1) / tile} * ((g.n + tile - 1) / tile);
   return launch_behind(blockwise_fallback_kernel<owned_rows>,
-                       blocks(outputs < checking_blocks ? outputs : checking_blocks), blocks(simt_threads), 0,
-                       l.stream, p, k_blocks);
+                       blocks(outputs < checking_blocks ? outputs : checking_blocks), blocks(simt_threads), 0, l.stream,
+                       p, k_blocks);
 }
 
 }  // namespace detail

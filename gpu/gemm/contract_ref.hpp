@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // CPU reference of the block-scaled GEMM kernels, bit for bit.
-// An operand is expanded as the kernel expands it. Then accumulate_ref under the options of the kernel's entry in
+// An operand is converted as the kernel converts it. Then accumulate_ref under the options of the kernel's entry in
 // gemm_contracts.hpp gives the accumulator. Slow and literal; tests compare kernels with it.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace rotoscale::gpu {
 
 /// One row of an operand in the form that a matrix unit multiplies.
-struct expanded_row {
+struct converted_row {
   format element;
   std::vector<std::uint8_t> codes;
   int base = 0;  ///< values are the unit's numbers times 2^base
@@ -26,8 +26,8 @@ struct expanded_row {
 };
 
 /// Row `r` rounded to BF16. Exact for MXFP4: values beyond FP32 are Inf in both.
-inline expanded_row expand_bf16_row(block_format f, block_matrix<const std::uint8_t> m, index_t r) {
-  expanded_row row{formats::bf16, {}};
+inline converted_row upconvert_bf16_row(block_format f, block_matrix<const std::uint8_t> m, index_t r) {
+  converted_row row{formats::bf16, {}};
   for (index_t c = 0; c < m.k; ++c) {
     const std::uint32_t bits = bf16_bits_keeping_nan(decode_element(f, m, r, c));
     row.codes.push_back(static_cast<std::uint8_t>(bits & 0xFF));
@@ -85,9 +85,9 @@ inline operand_width width_ref(block_matrix<const std::uint8_t> m, index_t r) {
 }
 
 /// Row `r` of an MXFP4 matrix with its scales folded into E5M2. It must fit.
-inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t r) {
+inline converted_row upconvert_e5m2_row(block_matrix<const std::uint8_t> m, index_t r) {
   const int top = fold_range_ref(m, r).top();
-  expanded_row row{formats::e5m2, {}, fold_base(top)};
+  converted_row row{formats::e5m2, {}, fold_base(top)};
   for (index_t c = 0; c < m.k; ++c) {
     const std::uint32_t code = load_code(formats::e2m1, m.codes + r * m.code_stride, c);
     row.codes.push_back(fold_code(code, m.scales[r * m.scale_stride + c / 32], top));
@@ -95,8 +95,8 @@ inline expanded_row expand_e5m2_row(block_matrix<const std::uint8_t> m, index_t 
   return row;
 }
 
-/// Accumulator of an output from two expanded rows. gemm_epilogue turns it into the output.
-inline float model_sum(const expanded_row& a, const expanded_row& b, const gemm_options& o) {
+/// Accumulator of an output from two converted rows. gemm_epilogue turns it into the output.
+inline float model_sum(const converted_row& a, const converted_row& b, const gemm_options& o) {
   return times_power(accumulate_ref(a.operand(), 0, b.operand(), 0, o, 0.0f), a.base + b.base);
 }
 

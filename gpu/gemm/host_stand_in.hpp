@@ -5,16 +5,16 @@
 #pragma once
 
 #include "gpu/dialect/launch.hpp"
-#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/plan.hpp"
 #include "gpu/gemm/tile_k_blocks.hpp"
 #include "gpu/gemm/tile_walk.hpp"
+#include "gpu/gemm/upconvert_fallback.hpp"
 #include "rotoscale/gemm_ref.hpp"
 
 namespace rotoscale::gpu {
 
 struct stand_in_arguments {
-  const std::uint8_t *a, *b;  ///< expanded operands, k contiguous
+  const std::uint8_t *a, *b;  ///< converted operands, k contiguous
   operand_width width;        ///< int8, E5M2 or BF16
   gemm_options options;       ///< options of the contract
   gemm_arguments p;
@@ -78,13 +78,13 @@ __device__ inline void stand_in_tile(const stand_in_arguments& e) {
 }
 
 /// Fallback tiles: E5M2, then BF16.
-[[maybe_unused]] static __global__ void stand_in_fallback_kernel(const expand_arguments e,
+[[maybe_unused]] static __global__ void stand_in_fallback_kernel(const upconvert_arguments e,
                                                                  const stand_in_arguments e5m2,
                                                                  const stand_in_arguments bf16) {
   const gemm_arguments& p = e5m2.p;
   const operand_width widest = widest_fallback(*p.fallback);
   if (widest == p.min_width) return;
-  expand_fallback(e, *p.fallback, widest);
+  upconvert_fallback(e, *p.fallback, widest);
   for (const stand_in_arguments* x : {&e5m2, &bf16}) {
     if (is_fallback(p, x->width)) stand_in_tile(*x);
   }
@@ -137,8 +137,8 @@ __device__ inline void stand_in_k_blocks(const stand_in_arguments& int8, const s
 
 namespace detail {
 
-/// Multiplies fp32_blockwise's operands, as expanded by expand_k_blocks.hpp.
-inline status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+/// Multiplies fp32_blockwise's operands, as converted by upconvert_k_blocks.hpp.
+inline status multiply_k_blocks(const upconvert_arguments& e, const tile_table& table, const gemm_arguments& g,
                                 const device_info&, stream s) {
   const gemm_options o = options_of(traits_of(arch::sm_90).accurate);
   return launch(stand_in_k_blocks_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0,
@@ -146,7 +146,7 @@ inline status multiply_k_blocks(const expand_arguments& e, const tile_table& tab
                 stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, o, g}, table);
 }
 
-/// Multiplies expanded operands.
+/// Multiplies converted operands.
 template <operand_width Width>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, const gemm_options& o, const gemm_arguments& g,
                 const device_info&, stream s) {
@@ -154,8 +154,8 @@ status multiply(const std::uint8_t* a, const std::uint8_t* b, const gemm_options
                 stand_in_arguments{a, b, Width, o, g});
 }
 
-/// Expands and multiplies the fallback tiles, if there are any.
-inline status multiply_fallback(const expand_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
+/// Converts and multiplies the fallback tiles, if there are any.
+inline status multiply_fallback(const upconvert_arguments& e, const gemm_options& e5m2, const gemm_options& bf16,
                                 const gemm_arguments& g, const device_info&, stream s) {
   return launch(stand_in_fallback_kernel, blocks(tile_walk(g, g.tile_m, g.tile_n).count()), blocks(stand_in_threads), 0,
                 s, e, stand_in_arguments{e.e5m2_a, e.e5m2_b, operand_width::e5m2, e5m2, g},

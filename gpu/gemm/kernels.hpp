@@ -11,7 +11,7 @@
 #include "gpu/gemm/sm90/launch.hpp"
 //
 #include "gpu/gemm/blockwise_units.hpp"
-#include "gpu/gemm/expanded.hpp"
+#include "gpu/gemm/converted.hpp"
 #elif defined(ROTOSCALE_AMD)
 #include "gpu/gemm/amd/launch.hpp"
 #else
@@ -19,7 +19,7 @@
 //
 #include "gpu/gemm/amd/launch.hpp"
 #include "gpu/gemm/blockwise_units.hpp"
-#include "gpu/gemm/expanded.hpp"
+#include "gpu/gemm/converted.hpp"
 #endif
 
 namespace rotoscale::gpu::detail {
@@ -35,9 +35,9 @@ status launch_fast(const gemm_launch&) { return no_kernel(); }
 status launch_blockwise(const gemm_launch&) { return no_kernel(); }
 std::size_t blockwise_bytes(const gemm_call&) { return 0; }
 #else
-status launch_mxfp8(const gemm_launch& l) { return launch_expanded<operand_width::bf16>(l); }
-status launch_accurate(const gemm_launch& l) { return launch_expanded<operand_width::int8>(l); }
-status launch_fast(const gemm_launch& l) { return launch_expanded<operand_width::e5m2>(l); }
+status launch_mxfp8(const gemm_launch& l) { return launch_converted<operand_width::bf16>(l); }
+status launch_accurate(const gemm_launch& l) { return launch_converted<operand_width::int8>(l); }
+status launch_fast(const gemm_launch& l) { return launch_converted<operand_width::e5m2>(l); }
 status launch_blockwise(const gemm_launch& l) { return run_blockwise_units(l); }
 std::size_t blockwise_bytes(const gemm_call& c) { return blockwise_map(c.a.rows, c.b.rows, c.a.k).size; }
 #endif

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "gpu/dialect/launch.hpp"
-#include "gpu/gemm/expand.hpp"
 #include "gpu/gemm/operand.hpp"
 #include "gpu/gemm/output.hpp"
 #include "gpu/gemm/tile_walk.hpp"
+#include "gpu/gemm/upconvert.hpp"
 
 namespace rotoscale::gpu::detail {
 
@@ -78,7 +78,7 @@ struct workspace_map {
   }
 };
 template <bool Folded>
-std::size_t expanded_bytes(const gemm_call& c) {
+std::size_t converted_bytes(const gemm_call& c) {
   return workspace_map(c, Folded).size;
 }
 
@@ -125,8 +125,8 @@ inline bool stores_vectors(const gemm_arguments& g) { return g.vector_stores && 
 /// True if the kernel can store FP32 pairs, without bias.
 inline bool stores_pairs(const gemm_arguments& g) { return g.pair_stores && g.bias == nullptr; }
 
-/// Arguments of the expansions.
-inline expand_arguments make_expansion(const gemm_call& p, const workspace_map& map, std::uint8_t* memory) {
+/// Arguments of the conversions.
+inline upconvert_arguments make_expansion(const gemm_call& p, const workspace_map& map, std::uint8_t* memory) {
   const auto source = [](const gemm_operand& operand) {
     const kernel_operand x = make_kernel_operand(operand);
     return block_source{x.codes, x.scales, x.code_stride, x.scale_stride, x.rows, x.element};

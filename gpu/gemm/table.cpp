@@ -20,7 +20,7 @@ constexpr unsigned sm90 = bit_of(arch::sm_90) | bit_of(arch::host), gfx942 = bit
                    all = cdna3 | sm90 | bit_of(arch::other);
 constexpr unsigned upconverted = dense_bf16 | dense_fp8 | mxfp4_blocks | mxfp8_blocks | other_blocks;
 constexpr std::span<const tile_shape> one_tile = std::span(sm90_tiles).first(1), none = {};
-/// m * n * k from which tensor cores, expansion included, beat CUDA cores on fp32_blockwise.
+/// m * n * k from which tensor cores, conversion included, beat CUDA cores on fp32_blockwise.
 constexpr double least_blockwise = 0x1p28;
 
 constexpr gemm_kernel kernels[] = {
@@ -30,15 +30,16 @@ constexpr gemm_kernel kernels[] = {
     {"fp8-promoted", "hopper-fp8-promoted", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
     {"fp8-fast", "hopper-fp8-fast-accumulate", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
     // blocks and FP8, converted to BF16
-    {"mxfp8-bf16", "mx-bf16-sm90", sm90, mxfp8_blocks, 64, sm90_tiles, check_rows, expanded_bytes<false>, launch_mxfp8},
+    {"mxfp8-bf16", "mx-bf16-sm90", sm90, mxfp8_blocks, 64, sm90_tiles, check_rows, converted_bytes<false>,
+     launch_mxfp8},
     {"upconvert-sm90", "mx-bf16-sm90", sm90, upconverted, 64, one_tile, check_upconverted, upconverted_bytes,
      launch_upconverted},
     {"upconvert-gfx942", "mx-bf16-gfx942", cdna3, upconverted, 64, dense_tiles, check_upconverted, upconverted_bytes,
      launch_upconverted},
     // MXFP4, its scales folded into E5M2 or int8
-    {"mxfp4-accurate", "mxfp4-accurate-sm90", sm90, mxfp4_blocks, 64, sm90_tiles, check_rows, expanded_bytes<true>,
+    {"mxfp4-accurate", "mxfp4-accurate-sm90", sm90, mxfp4_blocks, 64, sm90_tiles, check_rows, converted_bytes<true>,
      launch_accurate},
-    {"mxfp4-fast", "mxfp4-fast-sm90", sm90, mxfp4_blocks, 64, sm90_tiles, check_rows, expanded_bytes<true>,
+    {"mxfp4-fast", "mxfp4-fast-sm90", sm90, mxfp4_blocks, 64, sm90_tiles, check_rows, converted_bytes<true>,
      launch_fast},
     // scaled matrix instruction
     {"mxfp4-gfx950", "aiter-a4w4", gfx950, mxfp4_blocks, 64, gfx950_fp4_tiles, check_gfx950, split_bytes,

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operand type per k-block (128 k) and tile of fp32_blockwise on sm_90: written by expand_k_blocks.hpp, read by the
+// Operand type per k-block (128 k) and tile of fp32_blockwise on sm_90: written by upconvert_k_blocks.hpp, read by the
 // kernel. A window_tile² tile multiplies a k-block in int8 if all of its rows allow it, else in E5M2. A k-block outside
 // its row's window of scales can still be int8, relative to another power of two: its shift.
 #pragma once

@@ -7,8 +7,9 @@
 // 4. one fused multiply-add scales and adds the block's sum, so the bits are the reference's
 // 5. store; outputs with extreme scales are recomputed by the reference
 //
-// MXFP8 takes another path: products of E4M3 need more bits than the unit keeps, so expand.hpp folds scales into BF16,
-// exactly, and dense.hpp multiplies. Compiled with clang and tested on an emulator of FNUZ bytes; not run on a device.
+// MXFP8 takes another path: products of E4M3 need more bits than the unit keeps, so upconvert.hpp folds scales into
+// BF16, exactly, and dense.hpp multiplies. Compiled with clang and tested on an emulator of FNUZ bytes; not run on a
+// device.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"

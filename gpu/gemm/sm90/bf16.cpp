@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Compiles the sm_90 GEMM kernels of expanded operands: BF16.
+// Compiles the sm_90 GEMM kernels of converted operands: BF16.
 #include "gpu/gemm/sm90/multiply.hpp"
 
 namespace rotoscale::gpu::detail {
 
-template status multiply_expanded<operand_width::bf16>(const std::uint8_t* a, const std::uint8_t* b,
-                                                       const gemm_arguments& g, const device_info& device, stream s);
+template status multiply_converted<operand_width::bf16>(const std::uint8_t* a, const std::uint8_t* b,
+                                                        const gemm_arguments& g, const device_info& device, stream s);
 
 }  // namespace rotoscale::gpu::detail

@@ -7,7 +7,7 @@
 
 namespace rotoscale::gpu::detail {
 
-status multiply_fallback(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s) {
+status multiply_fallback(const upconvert_arguments& e, const gemm_arguments& g, const device_info& device, stream s) {
   return in_tile(g, [&]<int Rows, int Columns>() {
     using narrow = sm90::tile<operand_width::e5m2, Rows, Columns, fallback_promotion>;
     using wide = sm90::cleared<sm90::tile<operand_width::bf16, Rows, Columns>>;

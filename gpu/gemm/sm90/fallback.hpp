@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The sm_90 fallback kernel for tiles wider than the first kernel's.
-// It expands the operands (expand_fallback.hpp), then multiplies E5M2 tiles and BF16 tiles with the same stages.
+// It converts the operands (upconvert_fallback.hpp), then multiplies E5M2 tiles and BF16 tiles with the same stages.
 // Usually there is no such tile: a block reads one word and exits.
 #pragma once
 
-#include "gpu/gemm/expand_fallback.hpp"
 #include "gpu/gemm/sm90/kernel.hpp"
+#include "gpu/gemm/upconvert_fallback.hpp"
 
 namespace rotoscale::gpu::sm90 {
 
@@ -20,9 +20,9 @@ struct cleared : Tile {
   static constexpr bool clears = true;
 };
 
-/// A block's work: expand, then E5M2 tiles, then BF16 tiles.
+/// A block's work: convert, then E5M2 tiles, then BF16 tiles.
 template <class Narrow, class Wide, output_mode Mode>
-__device__ inline void run_fallback(const operand_maps& narrow, const operand_maps& wide, const expand_arguments& e,
+__device__ inline void run_fallback(const operand_maps& narrow, const operand_maps& wide, const upconvert_arguments& e,
                                     const gemm_arguments& p) {
   static_assert(Narrow::rows == Wide::rows && Narrow::all_columns == Wide::all_columns &&
                     Narrow::blocks == Wide::blocks && Narrow::stage_size == Wide::stage_size &&
@@ -31,7 +31,7 @@ __device__ inline void run_fallback(const operand_maps& narrow, const operand_ma
   wait_for_kernel_before();
   const operand_width widest = widest_fallback(*p.fallback);
   if (widest == p.min_width) return;
-  expand_fallback(e, *p.fallback, widest);
+  upconvert_fallback(e, *p.fallback, widest);
   extern __shared__ std::uint8_t dynamic[];
   __shared__ block_memory<Narrow> memory;  // BF16 sums need no exponents of columns
   const pipeline<Narrow> q = memory.stages(shared_address(dynamic));
@@ -66,7 +66,7 @@ __device__ inline void run_fallback(const operand_maps& narrow, const operand_ma
 template <class Narrow, class Wide, output_mode Mode>
 [[maybe_unused]] static __global__ void __cluster_dims__(Narrow::blocks, 1, 1) __launch_bounds__(threads, 1)
     fallback_kernel(const __grid_constant__ operand_maps narrow, const __grid_constant__ operand_maps wide,
-                    const __grid_constant__ expand_arguments e, const __grid_constant__ gemm_arguments p) {
+                    const __grid_constant__ upconvert_arguments e, const __grid_constant__ gemm_arguments p) {
   if constexpr (is_sm90a) run_fallback<Narrow, Wide, Mode>(narrow, wide, e, p);
 }
 

@@ -7,7 +7,7 @@
 
 namespace rotoscale::gpu::detail {
 
-status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+status multiply_k_blocks(const upconvert_arguments& e, const tile_table& table, const gemm_arguments& g,
                          const device_info& device, stream s) {
   return in_tile(g, [&]<int Rows, int Columns>() {
     using tile = sm90::tile<operand_width::e5m2, Rows, Columns, fallback_promotion>;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The warp-specialized GEMM kernels of sm_90a: C = A · Bᵀ. Tiles are in tiles.hpp, the epilogue in output.hpp.
-// Operands: expanded (expand.hpp) as int8 (`accurate`, exact sums), E5M2 promoted every 128 k (`fast`) or 32 k
+// Operands: converted (upconvert.hpp) as int8 (`accurate`, exact sums), E5M2 promoted every 128 k (`fast`) or 32 k
 // (`accurate`, fallback kernel), or BF16; or dense BF16 or FP8 (dense.hpp).
 //
 // Persistent blocks walk the tiles. Two blocks form a cluster for tiles of 256 × 256; smaller tiles take one block.

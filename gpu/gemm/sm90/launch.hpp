@@ -11,15 +11,15 @@ namespace rotoscale::gpu::detail {
 /// k between promotions: of the first kernel with E5M2 (`fast`) and per-tensor FP8, and of the fallback kernel.
 inline constexpr int first_promotion = 128, fallback_promotion = 32;
 
-/// Multiplies expanded operands with the tile of `g`.
+/// Multiplies converted operands with the tile of `g`.
 template <operand_width Width>
-status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
-                         const device_info& device, stream s);
-/// Expands and multiplies the fallback tiles, if there are any.
-status multiply_fallback(const expand_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
+status multiply_converted(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
+                          const device_info& device, stream s);
+/// Converts and multiplies the fallback tiles, if there are any.
+status multiply_fallback(const upconvert_arguments& e, const gemm_arguments& g, const device_info& device, stream s);
 
-/// Multiplies fp32_blockwise's operands, as expanded by expand_k_blocks.hpp.
-status multiply_k_blocks(const expand_arguments& e, const tile_table& table, const gemm_arguments& g,
+/// Multiplies fp32_blockwise's operands, as converted by upconvert_k_blocks.hpp.
+status multiply_k_blocks(const upconvert_arguments& e, const tile_table& table, const gemm_arguments& g,
                          const device_info& device, stream s);
 
 /// Multiplies per-tensor FP8 operands, promoted every Promotion k (0: never).
@@ -27,14 +27,14 @@ template <int Promotion>
 status multiply_fp8(const gemm_operand& a, const gemm_operand& b, const gemm_arguments& g, const device_info& device,
                     stream s);
 
-/// multiply_expanded under a contract's options.
+/// multiply_converted under a contract's options.
 template <operand_width Width>
 status multiply(const std::uint8_t* a, const std::uint8_t* b, [[maybe_unused]] const gemm_options& o,
                 const gemm_arguments& g, const device_info& device, stream s) {
   if constexpr (Width == operand_width::e5m2) ROTOSCALE_ASSERT(o.promotion == first_promotion);
-  return multiply_expanded<Width>(a, b, g, device, s);
+  return multiply_converted<Width>(a, b, g, device, s);
 }
-inline status multiply_fallback(const expand_arguments& e, [[maybe_unused]] const gemm_options& e5m2,
+inline status multiply_fallback(const upconvert_arguments& e, [[maybe_unused]] const gemm_options& e5m2,
                                 const gemm_options&, const gemm_arguments& g, const device_info& device, stream s) {
   ROTOSCALE_ASSERT(!is_fallback(g, operand_width::e5m2) || e5m2.promotion == fallback_promotion);
   return multiply_fallback(e, g, device, s);

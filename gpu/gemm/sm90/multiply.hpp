@@ -19,7 +19,7 @@ inline bool make_map(CUtensorMap& map, const void* data, std::int64_t rows, std:
                           {row_bytes, rows}, {stride}, {sm90::box_bytes, static_cast<cuuint32_t>(box_rows)});
 }
 
-/// Tensor maps of expanded operands for Tile.
+/// Tensor maps of converted operands for Tile.
 template <class Tile>
 bool make_maps(CUtensorMap& map_a, CUtensorMap& map_b, const std::uint8_t* a, const std::uint8_t* b,
                const gemm_arguments& g) {
@@ -52,7 +52,7 @@ std::size_t shared_bytes_of(const gemm_arguments& g) {
   return static_cast<std::size_t>(Tile::shared_size(g.stages));
 }
 
-/// `behind`: programmatic dependent launch after an expansion kernel.
+/// `behind`: programmatic dependent launch after an conversion kernel.
 template <class Tile>
 status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
                     stream s, bool behind = false) {
@@ -72,8 +72,8 @@ status in_tile(const gemm_arguments& g, const Run& run) {
 }
 
 template <operand_width Width>
-status multiply_expanded(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
-                         const device_info& device, stream s) {
+status multiply_converted(const std::uint8_t* a, const std::uint8_t* b, const gemm_arguments& g,
+                          const device_info& device, stream s) {
   constexpr int promotion = Width == operand_width::e5m2 ? first_promotion : 0;
   return in_tile(g, [&]<int Rows, int Columns>() {
     using tile = sm90::tile<Width, Rows, Columns, promotion>;

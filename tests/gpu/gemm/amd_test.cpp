@@ -126,9 +126,10 @@ bytes compare(const device_info& device, const operand& a, const operand& b, con
   const gemm_operand left = make_operand(a.plain.blocks(), a.plain.here()),
                      right = make_operand(b.plain.blocks(), b.plain.here());
   const auto model = [&](index_t i, index_t j) -> model_output {
-    const float sum = fp8 && &device == &gfx942 ? model_sum(expand_bf16_row(a.plain.blocks(), a.plain.here(), i),
-                                                            expand_bf16_row(b.plain.blocks(), b.plain.here(), j), how)
-                                                : accumulate_ref(left, i, right, j, how, 0.0f);
+    const float sum = fp8 && &device == &gfx942
+                          ? model_sum(upconvert_bf16_row(a.plain.blocks(), a.plain.here(), i),
+                                      upconvert_bf16_row(b.plain.blocks(), b.plain.here(), j), how)
+                          : accumulate_ref(left, i, right, j, how, 0.0f);
     return {sum, how.model.nan_bits};
   };
   out.check(model, o.samples);

@@ -36,9 +36,9 @@ model_output expected(const matrix_data& a, const matrix_data& b, const options&
   if (mode == gemm_mode::reference) {
     sum = accumulate_ref(make_operand(a.blocks(), a.here()), i, make_operand(b.blocks(), b.here()), j, how, 0.0f);
   } else if (fp8 || wide) {
-    sum = model_sum(expand_bf16_row(a.blocks(), a.here(), i), expand_bf16_row(b.blocks(), b.here(), j), how);
+    sum = model_sum(upconvert_bf16_row(a.blocks(), a.here(), i), upconvert_bf16_row(b.blocks(), b.here(), j), how);
   } else {
-    sum = model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), how);
+    sum = model_sum(upconvert_e5m2_row(a.here(), i), upconvert_e5m2_row(b.here(), j), how);
   }
   return {sum, how.model.nan_bits};
 }
@@ -403,10 +403,10 @@ TEST_CASE("folding cannot be seen: the same sums from scaled codes, without an e
       for (index_t j = 0; j < 6; ++j) {
         const float direct =
             accumulate_ref(make_operand(mxfp4, a.here()), i, make_operand(mxfp4, b.here()), j, scaled, 0.0f);
-        const float expanded =
-            w.wide ? model_sum(expand_bf16_row(mxfp4, a.here(), i), expand_bf16_row(mxfp4, b.here(), j), o)
-                   : model_sum(expand_e5m2_row(a.here(), i), expand_e5m2_row(b.here(), j), o);
-        CHECK(fp32_bits(direct) == fp32_bits(expanded));
+        const float converted =
+            w.wide ? model_sum(upconvert_bf16_row(mxfp4, a.here(), i), upconvert_bf16_row(mxfp4, b.here(), j), o)
+                   : model_sum(upconvert_e5m2_row(a.here(), i), upconvert_e5m2_row(b.here(), j), o);
+        CHECK(fp32_bits(direct) == fp32_bits(converted));
       }
     }
   }

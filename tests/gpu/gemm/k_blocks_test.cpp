@@ -8,8 +8,8 @@
 
 #include "gpu/gemm/blockwise.hpp"
 #include "gpu/gemm/data.hpp"
-#include "gpu/gemm/expand_k_blocks.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/upconvert_k_blocks.hpp"
 
 namespace gemm_k_blocks_test {
 
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint8_t poison = 0xC3;
 constexpr int least_scale = 65, largest_scale = 178;
 
-/// Expansions of both operands in workspace layout: rows of A, then of B.
+/// Conversions of both operands in workspace layout: rows of A, then of B.
 struct k_blocks_of_operands {
   k_blocks_of_operands(const matrix_data& a, const matrix_data& b)
       : m(a),
@@ -56,11 +56,12 @@ struct k_blocks_of_operands {
     p.e.base_b = second_base(m.rows);
     p.e.base = base.there;
     const int rows = m.rows + n.rows;
-    REQUIRE(launch(expand_window_kernel, gpu::blocks((rows + int8_rows(m.k) - 1) / int8_rows(m.k)),
-                   gpu::blocks(expand_threads), 0, {}, p)
+    REQUIRE(launch(upconvert_window_kernel, gpu::blocks((rows + int8_rows(m.k) - 1) / int8_rows(m.k)),
+                   gpu::blocks(upconvert_threads), 0, {}, p)
                 .ok());
     REQUIRE(launch(join_k_blocks_kernel, gpu::blocks(tiles * chunks), gpu::blocks(window_tile), 0, {}, p).ok());
-    REQUIRE(launch(expand_k_blocks_kernel, gpu::blocks(tiles * chunks), gpu::blocks(expand_threads), 0, {}, p).ok());
+    REQUIRE(
+        launch(upconvert_k_blocks_kernel, gpu::blocks(tiles * chunks), gpu::blocks(upconvert_threads), 0, {}, p).ok());
     fetch(int8, e5m2, base, squares, row_k_blocks, row_shifts, tile_squares, tile_words, shifts);
   }
 

@@ -1,24 +1,25 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The second expansion of `accurate` and `fast` on sm_90, inside the fallback kernel: int8 rows also as E5M2, and all
+// The second conversion of `accurate` and `fast` on sm_90, inside the fallback kernel: int8 rows also as E5M2, and all
 // rows as BF16 if one does not fit E5M2. Usually there is no such tile, and a separate launch to find out would cost
 // one or two microseconds.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
-#include "gpu/gemm/expand.hpp"
+#include "gpu/gemm/upconvert.hpp"
 
 namespace rotoscale::gpu {
 
-/// True if a row needs expansion.
-__device__ inline bool is_in_fallback(const expand_arguments& p, const expand_position& at, operand_width widest) {
+/// True if a row needs conversion.
+__device__ inline bool is_in_fallback(const upconvert_arguments& p, const upconvert_position& at,
+                                      operand_width widest) {
   return p.widths[at.slot] == operand_width::int8 || widest == operand_width::bf16;
 }
-__device__ inline void expand_fallback_chunk(const expand_arguments& p, const expand_position& at, operand_width widest,
-                                             int lane) {
+__device__ inline void upconvert_fallback_chunk(const upconvert_arguments& p, const upconvert_position& at,
+                                                operand_width widest, int lane) {
   const block_source m = at.second ? p.b : p.a;
   if (p.widths[at.slot] == operand_width::int8) {
-    expand_codes codes;
+    upconvert_codes codes;
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, largest_of_base(p.base[at.slot]), lane);
   }
@@ -29,10 +30,10 @@ __device__ inline void expand_fallback_chunk(const expand_arguments& p, const ex
 /// dominate if no row is int8.
 inline constexpr int ticket_chunks = 16;
 
-/// Expands all rows. On return the results are visible in memory, also to TMA copies. All threads of a block call it.
+/// Converts all rows. On return the results are visible in memory, also to TMA copies. All threads of a block call it.
 /// Subgroups take chunks by tickets, which guarantees forward progress: a chunk that a block waits for has a running
 /// owner.
-__device__ inline void expand_fallback(const expand_arguments& p, fallback_work& work, operand_width widest) {
+__device__ inline void upconvert_fallback(const upconvert_arguments& p, fallback_work& work, operand_width widest) {
   const int thread = static_cast<int>(thread_index().x), lane = thread % 32, of_row = row_chunks(p.k);
   const int chunks = (p.a.rows + p.b.rows) * of_row;
   const auto position = [&](int chunk) { return position_of(p, chunk / of_row, chunk % of_row); };
@@ -43,16 +44,16 @@ __device__ inline void expand_fallback(const expand_arguments& p, fallback_work&
     const int count = left < ticket_chunks ? left : ticket_chunks;
     const std::uint32_t asked = lane < count && is_in_fallback(p, position(first + lane), widest) ? 1 : 0;
     for (int i = 0; i < count; ++i) {
-      if (shuffle(asked, static_cast<unsigned>(i)) != 0) expand_fallback_chunk(p, position(first + i), widest, lane);
+      if (shuffle(asked, static_cast<unsigned>(i)) != 0) upconvert_fallback_chunk(p, position(first + i), widest, lane);
     }
     copy_engine_fence();
     device_fence();
     subgroup_barrier();
-    if (lane == 0) atomic_add(&work.expanded, static_cast<std::uint32_t>(count));
+    if (lane == 0) atomic_add(&work.converted, static_cast<std::uint32_t>(count));
   }
   block_barrier();
   if (thread == 0) {
-    while (load_relaxed(&work.expanded) != static_cast<std::uint32_t>(chunks)) {
+    while (load_relaxed(&work.converted) != static_cast<std::uint32_t>(chunks)) {
     }
     device_fence();
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Expansion of MXFP4 and MXFP8 operands into the form that tensor cores multiply.
-// E2M1 codes with E8M0 scales become E5M2 relative to one power of two per row, or BF16 (int8: expand_int8.hpp). One
-// warp expands a chunk of a row; one launch covers both operands.
+// Conversion of MXFP4 and MXFP8 operands into the form that tensor cores multiply.
+// E2M1 codes with E8M0 scales become E5M2 relative to one power of two per row, or BF16 (int8: upconvert_int8.hpp). One
+// warp converts a chunk of a row; one launch covers both operands.
 #pragma once
 
 #include "gpu/dialect/e2m1.hpp"
@@ -22,17 +22,17 @@ struct block_source {
   gemm_element element = gemm_element::e2m1;
 };
 
-struct expand_arguments {
+struct upconvert_arguments {
   block_source a, b;
   int k;
   std::uint8_t *e5m2_a, *e5m2_b;        ///< E5M2 [rows, k]
   std::uint8_t *staging_a, *staging_b;  ///< BF16 [rows, k]; holds int8 before
   int base_b = 0;                       ///< index of B's first row in `base` and `widths`
-  int* base = nullptr;                  ///< exponents of A's rows, then of B's; written by the first expansion
+  int* base = nullptr;                  ///< exponents of A's rows, then of B's; written by the first conversion
   operand_width* widths = nullptr;      ///< widths, indexed the same way; null: all rows become BF16
 };
 
-inline constexpr int expand_subgroups = 8, expand_threads = 32 * expand_subgroups;
+inline constexpr int upconvert_subgroups = 8, upconvert_threads = 32 * upconvert_subgroups;
 
 /// fold_code of all magnitudes of a block.
 __device__ inline byte_table fold_table(int byte, int largest) {
@@ -87,30 +87,30 @@ __device__ inline scale_range scan_range(const block_source& m, int k, int row, 
   return nonzero;
 }
 
-/// Chunk of a row that a subgroup of 32 lanes expands; A's rows come first, then B's. Whole rows would leave SMs idle
+/// Chunk of a row that a subgroup of 32 lanes converts; A's rows come first, then B's. Whole rows would leave SMs idle
 /// at the end.
 inline constexpr int row_chunk = 2048;
 ROTOSCALE_HD constexpr int row_chunks(int k) { return (k + row_chunk - 1) / row_chunk; }
 
-struct expand_position {
+struct upconvert_position {
   bool second;
   int row, index, slot;  ///< row in its operand, in both operands, and in `base` and `widths`
   int first, count;      ///< first element and number of elements
 };
-__device__ inline expand_position position_of(const expand_arguments& p, int index, int chunk) {
+__device__ inline upconvert_position position_of(const upconvert_arguments& p, int index, int chunk) {
   const int first = chunk * row_chunk, left = p.k - first;
   const bool second = index >= p.a.rows;
   return {second, second ? index - p.a.rows : index,
           index,  second ? index - p.a.rows + p.base_b : index,
           first,  left < 0 ? 0 : left < row_chunk ? left : row_chunk};
 }
-__device__ inline expand_position position_of(const expand_arguments& p, int block) {
-  const int unit = block * expand_subgroups + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
+__device__ inline upconvert_position position_of(const upconvert_arguments& p, int block) {
+  const int unit = block * upconvert_subgroups + static_cast<int>(thread_index().x) / 32, chunks = row_chunks(p.k);
   return position_of(p, unit / chunks, unit % chunks);
 }
 
 /// A lane's codes of a chunk, sixteen at a time, and their scales. Beyond the row's end they are zeros with scale 0.
-struct expand_codes {
+struct upconvert_codes {
   static constexpr int depth = row_chunk / 16 / 32;
   /// Selects groups of sixteen codes of a chunk: all of them, or the k-blocks of 128 elements whose bits are set.
   struct everything {
@@ -123,7 +123,7 @@ struct expand_codes {
   std::uint64_t x[depth];
   std::uint8_t scale[depth];
   template <class Wanted = everything>
-  __device__ void load(const block_source& m, const expand_position& at, int lane, Wanted w = {}) {
+  __device__ void load(const block_source& m, const upconvert_position& at, int lane, Wanted w = {}) {
     const std::uint8_t* codes = m.codes + at.row * m.code_stride + at.first / 2;
     const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
     ROTOSCALE_UNROLL
@@ -136,12 +136,12 @@ struct expand_codes {
   }
 };
 
-template <class Wanted = expand_codes::everything>
-__device__ void store_e5m2(const expand_arguments& p, const expand_position& at, const expand_codes& codes, int largest,
-                           int lane, Wanted w = {}) {
+template <class Wanted = upconvert_codes::everything>
+__device__ void store_e5m2(const upconvert_arguments& p, const upconvert_position& at, const upconvert_codes& codes,
+                           int largest, int lane, Wanted w = {}) {
   std::uint8_t* to = (at.second ? p.e5m2_b : p.e5m2_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   ROTOSCALE_UNROLL
-  for (int j = 0; j < expand_codes::depth; ++j) {
+  for (int j = 0; j < upconvert_codes::depth; ++j) {
     const int i = lane + 32 * j;
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
     const vec16 out = fold_sixteen(low, high, fold_table(codes.scale[j], largest));
@@ -149,14 +149,15 @@ __device__ void store_e5m2(const expand_arguments& p, const expand_position& at,
   }
 }
 
-/// Expands all rows to E5M2, and writes their bases and widths.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_e5m2_kernel(const expand_arguments p) {
+/// Converts all rows to E5M2, and writes their bases and widths.
+[[maybe_unused]] static __global__ void __launch_bounds__(upconvert_threads)
+    upconvert_e5m2_kernel(const upconvert_arguments p) {
   wait_for_kernel_before();
   const int lane = static_cast<int>(thread_index().x) % 32;
-  const expand_position at = position_of(p, static_cast<int>(block_index().x));
+  const upconvert_position at = position_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   const block_source m = at.second ? p.b : p.a;
-  expand_codes codes;
+  upconvert_codes codes;
   codes.load(m, at, lane);  // prefetched before the wait for the range of the row's scales
   const scale_range range = scan_range(m, p.k, at.row, lane, fold_window);
   if (lane == 0 && at.first == 0) {
@@ -166,13 +167,13 @@ __device__ void store_e5m2(const expand_arguments& p, const expand_position& at,
   store_e5m2(p, at, codes, range.top(), lane);
 }
 
-ROTOSCALE_HD constexpr int expand_blocks(int rows, int k) {
-  return static_cast<int>((std::int64_t{rows} * row_chunks(k) + expand_subgroups - 1) / expand_subgroups);
+ROTOSCALE_HD constexpr int upconvert_blocks(int rows, int k) {
+  return static_cast<int>((std::int64_t{rows} * row_chunks(k) + upconvert_subgroups - 1) / upconvert_subgroups);
 }
 
-/// Expands `units` times eight FP4 codes to BF16.
-__device__ inline void expand_fp4_chunk(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
-                                        std::uint8_t* to) {
+/// Converts `units` times eight FP4 codes to BF16.
+__device__ inline void upconvert_fp4_chunk(const std::uint8_t* codes, const std::uint8_t* scales, int units, int lane,
+                                           std::uint8_t* to) {
   constexpr int depth = row_chunk / 8 / 32;
   std::uint32_t x[depth], scale[depth];
   ROTOSCALE_UNROLL
@@ -189,8 +190,8 @@ __device__ inline void expand_fp4_chunk(const std::uint8_t* codes, const std::ui
 }
 
 /// The same for FP8 blocks, rounded to nearest even. Inexact only where BF16 has no such subnormal number.
-__device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
-                                        int lane, std::uint8_t* to) {
+__device__ inline void upconvert_fp8_chunk(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
+                                           int lane, std::uint8_t* to) {
   for (int i = lane; i < units; i += 32) {
     const std::uint64_t x = reinterpret_cast<const std::uint64_t*>(codes)[i];
     const float factor = scale_value(scales[i / 4]);
@@ -205,23 +206,24 @@ __device__ inline void expand_fp8_chunk(bool e4m3, const std::uint8_t* codes, co
   }
 }
 
-__device__ inline void store_bf16(const expand_arguments& p, const expand_position& at, const block_source& m,
+__device__ inline void store_bf16(const upconvert_arguments& p, const upconvert_position& at, const block_source& m,
                                   int lane) {
   const bool fp4 = m.element == gemm_element::e2m1;
   const std::uint8_t* codes = m.codes + at.row * m.code_stride + (fp4 ? at.first / 2 : at.first);
   const std::uint8_t* scales = m.scales + at.row * m.scale_stride + at.first / 32;
   std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + (static_cast<std::int64_t>(at.row) * p.k + at.first) * 2;
   if (fp4) {
-    expand_fp4_chunk(codes, scales, at.count / 8, lane, to);
+    upconvert_fp4_chunk(codes, scales, at.count / 8, lane, to);
   } else {
-    expand_fp8_chunk(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
+    upconvert_fp8_chunk(m.element == gemm_element::e4m3, codes, scales, at.count / 8, lane, to);
   }
 }
 
-/// Expands all rows to BF16.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads) expand_bf16_kernel(const expand_arguments p) {
+/// Converts all rows to BF16.
+[[maybe_unused]] static __global__ void __launch_bounds__(upconvert_threads)
+    upconvert_bf16_kernel(const upconvert_arguments p) {
   wait_for_kernel_before();
-  const expand_position at = position_of(p, static_cast<int>(block_index().x));
+  const upconvert_position at = position_of(p, static_cast<int>(block_index().x));
   if (at.index >= p.a.rows + p.b.rows) return;
   store_bf16(p, at, at.second ? p.b : p.a, static_cast<int>(thread_index().x) % 32);
 }

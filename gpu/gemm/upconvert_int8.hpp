@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The first expansion of `accurate` on sm_90. Rows of E2M1 codes become int8 with folded E8M0 scales if that is exact
+// The first conversion of `accurate` on sm_90. Rows of E2M1 codes become int8 with folded E8M0 scales if that is exact
 // and FP32 cannot round a sum of their products. Other rows become E5M2.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
-#include "gpu/gemm/expand.hpp"
+#include "gpu/gemm/upconvert.hpp"
 
 namespace rotoscale::gpu {
 
@@ -25,12 +25,12 @@ struct int8_table {
 };
 
 /// Stores a lane's part of a chunk and returns the sum of its squares.
-__device__ inline std::uint32_t store_int8(const expand_arguments& p, const expand_position& at,
-                                           const expand_codes& codes, int largest, int lane) {
+__device__ inline std::uint32_t store_int8(const upconvert_arguments& p, const upconvert_position& at,
+                                           const upconvert_codes& codes, int largest, int lane) {
   std::uint8_t* to = (at.second ? p.staging_b : p.staging_a) + static_cast<std::int64_t>(at.row) * p.k + at.first;
   std::uint32_t squares = 0;
   ROTOSCALE_UNROLL
-  for (int j = 0; j < expand_codes::depth; ++j) {
+  for (int j = 0; j < upconvert_codes::depth; ++j) {
     const int i = lane + 32 * j;
     const auto low = static_cast<std::uint32_t>(codes.x[j]), high = static_cast<std::uint32_t>(codes.x[j] >> 32);
     const int8_table table(codes.scale[j], largest);
@@ -44,17 +44,17 @@ __device__ inline std::uint32_t store_int8(const expand_arguments& p, const expa
 
 /// Number of subgroups of a block that share a row. Each takes every int8_subgroups-th chunk.
 ROTOSCALE_HD constexpr int int8_subgroups(int k) {
-  return row_chunks(k) < expand_subgroups ? row_chunks(k) : expand_subgroups;
+  return row_chunks(k) < upconvert_subgroups ? row_chunks(k) : upconvert_subgroups;
 }
-ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_subgroups / int8_subgroups(k); }
+ROTOSCALE_HD constexpr int int8_rows(int k) { return upconvert_subgroups / int8_subgroups(k); }
 
 /// Writes int8 of the rows that fit, E5M2 of rows that fit only its window, and the base and width of every row. A sum
 /// of squares that is too large is known only after the row was written as int8. Such a row is written again as E5M2.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
-    expand_int8_kernel(const expand_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(upconvert_threads, 4)
+    upconvert_int8_kernel(const upconvert_arguments p) {
   wait_for_kernel_before();
   struct squares_of_block {
-    std::uint32_t of[expand_subgroups];
+    std::uint32_t of[upconvert_subgroups];
   };
   squares_of_block& parts = block_shared<squares_of_block>();
   const int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
@@ -62,11 +62,11 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_subgroups / int8_sub
   const int index = static_cast<int>(block_index().x) * int8_rows(p.k) + row, first = subgroup % subgroups;
   const bool active = row < int8_rows(p.k) && index < p.a.rows + p.b.rows;
   const block_source m = index >= p.a.rows ? p.b : p.a;
-  const expand_position begin = position_of(p, index, first);
+  const upconvert_position begin = position_of(p, index, first);
   std::uint32_t squares = 0;
   scale_range range;
   bool narrow = false, folds = false;
-  expand_codes codes;
+  upconvert_codes codes;
   if (active) {
     codes.load(m, begin, lane);  // prefetched before the wait for the range of the row's scales
     range = scan_range(m, p.k, begin.row, lane, int8_window);
@@ -75,7 +75,7 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_subgroups / int8_sub
     narrow = folds && !nan && range.span() <= int8_window;
   }
   for (int i = first; folds && i < chunks; i += subgroups) {
-    const expand_position at = position_of(p, index, i);
+    const upconvert_position at = position_of(p, index, i);
     if (i != first) codes.load(m, at, lane);
     if (narrow) {
       squares += store_int8(p, at, codes, range.top(), lane);
@@ -95,12 +95,12 @@ ROTOSCALE_HD constexpr int int8_rows(int k) { return expand_subgroups / int8_sub
     p.widths[begin.slot] = exact ? operand_width::int8 : folds ? operand_width::e5m2 : operand_width::bf16;
   }
   for (int i = first; narrow && !exact && i < chunks; i += subgroups) {
-    const expand_position at = position_of(p, index, i);
+    const upconvert_position at = position_of(p, index, i);
     codes.load(m, at, lane);
     store_e5m2(p, at, codes, range.top(), lane);
   }
 }
-static_assert(std::int64_t{max_gemm_extent} / expand_subgroups * 96 * 96 < std::int64_t{1} << 32,
+static_assert(std::int64_t{max_gemm_extent} / upconvert_subgroups * 96 * 96 < std::int64_t{1} << 32,
               "a subgroup's sum of squares at the largest k");
 
 }  // namespace rotoscale::gpu

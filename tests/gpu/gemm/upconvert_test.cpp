@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of the sm_90 GEMM expanded to int8, E5M2 and BF16: every code with every scale, and the choice of format per
-// row, against the definitions.
+// Operands of the sm_90 GEMM converted to int8, E5M2 and BF16: every code with every scale, and the choice of format
+// per row, against the definitions.
 #include <doctest/doctest.h>
 
 #include <random>
 
 #include "gpu/gemm/data.hpp"
-#include "gpu/gemm/expand_fallback.hpp"
-#include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/plan.hpp"
+#include "gpu/gemm/upconvert_fallback.hpp"
+#include "gpu/gemm/upconvert_int8.hpp"
 
-namespace gemm_expand_test {
+namespace gemm_upconvert_test {
 
 using namespace gpu_test;
 using rotoscale::gpu::detail::second_base;
@@ -22,9 +22,9 @@ constexpr std::uint8_t poison = 0xC3;
 
 /// Prologue of a fallback kernel.
 [[maybe_unused]] static __global__ void __launch_bounds__(96)
-    rest_of_operands_kernel(const expand_arguments e, fallback_work* work) {
+    rest_of_operands_kernel(const upconvert_arguments e, fallback_work* work) {
   const operand_width widest = widest_fallback(*work);
-  if (widest != operand_width::int8) expand_fallback(e, *work, widest);
+  if (widest != operand_width::int8) upconvert_fallback(e, *work, widest);
 }
 
 static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M2 number");
@@ -34,7 +34,7 @@ static_assert(512.0f * 512.0f == int8_unit, "an int8 number times 2^9 is the E5M
   combined[i] = combined_widths_of_sixteen(widths, i, rows);
 }
 
-/// Expansions of both operands in workspace layout: rows of A, then of B, int8 apart from BF16.
+/// Conversions of both operands in workspace layout: rows of A, then of B, int8 apart from BF16.
 struct expansions {
   expansions(const matrix_data& a, const matrix_data& b)
       : m(a),
@@ -46,13 +46,13 @@ struct expansions {
         base(std::vector<int>(slot(rows), -999)),
         widths(bytes(slot(rows), 0xFF)) {}
 
-  expand_arguments arguments(bool int8, bool has_widths) const {
+  upconvert_arguments arguments(bool int8, bool has_widths) const {
     const auto source = [](const matrix_data& x) {
       return block_source{x.codes.there, x.scales.there, x.code_stride(), x.k / 32, x.rows, x.element};
     };
     std::uint8_t* to = int8 ? narrow.there : wide.there;
     const std::int64_t second = std::int64_t{m.rows} * m.k;
-    expand_arguments e{
+    upconvert_arguments e{
         source(m), source(n), m.k, folded.there, folded.there + second, to, to + (int8 ? 1 : 2) * second};
     e.base_b = second_base(m.rows);
     if (has_widths) {
@@ -61,9 +61,9 @@ struct expansions {
     }
     return e;
   }
-  void run(void (*kernel)(expand_arguments), int count) {
-    const expand_arguments e = arguments(kernel == expand_int8_kernel, kernel != expand_bf16_kernel);
-    REQUIRE(launch(kernel, gpu::blocks(count), gpu::blocks(expand_threads), 0, {}, e).ok());
+  void run(void (*kernel)(upconvert_arguments), int count) {
+    const upconvert_arguments e = arguments(kernel == upconvert_int8_kernel, kernel != upconvert_bf16_kernel);
+    REQUIRE(launch(kernel, gpu::blocks(count), gpu::blocks(upconvert_threads), 0, {}, e).ok());
     fetch();
   }
   void fetch() {
@@ -73,10 +73,10 @@ struct expansions {
     }
     base.fetch();
   }
-  void run_e5m2() { run(expand_e5m2_kernel, expand_blocks(rows, m.k)); }
-  void run_int8() { run(expand_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k)); }
-  void run_bf16() { run(expand_bf16_kernel, expand_blocks(rows, m.k)); }
-  /// Runs the fallback's expansion with two blocks.
+  void run_e5m2() { run(upconvert_e5m2_kernel, upconvert_blocks(rows, m.k)); }
+  void run_int8() { run(upconvert_int8_kernel, (rows + int8_rows(m.k) - 1) / int8_rows(m.k)); }
+  void run_bf16() { run(upconvert_bf16_kernel, upconvert_blocks(rows, m.k)); }
+  /// Runs the fallback's conversion with two blocks.
   void run_fallback() {
     std::uint32_t widest = 0;
     for (index_t r = 0; r < rows; ++r) widest |= widths.here[slot(r)];
@@ -86,7 +86,7 @@ struct expansions {
     fetch();
     work.fetch();
     CHECK(work.guards_hold());
-    CHECK(work.here[0].expanded == (widest == 0 ? 0u : static_cast<unsigned>(rows * row_chunks(m.k))));
+    CHECK(work.here[0].converted == (widest == 0 ? 0u : static_cast<unsigned>(rows * row_chunks(m.k))));
   }
 
   block_matrix<const std::uint8_t> of(index_t row) const { return row < m.rows ? m.here() : n.here(); }
@@ -94,7 +94,7 @@ struct expansions {
   operand_width width(index_t row) const { return static_cast<operand_width>(widths.here[slot(row)]); }
   std::size_t at(index_t row, index_t c) const { return static_cast<std::size_t>(row * m.k + c); }
 
-  /// Number of elements of a row whose expansion differs from their value.
+  /// Number of elements of a row whose conversion differs from their value.
   int wrong(operand_width as, index_t row) const {
     int count = 0;
     for (index_t c = 0; c < m.k; ++c) {
@@ -157,7 +157,7 @@ matrix_data row_of_squares(int k, int span, int sum) {
 
 }  // namespace
 
-TEST_CASE("operands are expanded exactly: every code under every scale") {
+TEST_CASE("operands are converted exactly: every code under every scale") {
   bytes codes(256 * 16), scales(256);
   for (std::size_t i = 0; i < codes.size(); ++i) {
     codes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
@@ -329,7 +329,7 @@ TEST_CASE("one rounding brings a folded sum back, whatever the exponent") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code under every scale") {
+TEST_CASE("FP8 codes are decoded and converted as the definition says: every code under every scale") {
   for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
     bytes codes(256 * 256), scales(256 * 8);
     for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i);
@@ -353,4 +353,4 @@ TEST_CASE("FP8 codes are decoded and expanded as the definition says: every code
   }
 }
 
-}  // namespace gemm_expand_test
+}  // namespace gemm_upconvert_test

@@ -1,19 +1,20 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The expansions of fp32_blockwise on sm_90. K is split into k-blocks of 128 (tile_k_blocks.hpp).
-// 1. expand_window_kernel writes all rows as int8, relative to a window of four binades. A row's window holds most of
+// The conversions of fp32_blockwise on sm_90. K is split into k-blocks of 128 (tile_k_blocks.hpp).
+// 1. upconvert_window_kernel writes all rows as int8, relative to a window of four binades. A row's window holds most
+// of
 //    its blocks; other k-blocks have their own.
 // 2. join_k_blocks_kernel combines the k-blocks of a tile's rows.
-// 3. expand_k_blocks_kernel writes E5M2 for the k-blocks that a tile multiplies as E5M2.
+// 3. upconvert_k_blocks_kernel writes E5M2 for the k-blocks that a tile multiplies as E5M2.
 // Rows fall back to the SIMT kernel if they have a NaN, scales that E5M2 cannot represent, or sums that may leave
 // FP32's normal range.
 #pragma once
 
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
-#include "gpu/gemm/expand.hpp"
-#include "gpu/gemm/expand_int8.hpp"
 #include "gpu/gemm/tile_k_blocks.hpp"
+#include "gpu/gemm/upconvert.hpp"
+#include "gpu/gemm/upconvert_int8.hpp"
 
 namespace rotoscale::gpu {
 
@@ -28,10 +29,10 @@ struct row_split {
         rounds((row_chunks(k) + subgroups - 1) / subgroups),
         inverse(static_cast<std::uint32_t>((256 + subgroups - 1) / subgroups)) {}
 };
-static_assert(expand_subgroups == 8, "s * inverse / 256 is s / subgroups, rounded down, of all s below");
+static_assert(upconvert_subgroups == 8, "s * inverse / 256 is s / subgroups, rounded down, of all s below");
 
 struct k_block_arguments {
-  expand_arguments e;              ///< staging holds int8; widths are unused
+  upconvert_arguments e;           ///< staging holds int8; widths are unused
   int least_scale, largest_scale;  ///< range of scale bytes of rows on the tensor cores
   log_squares* squares;            ///< per row, indexed like `base`
   /// [rows like `base`, chunks], two bit masks of k-blocks. Low 16 bits: outside the row's window. High 16 bits: of
@@ -86,8 +87,8 @@ static_assert(max_gemm_extent / 16 < scale_counts::nan_count && std::int64_t{max
 
 /// Exchange buffer of the subgroups that share a row.
 struct row_parts {
-  scale_counts scales[expand_subgroups];
-  float squares[expand_subgroups];
+  scale_counts scales[upconvert_subgroups];
+  float squares[upconvert_subgroups];
 };
 
 /// Subgroups of a block that share a row, and the index of this one.
@@ -96,7 +97,7 @@ struct row_share {
 };
 
 /// True if the block of a lane's group j is not all zeros. Two lanes hold a block.
-__device__ inline bool has_numbers(const expand_codes& codes, int j) {
+__device__ inline bool has_numbers(const upconvert_codes& codes, int j) {
   const std::uint64_t own = codes.x[j] & 0x7777777777777777u;
   const std::uint32_t any = static_cast<std::uint32_t>(own) | static_cast<std::uint32_t>(own >> 32);
   return (any | shuffle_xor(any, 1)) != 0;
@@ -138,7 +139,7 @@ struct k_block_window {
   int top;
   bool plain, fits;
   /// For a lane's group j of sixteen codes: the row's window if it holds the k-block, else the k-block's own.
-  __device__ k_block_window(const expand_codes& codes, int j, bool numbers, const row_window& w) {
+  __device__ k_block_window(const upconvert_codes& codes, int j, bool numbers, const row_window& w) {
     scale_ends ends;
     if (numbers) ends.add(codes.scale[j]);
     ends.join_lanes(2, 8);
@@ -155,15 +156,15 @@ struct seen_k_blocks {
 
 /// Stores a lane's part of a chunk and the shifts of its k-blocks. Adds its squares, in units of the window's least
 /// scale.
-__device__ inline void store_window(const k_block_arguments& p, const expand_position& at, const expand_codes& codes,
-                                    std::uint32_t nonzero, const row_window& w, int lane, float& squares,
-                                    seen_k_blocks& k_blocks) {
-  const expand_arguments& e = p.e;
+__device__ inline void store_window(const k_block_arguments& p, const upconvert_position& at,
+                                    const upconvert_codes& codes, std::uint32_t nonzero, const row_window& w, int lane,
+                                    float& squares, seen_k_blocks& k_blocks) {
+  const upconvert_arguments& e = p.e;
   std::uint8_t* to = (at.second ? e.staging_b : e.staging_a) + static_cast<std::int64_t>(at.row) * e.k + at.first;
   std::int8_t* shifts =
       p.row_shifts + std::int64_t{at.slot} * row_chunks(e.k) * chunk_k_blocks + at.first / k_block_length;
   ROTOSCALE_UNROLL
-  for (int j = 0; j < expand_codes::depth; ++j) {
+  for (int j = 0; j < upconvert_codes::depth; ++j) {
     const int i = lane + 32 * j, byte = codes.scale[j];
     const bool numbers = (nonzero >> j & 1u) != 0;
     const k_block_window k_block(codes, j, numbers, w);
@@ -204,7 +205,7 @@ struct row_subgroup {
   int index;  ///< index of the row over both operands
   bool active;
   block_source m;
-  expand_codes codes;
+  upconvert_codes codes;
   std::uint32_t nonzero = 0;  ///< one bit per group of sixteen codes whose block is not all zeros
   int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
 
@@ -217,14 +218,14 @@ struct row_subgroup {
     m = index >= p.e.a.rows ? p.e.b : p.e.a;
   }
   /// Loads the subgroup's chunk of a round and returns its position.
-  __device__ expand_position begin(int round, bool again) {
-    expand_position at = position_of(p.e, index, row.own + round * row.count);
+  __device__ upconvert_position begin(int round, bool again) {
+    upconvert_position at = position_of(p.e, index, row.own + round * row.count);
     if (!active) at.count = 0;
     if (again && p.split.rounds == 1) return at;
     codes.load(m, at, lane);
     nonzero = 0;
     ROTOSCALE_UNROLL
-    for (int j = 0; j < expand_codes::depth; ++j) nonzero |= has_numbers(codes, j) ? 1u << j : 0u;
+    for (int j = 0; j < upconvert_codes::depth; ++j) nonzero |= has_numbers(codes, j) ? 1u << j : 0u;
     return at;
   }
 };
@@ -236,7 +237,7 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
   for (int round = 0; round < s.p.split.rounds; ++round) {
     s.begin(round, false);
     ROTOSCALE_UNROLL
-    for (int j = 0; j < expand_codes::depth; ++j) {
+    for (int j = 0; j < upconvert_codes::depth; ++j) {
       const int byte = s.codes.scale[j];
       nan |= byte == nan_scale_byte;
       const bool numbers = (s.nonzero >> j & 1u) != 0;
@@ -253,8 +254,8 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
 }
 
 /// Writes int8 codes of all rows, their bases, squares, and k-blocks outside their windows.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads, 4)
-    expand_window_kernel(const k_block_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(upconvert_threads, 4)
+    upconvert_window_kernel(const k_block_arguments p) {
   wait_for_kernel_before();
   row_parts& parts = block_shared<row_parts>();
   row_subgroup s(p);
@@ -266,7 +267,7 @@ __device__ inline scale_counts count_scales(row_subgroup& s) {
   float squares = 0.0f;
   const bool narrow = !subgroup_any(w.ends.span() > int8_window || !w.folds);
   for (int round = 0; round < p.split.rounds; ++round) {
-    const expand_position at = s.begin(round, true);
+    const upconvert_position at = s.begin(round, true);
     std::uint32_t both = 0;
     if (narrow) {
       squares += static_cast<float>(store_int8(p.e, at, s.codes, w.top, s.lane));
@@ -366,24 +367,24 @@ __device__ inline std::uint32_t k_blocks_for_e5m2(const k_block_arguments& p, in
 }
 
 /// One thread block per chunk of a tile of rows.
-[[maybe_unused]] static __global__ void __launch_bounds__(expand_threads)
-    expand_k_blocks_kernel(const k_block_arguments p) {
+[[maybe_unused]] static __global__ void __launch_bounds__(upconvert_threads)
+    upconvert_k_blocks_kernel(const k_block_arguments p) {
   wait_for_kernel_before();
-  const expand_arguments& e = p.e;
+  const upconvert_arguments& e = p.e;
   const int chunks = row_chunks(e.k), tile = static_cast<int>(block_index().x) / chunks,
             chunk = static_cast<int>(block_index().x) % chunks;
   const int subgroup = static_cast<int>(thread_index().x) / 32, lane = static_cast<int>(thread_index().x) % 32;
   const std::uint32_t k_blocks = k_blocks_for_e5m2(p, tile, chunk, lane);
   if (k_blocks == 0) return;
-  for (int i = subgroup; i < window_tile; i += expand_subgroups) {
+  for (int i = subgroup; i < window_tile; i += upconvert_subgroups) {
     const tile_row row(p, tile, i);
     if (!row.inside) break;
-    const expand_position at = position_of(e, row.second ? e.a.rows + row.row : row.row, chunk);
+    const upconvert_position at = position_of(e, row.second ? e.a.rows + row.row : row.row, chunk);
     const block_source m = row.second ? e.b : e.a;
     if (p.squares[at.slot] == fallback_row) continue;
-    expand_codes codes;
-    codes.load(m, at, lane, expand_codes::k_blocks{k_blocks});
-    store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, expand_codes::k_blocks{k_blocks});
+    upconvert_codes codes;
+    codes.load(m, at, lane, upconvert_codes::k_blocks{k_blocks});
+    store_e5m2(e, at, codes, largest_of_base(e.base[at.slot]), lane, upconvert_codes::k_blocks{k_blocks});
   }
 }
 
