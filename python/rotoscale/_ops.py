@@ -6,7 +6,6 @@ A tensor on a device is computed by librotoscale_device on PyTorch's current str
 give the same bytes. Fake tensors are registered, so the operators work under torch.compile.
 """
 # No `from __future__ import annotations`: PyTorch reads the annotations as schemas.
-import contextlib
 import functools
 from typing import Optional
 
@@ -44,14 +43,23 @@ def library_for(name, x):
     return found
 
 
-@contextlib.contextmanager
-def place_of(x):
-    """Where a call on x runs: its device and PyTorch's current stream there."""
-    if x.device.type == "cpu":
-        yield _device.Place(None, 0)
-    else:
-        with torch.cuda.device(x.device):
-            yield _device.Place(torch.cuda.current_stream(x.device).cuda_stream, x.device.index)
+class place_of:
+    """Where calls on x run: its device, which is the current one in the block, and PyTorch's stream there."""
+
+    def __init__(self, x):
+        self.device, self.switch = x.device, None
+
+    def __enter__(self):
+        if self.device.type == "cpu":
+            return _device.Place(None, 0)
+        if torch.cuda.current_device() != self.device.index:
+            self.switch = torch.cuda.device(self.device)
+            self.switch.__enter__()
+        return _device.Place(torch.cuda.current_stream(self.device).cuda_stream, self.device.index)
+
+    def __exit__(self, *error):
+        if self.switch is not None:
+            self.switch.__exit__(*error)
 
 
 def element_of(name, x):

@@ -290,14 +290,19 @@ class DeviceGemms:
 
     @staticmethod
     def _source(t):
-        t = t.detach()
         if t.dtype not in (torch.float32, torch.bfloat16):
             t = t.float()
         return _ops.aligned(t.contiguous())
 
 
-@torch.library.custom_op("rotoscale::linear", mutates_args=())
-def _linear(x: torch.Tensor, w: torch.Tensor, key: int, training: bool) -> torch.Tensor:
+# torch.library.custom_op is simpler, but takes 0.1 ms longer per call.
+torch.library.define("rotoscale::linear", "(Tensor x, Tensor w, int key, bool training) -> Tensor")
+torch.library.define("rotoscale::linear_backward", "(Tensor dy, Tensor x, Tensor w, int key, bool needs_dx, "
+                     "bool needs_dw) -> (Tensor, Tensor)")
+
+
+@torch.library.impl("rotoscale::linear", "default")
+def _linear(x, w, key, training):
     """y (tokens, out) of x (tokens, in) and w (out, in) by the Gemms of that key."""
     gemms = _layers[key]
     if x.numel() == 0:
@@ -307,14 +312,13 @@ def _linear(x: torch.Tensor, w: torch.Tensor, key: int, training: bool) -> torch
     return torch.from_numpy(gemms.forward(_array(x), _array(w), training)).to(x.dtype)
 
 
-@_linear.register_fake
+@torch.library.register_fake("rotoscale::linear")
 def _(x, w, key, training):
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
-@torch.library.custom_op("rotoscale::linear_backward", mutates_args=())
-def _linear_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, key: int, needs_dx: bool,
-                     needs_dw: bool) -> tuple[torch.Tensor, torch.Tensor]:
+@torch.library.impl("rotoscale::linear_backward", "default")
+def _linear_backward(dy, x, w, key, needs_dx, needs_dw):
     """(dx, dw), of which an unneeded one is empty. Ends the layer's step."""
     gemms, dx, dw = _layers[key], x.new_empty(0), w.new_empty(0)
     if x.numel() == 0:
@@ -333,7 +337,7 @@ def _linear_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, key: in
     return dx, dw
 
 
-@_linear_backward.register_fake
+@torch.library.register_fake("rotoscale::linear_backward")
 def _(dy, x, w, key, needs_dx, needs_dw):
     return (x.new_empty(x.shape if needs_dx else (0,)), w.new_empty(w.shape if needs_dw else (0,)))
 
@@ -350,7 +354,7 @@ def _differentiate(ctx, dy):
     return dx if needs_dx else None, dw if needs_dw else None, None, None
 
 
-_linear.register_autograd(_differentiate, setup_context=_save)
+torch.library.register_autograd("rotoscale::linear", _differentiate, setup_context=_save)
 
 
 class Linear(torch.nn.Linear):
