@@ -144,4 +144,43 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   return find_unknown_choice(o);
 }
 
+void set_mlperf_defaults(train_options& o) {
+  if (o.mlperf == "llama31_8b") {
+    o.sequence = 8192;
+    o.steps = 1'200'000;
+    o.beta1 = 0.9;
+    o.beta2 = 0.95;
+    o.epsilon = 1e-5;
+    o.weight_decay = 0.1;
+    o.clip = 1.0;
+    o.final_learning_rate = 0.1;
+    o.eval_every_samples = 12'288;
+    o.eval_windows = o.final_eval_windows = 1024;
+    o.target_loss = 3.3;
+  } else if (o.mlperf == "llama2_70b_lora") {
+    o.sequence = 8192;
+    o.steps = 1024;
+    o.beta1 = 0.9;
+    o.beta2 = 0.999;
+    o.weight_decay = 1e-4;
+    o.clip = 0.3;
+    o.warmup = 0;
+    o.learning_rate = 4e-4;
+    o.final_learning_rate = 0;
+    o.eval_every_samples = 384;
+    o.eval_windows = o.final_eval_windows = 173;
+    o.target_loss = 0.925;
+  }
+}
+
+train::measurement_times evaluation_times(const train_options& o) {
+  if (o.eval_every_samples == 0) return {o.eval_every, 1, 0, true};
+  const std::int64_t samples = std::int64_t{o.batch} * o.accumulate;
+  // LoRA's first evaluations are left out.
+  const auto skipped = o.mlperf == "llama2_70b_lora"
+                           ? static_cast<std::int64_t>(std::floor(0.125 * static_cast<double>(samples) + 2))
+                           : 0;
+  return {o.eval_every_samples, samples, skipped};
+}
+
 }  // namespace rotoscale::llama_program

@@ -9,6 +9,7 @@
 
 #include "rotoscale/models/any.hpp"
 #include "rotoscale/train/lora.hpp"
+#include "rotoscale/train/trigger.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -141,6 +142,12 @@ void describe(Visitor&& v, run_options& o) {
 
 /// The value of run_options::contracts that means the device's own set. A run records the set's name in its place.
 inline constexpr const char* native_contracts = "native";
+
+/// Sets the options that the benchmark's rules fix, and its reference's defaults.
+void set_mlperf_defaults(train_options& o);
+
+/// Evaluation interval. The end of a run is always evaluated.
+train::measurement_times evaluation_times(const train_options& o);
 
 /// Must the files named by options exist? Not if only the model's shape is used.
 enum class given_files { needed, none };

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "data/own_tokenizer.hpp"
-#include "data/window_source.hpp"
+#include "data/open_windows.hpp"
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/io/token_file.hpp"
 

@@ -7,7 +7,7 @@
 
 #include "data/epoch_order.hpp"
 #include "data/records.hpp"
-#include "data/window_source.hpp"
+#include "data/open_windows.hpp"
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/io/token_file.hpp"
 #include "rotoscale/nn/backend.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/epoch_order.hpp"
-#include "data/window_source.hpp"
+#include "data/open_windows.hpp"
 #include "options.hpp"
 
 namespace rotoscale::llama_program {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/tokenizer.hpp"
 #include "data/window_source.hpp"
 
 namespace rotoscale::llama_program {
@@ -34,11 +35,6 @@ struct record_list {
   std::vector<record> records;
   std::int64_t too_long = 0;  ///< records that were cut or left out
 };
-
-/// Is the first non-blank line a record? Throws io::error if it looks like a damaged one, so that the other records are
-/// not read as text: a JSON object with a key, or a brace before a record. Other JSON is refused too: an array, objects
-/// over several lines, lines of arrays or strings. `name` stands for the file in messages.
-bool begins_as_records(std::string_view text, const std::string& name);
 
 /// Adds the records of JSON lines. Throws io::error naming a line that is not a record, or whose tokens do not fit a
 /// window. `name` stands for the file in messages. `progress` receives the bytes done.

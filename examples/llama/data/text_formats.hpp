@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/records.hpp"
+#include "data/record_lines.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/text.hpp"
 

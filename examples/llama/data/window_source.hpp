@@ -5,11 +5,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
-
-#include "data/tokenizer.hpp"
 
 namespace rotoscale::llama_program {
 
@@ -29,9 +26,6 @@ struct token_place {
   std::string file;
   std::int64_t position = 0;  ///< in the file, in tokens
 };
-
-/// Throws io::error if the token is not below `vocabulary`. `whose` and `flag` name the owner of the vocabulary.
-void require_token(const token_place& largest, std::int64_t vocabulary, const std::string& whose, const char* flag);
 
 /// Data of a run.
 struct data_options {
@@ -71,13 +65,5 @@ class window_source {
   /// Bytes of text of each token; empty if unknown.
   virtual const std::vector<std::int32_t>& bytes_of_tokens() const = 0;
 };
-
-/// Are the files token files, which need no tokenizer?
-bool are_token_files(const data_options& options);
-
-/// Opens files by content: token files of llm.c, JSON lines with "prompt" and "answer", "text" or "messages", else
-/// text. All paths must be of one kind. Throws io::error naming an unreadable file, data shorter than one window in
-/// each part, a record longer than a window, or an unknown token. `progress` receives the bytes tokenized.
-std::unique_ptr<window_source> open_windows(const data_options& options, const progress_function& progress = {});
 
 }  // namespace rotoscale::llama_program

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "report/report.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/nn/statistics.hpp"
 

@@ -6,20 +6,11 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "options.hpp"
-#include "rotoscale/train/trigger.hpp"
 #include "train/log.hpp"
 
 namespace rotoscale::llama_program {
-
-/// Sets the options that the benchmark's rules fix, and its reference's defaults.
-void set_mlperf_defaults(train_options& o);
-
-/// Evaluation interval. The end of a run is always evaluated.
-llama::measurement_times evaluation_times(const train_options& o);
 
 /// Writes the lines of a new run that was initialized at `began_ms` (milliseconds since 1970).
 std::unique_ptr<log_sink> make_mlperf_log(const std::filesystem::path& path, std::int64_t began_ms);

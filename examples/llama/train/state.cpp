@@ -13,7 +13,6 @@
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/train/recipe_fit.hpp"
 #include "rotoscale/train/schedule.hpp"
-#include "train/mlperf.hpp"
 
 namespace rotoscale::llama_program {
 

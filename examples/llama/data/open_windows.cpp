@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "data/window_source.hpp"
+#include "data/open_windows.hpp"
 
 #include <algorithm>
 #include <cmath>
