@@ -128,7 +128,7 @@ class attention final : public block {
   }
   void recompute(const pass& p) override {
     const bool again = recompute_ == recompute_part::attention || recompute_ == recompute_part::layer;
-    if (again || recompute_ == recompute_part::elementwise) norm_.again(p, qkv_.linear::input_target(p));
+    if (again || recompute_ == recompute_part::elementwise) norm_.again(p, qkv_.input_target(p));
     if (again) attend(p);
     // Adapters save tensors made from x. The product of their layer is not needed.
     if (recompute_ == recompute_part::attention) o_.forward_adapters(p, attended_, stream_->branch);

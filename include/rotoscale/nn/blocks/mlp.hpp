@@ -86,7 +86,7 @@ class mlp final : public block {
   void recompute(const pass& p) override {
     if (recompute_ == recompute_part::layer) norm_.join(p, up_.input_target(p));
     const bool made_again = recompute_ == recompute_part::elementwise;
-    if (made_again || recompute_ == recompute_part::mlp) norm_.again(p, up_.linear::input_target(p));
+    if (made_again || recompute_ == recompute_part::mlp) norm_.again(p, up_.input_target(p));
     if (made_again) {
       p.ops->activation_quantize(p.queue, {made_, activation_, p.state}, {hidden_, down_.input_target(p)});
     }
