@@ -46,9 +46,10 @@ GPU_PARTS = {
 MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD|GPU_HOST|NO_HIP_SDK)|__CUDA|"
                   r"__HIP|__gfx|__AMDGCN)")
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
-# Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, and the
-# thread pool includes POSIX headers.
-BRIDGES = {"eigen": ("Eigen/",), "parallel": ("pthread.h", "sched.h", "time.h")}
+# Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, the thread
+# pool includes POSIX headers, and the choice of a matrix unit asks the processor and Linux.
+BRIDGES = {"eigen": ("Eigen/",), "gemm_units": ("cpuid.h", "sys/syscall.h", "unistd.h"),
+           "parallel": ("pthread.h", "sched.h", "time.h")}
 # Not in rotoscale.hpp: bridges, headers that throw, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
 # <immintrin.h> and similar headers belong to the compiler.

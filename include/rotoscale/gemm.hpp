@@ -14,6 +14,7 @@
 #include "rotoscale/detail/gemm_blocks.hpp"
 #include "rotoscale/detail/gemm_flushing_chains.hpp"
 #include "rotoscale/detail/gemm_late.hpp"
+#include "rotoscale/detail/gemm_units.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
 #include "rotoscale/parallel.hpp"
@@ -237,7 +238,8 @@ bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_opt
 
 template <class... Kernels>
 struct kernel_list {};
-using gemm_kernels = kernel_list<fp32_chain, flushing_chains, exact_blocks, scaled_blocks, aligned_steps, late_steps>;
+using gemm_kernels =
+    kernel_list<fp32_chain, flushing_chains, unit_blocks, exact_blocks, scaled_blocks, aligned_steps, late_steps>;
 
 /// Computes C with the first kernel that applies, or with the definition.
 template <class Kernel, class... Rest>

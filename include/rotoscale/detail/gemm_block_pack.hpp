@@ -36,13 +36,15 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
 /// Packed operands. A run is the products whose sum is formed in integers, padded to whole quads of four bytes. Each
 /// run has its quads, a correction for the bias and a scale.
 /// - A: signed bytes, row after row
-/// - B: panels of 2 * lane_count columns; a quad of each column in turn
+/// - B: panels of Columns columns; a quad of each column in turn, with `bias` added to the bytes
+template <index_t Columns>
 class block_packing {
  public:
-  static constexpr index_t columns = 2 * lane_count;
+  static constexpr index_t columns = Columns;
 
-  block_packing(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run)
-      : a_(a), b_(b), plan_(plan), run_(run), quads_((run + 3) / 4), runs_(plan.positions() / run) {}
+  block_packing(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run,
+                std::int8_t bias = e2m1_bias)
+      : a_(a), b_(b), plan_(plan), run_(run), bias_(bias), quads_((run + 3) / 4), runs_(plan.positions() / run) {}
 
   index_t quads() const { return quads_; }
   index_t runs() const { return runs_; }
@@ -77,7 +79,7 @@ class block_packing {
       scales[g] = static_cast<Scale>(scale_of(a_, r, g, bytes, range));
       std::int32_t sum = 0;
       for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
-      corrections[g] = -e2m1_bias * sum;
+      corrections[g] = -bias_ * sum;
     }
     return range;
   }
@@ -102,7 +104,7 @@ class block_packing {
       for (index_t q = 0; q < quads_ * runs_; ++q) {
         std::uint32_t quad;
         __builtin_memcpy(&quad, row.data() + 4 * q, sizeof quad);
-        constexpr std::uint32_t bias = e2m1_bias * 0x01010101u;  // adds to each byte; there is no carry
+        const std::uint32_t bias = static_cast<std::uint32_t>(bias_) * 0x01010101u;  // to each byte; there is no carry
         words[q * columns + j] = ((quad & 0x7F7F7F7Fu) + bias) ^ (quad & 0x80808080u);
       }
     }
@@ -141,6 +143,7 @@ class block_packing {
   const gemm_operand &a_, &b_;
   const gemm_plan& plan_;
   int run_;
+  std::int8_t bias_;
   index_t quads_, runs_;
 };
 

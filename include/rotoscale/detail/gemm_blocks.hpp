@@ -88,12 +88,12 @@ inline void block_sums(index_t quads, const std::int8_t* const (&a)[Rows], const
   }
 }
 
-/// `exact` models of E2M1 with E8M0 scales or without scales.
-class exact_blocks {
+/// `exact` models of E2M1 with E8M0 scales or without scales: packed operands and the cases that sums of integers
+/// cover.
+template <index_t Columns>
+class exact_block_operands {
  public:
-  static constexpr index_t columns = block_packing::columns;
-  static constexpr index_t slice(const mma_model&) { return 512; }
-  static constexpr int rows_at_once = lane_count == 16 ? 6 : 2;
+  static constexpr index_t columns = Columns;
 
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
     const mma_model& m = o.model;
@@ -103,16 +103,16 @@ class exact_blocks {
     return m.sum == mma_sum::exact && m.group > 1 && m.result == mma_result::fp32_nearest && m.operand == format{} &&
            takes(a) && takes(b);
   }
-  exact_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
-      : pack_(a, b, plan, plan.group),
+  exact_block_operands(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, std::int8_t bias)
+      : pack_(a, b, plan, plan.group, bias),
         shared_(runs_share_scales(plan, plan.group, a.block) && runs_share_scales(plan, plan.group, b.block)) {}
 
-  index_t row_bytes() const { return pack_.row_bytes<float>(); }
-  index_t panel_bytes() const { return pack_.panel_bytes<float>(); }
+  index_t row_bytes() const { return pack_.template row_bytes<float>(); }
+  index_t panel_bytes() const { return pack_.template panel_bytes<float>(); }
   std::size_t pack_bytes() const { return pack_.pack_bytes(); }
-  operand_range pack_row(index_t r, std::byte* to) const { return pack_.pack_row<float>(r, to); }
+  operand_range pack_row(index_t r, std::byte* to) const { return pack_.template pack_row<float>(r, to); }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
-    return pack_.pack_panel<float>(first, valid, to);
+    return pack_.template pack_panel<float>(first, valid, to);
   }
 
   /// The product of two scales and 1/4 must be an FP32 number. Then a block's sum is exact before the addition, and a
@@ -121,10 +121,26 @@ class exact_blocks {
     return shared_ &&
            (row.empty() || panel.empty() || (row.least + panel.least - 2 >= -149 && row.most + panel.most - 2 <= 127));
   }
-  /// A -0 survives a group of -0 products in the model, but not in this kernel.
+  /// A -0 survives a group of -0 products in the model, but not in these kernels.
   static bool admits_start(const operand_range&, const operand_range&, float c) {
     return fp32_bits(c) != fp32_sign_mask;
   }
+
+ protected:
+  block_packing<Columns> pack_;
+
+ private:
+  bool shared_;
+};
+
+/// Any group, by the instructions that the compiler may use.
+class exact_blocks : public exact_block_operands<2 * lane_count> {
+ public:
+  static constexpr index_t slice(const mma_model&) { return 512; }
+  static constexpr int rows_at_once = lane_count == 16 ? 6 : 2;
+
+  exact_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan)
+      : exact_block_operands(a, b, plan, e2m1_bias) {}
 
   void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
            const operand_range&, const std::byte* panel, float* acc) const {
@@ -166,9 +182,6 @@ class exact_blocks {
       for (int j = 0; j < 2; ++j) store_lanes(acc + i * columns + j * w, sum[i][j]);
     }
   }
-
-  block_packing pack_;
-  bool shared_;
 };
 
 /// `scaled_groups` models of E2M1 with scales of at most 4 significand bits and sums truncated to FP32.
@@ -181,7 +194,7 @@ class exact_blocks {
 /// `tile` checks the first two for the exponents' ranges and for each accumulator.
 class scaled_blocks {
  public:
-  static constexpr index_t columns = block_packing::columns;
+  static constexpr index_t columns = 2 * lane_count;
   static constexpr index_t slice(const mma_model&) { return 512; }
   static constexpr int rows_at_once = lane_count == 16 ? 4 : 2;
   static constexpr int longest_run = 32;
@@ -328,7 +341,7 @@ class scaled_blocks {
   const gemm_operand &a_, &b_;
   const mma_model& model_;
   const gemm_plan& plan_;
-  block_packing pack_;
+  block_packing<columns> pack_;
   int low_;
   bool shared_;
 };

@@ -1,0 +1,339 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// fp32_blockwise on the integer units of x86 processors, chosen at run time: AMX (TDPBSSD), AVX512-VNNI or AVX-VNNI
+// (VPDPBUSD). The functions carry their instruction sets, so that no compiler flag is needed. Processors without such a
+// unit use exact_blocks (gemm_blocks.hpp).
+//
+// add_tiles and add_dots are the algorithms; a unit is a struct with their instructions. Tests run both algorithms with
+// emulated instructions. The algorithms have no target, so they leave every operation on registers to the unit: g++
+// splits wide vectors before it inlines.
+#pragma once
+
+#include "rotoscale/detail/gemm_blocks.hpp"
+
+#if defined(__x86_64__) && __has_include(<amxint8intrin.h>) && !defined(__CUDACC__) && !defined(__HIP__)
+#define ROTOSCALE_BLOCK_UNITS
+#include <cpuid.h>
+#include <immintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+namespace rotoscale::detail {
+inline namespace ROTOSCALE_ISA {
+
+inline constexpr index_t unit_columns = 32;  ///< of a panel
+inline constexpr int unit_block = 32;        ///< products of a block
+
+/// Rows of A and a panel of B, as block_packing<unit_columns> packs them, and the blocks of K to add.
+struct packed_blocks {
+  const std::byte* rows;
+  index_t count, row_bytes;  ///< rows, and bytes between them
+  const std::byte* panel;
+  index_t runs;         ///< blocks of a row
+  index_t first, last;  ///< blocks to add, ascending
+  float* acc;           ///< count × unit_columns; += each block's sum by one fused multiply-add
+
+  const std::byte* scales_of_row(index_t i) const { return rows + i * row_bytes; }
+  const std::byte* corrections_of_row(index_t i) const { return rows + i * row_bytes + 4 * runs; }
+  const std::byte* elements_of_row(index_t i) const { return rows + i * row_bytes + 8 * runs; }
+  const float* scales_of_panel() const { return reinterpret_cast<const float*>(panel); }
+  const std::byte* quads_of_panel() const { return panel + 4 * runs * unit_columns; }
+};
+
+/// Operand of LDTILECFG: tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
+struct alignas(64) block_tiles {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 32, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 8, 8};
+
+  explicit block_tiles(int height) {
+    for (int t = 0; t < 6; ++t) rows[t] = static_cast<std::uint8_t>(height);
+  }
+};
+
+/// Adds blocks to one tile of C: `height` <= 16 rows from `row` on and 16 columns from `column` on. Tile products run
+/// three blocks ahead of the additions.
+template <class Tiles>
+[[gnu::always_inline]] inline void add_tile(const packed_blocks& p, index_t row, int height, int column) {
+  constexpr int depth = 4;  // blocks in flight
+  constexpr index_t b_block = unit_block * unit_columns;
+  alignas(64) std::int32_t sums[depth][256];
+  const std::byte *const a = p.elements_of_row(row) + unit_block * p.first, *const b = p.quads_of_panel() +
+                                                                                       b_block * p.first + 4 * column;
+  const std::byte* const a_scales = p.scales_of_row(row) + 4 * p.first;
+  const float* const b_scales = p.scales_of_panel() + unit_columns * p.first + column;
+  float* const acc = p.acc + row * unit_columns + column;
+  const index_t count = p.last - p.first;
+
+  typename Tiles::floats sum[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) Tiles::clear(sum[i]);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16 && i < height; ++i) __builtin_memcpy(&sum[i], acc + i * unit_columns, 64);
+  for (int g = 0; g < depth - 1 && g < count; ++g) {
+    Tiles::multiply(g, a + unit_block * g, p.row_bytes, b + b_block * g, 4 * unit_columns, sums[g]);
+  }
+  for (index_t first = 0; first < count; first += depth) {
+#pragma GCC unroll 4
+    for (int u = 0; u < depth; ++u) {
+      const index_t g = first + u, next = g + depth - 1;
+      if (g >= count) break;
+      if (next < count) {
+        const int slot = (u + depth - 1) % depth;
+        Tiles::multiply(slot, a + unit_block * next, p.row_bytes, b + b_block * next, 4 * unit_columns, sums[slot]);
+      }
+      typename Tiles::floats b_scale;
+      __builtin_memcpy(&b_scale, b_scales + g * unit_columns, 64);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        if (i >= height) continue;
+        float scale;
+        __builtin_memcpy(&scale, a_scales + 4 * g + i * p.row_bytes, 4);
+        Tiles::add(sum[i], sums[u] + 16 * i, scale, b_scale);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16 && i < height; ++i) __builtin_memcpy(acc + i * unit_columns, &sum[i], 64);
+}
+
+/// All rows, in tiles of 16 × 16.
+template <class Tiles>
+[[gnu::always_inline]] inline void add_tiles(const packed_blocks& p) {
+  for (index_t i = 0; i < p.count; i += 16) {
+    const int height = static_cast<int>(p.count - i < 16 ? p.count - i : 16);
+    if (i == 0 || height != 16) Tiles::configure(block_tiles(height));
+    for (int column = 0; column < unit_columns; column += 16) {
+      if (height == 16) {
+        add_tile<Tiles>(p, i, 16, column);  // sums stay in registers
+      } else {
+        add_tile<Tiles>(p, i, height, column);
+      }
+    }
+  }
+  Tiles::release();
+}
+
+/// Adds blocks to Rows rows of C in registers of Dots::lanes columns, two at a time.
+template <class Dots, int Rows>
+[[gnu::always_inline]] inline void add_dot_rows(const packed_blocks& p, index_t row, index_t column) {
+  using floats = typename Dots::floats;
+  using ints = typename Dots::ints;
+  constexpr int w = Dots::lanes;
+  float* const acc = p.acc + row * unit_columns + column;
+  floats sum[Rows][2];
+  for (int i = 0; i < Rows; ++i) {
+    for (int j = 0; j < 2; ++j) __builtin_memcpy(&sum[i][j], acc + i * unit_columns + j * w, sizeof(floats));
+  }
+  for (index_t g = p.first; g < p.last; ++g) {
+    const std::byte* const quads = p.quads_of_panel() + unit_block * unit_columns * g + 4 * column;
+    ints sums[Rows][2];
+    for (int i = 0; i < Rows; ++i) {
+      std::int32_t correction;
+      __builtin_memcpy(&correction, p.corrections_of_row(row + i) + 4 * g, 4);
+      for (int j = 0; j < 2; ++j) Dots::broadcast(sums[i][j], correction);
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < unit_block / 4; ++q) {
+      ints b[2];
+      __builtin_memcpy(&b[0], quads + 4 * unit_columns * q, sizeof(ints));
+      __builtin_memcpy(&b[1], quads + 4 * unit_columns * q + 4 * w, sizeof(ints));
+      for (int i = 0; i < Rows; ++i) {
+        std::int32_t quad;
+        __builtin_memcpy(&quad, p.elements_of_row(row + i) + unit_block * g + 4 * q, 4);
+        ints a;
+        Dots::broadcast(a, quad);
+        Dots::add_products(sums[i][0], b[0], a);
+        Dots::add_products(sums[i][1], b[1], a);
+      }
+    }
+    floats scales[2];
+    __builtin_memcpy(&scales[0], p.scales_of_panel() + unit_columns * g + column, sizeof(floats));
+    __builtin_memcpy(&scales[1], p.scales_of_panel() + unit_columns * g + column + w, sizeof(floats));
+    for (int i = 0; i < Rows; ++i) {
+      float scale;
+      __builtin_memcpy(&scale, p.scales_of_row(row + i) + 4 * g, 4);
+      for (int j = 0; j < 2; ++j) Dots::add(sum[i][j], sums[i][j], scale, scales[j]);
+    }
+  }
+  for (int i = 0; i < Rows; ++i) {
+    for (int j = 0; j < 2; ++j) __builtin_memcpy(acc + i * unit_columns + j * w, &sum[i][j], sizeof(floats));
+  }
+}
+
+/// All rows, Dots::rows at a time.
+template <class Dots>
+[[gnu::always_inline]] inline void add_dots(const packed_blocks& p) {
+  for (index_t column = 0; column < unit_columns; column += 2 * Dots::lanes) {
+    index_t i = 0;
+    for (; i + Dots::rows <= p.count; i += Dots::rows) add_dot_rows<Dots, Dots::rows>(p, i, column);
+    for (; i < p.count; ++i) add_dot_rows<Dots, 1>(p, i, column);
+  }
+}
+
+/// A unit: how it wants B's elements, and its function.
+struct block_unit {
+  std::int8_t bias;  ///< added to B's elements
+  index_t slice;     ///< positions of K that one call takes
+  void (*add)(const packed_blocks&);
+};
+
+#if defined(ROTOSCALE_BLOCK_UNITS)
+
+// `flatten` inlines the instructions, whose functions have the same target.
+#define ROTOSCALE_TARGET(sets) __attribute__((target(sets)))
+#define ROTOSCALE_UNIT(sets) __attribute__((target(sets), flatten))
+
+#define ROTOSCALE_AMX "amx-tile,amx-int8,avx512f,fma"
+struct amx_tiles {
+  using floats = float __attribute__((vector_size(64)));
+
+  ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void configure(const block_tiles& tiles) {
+    asm volatile("" : : "r"(&tiles) : "memory");  // GCC's _tile_loadconfig names 8 of the 64 bytes
+    _tile_loadconfig(&tiles);
+  }
+  ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void release() { _tile_release(); }
+  /// sums [rows × 16] = a [rows × 32] · b [8 quads × 16 columns].
+  ROTOSCALE_TARGET(ROTOSCALE_AMX)
+  static inline void multiply(int slot, const std::byte* a, index_t a_stride, const std::byte* b, index_t b_stride,
+                              std::int32_t* sums) {
+#define ROTOSCALE_BLOCK(C, A, B) \
+  _tile_zero(C);                 \
+  _tile_loadd(A, a, a_stride);   \
+  _tile_loadd(B, b, b_stride);   \
+  _tile_dpbssd(C, A, B);         \
+  _tile_stored(C, sums, 64);     \
+  break
+    switch (slot) {
+      case 0: ROTOSCALE_BLOCK(0, 4, 6);
+      case 1: ROTOSCALE_BLOCK(1, 5, 7);
+      case 2: ROTOSCALE_BLOCK(2, 4, 6);
+      default: ROTOSCALE_BLOCK(3, 5, 7);
+    }
+#undef ROTOSCALE_BLOCK
+  }
+  ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void clear(floats& sum) { sum = floats{}; }
+  ROTOSCALE_TARGET(ROTOSCALE_AMX)
+  static inline void add(floats& sum, const std::int32_t* block, float scale, const floats& b_scale) {
+    const __m512 x = _mm512_maskz_cvtepi32_ps(0xFFFF, _mm512_load_si512(block));
+    sum = (floats)_mm512_fmadd_ps(x, (__m512)(b_scale * scale), (__m512)sum);
+  }
+};
+ROTOSCALE_UNIT(ROTOSCALE_AMX) inline void add_blocks_amx(const packed_blocks& p) { add_tiles<amx_tiles>(p); }
+#undef ROTOSCALE_AMX
+
+#define ROTOSCALE_VNNI "avx512f,avx512vnni,fma"
+struct avx512_dots {
+  static constexpr int lanes = 16, rows = 6;
+  using floats = float __attribute__((vector_size(64)));
+  using ints = std::int32_t __attribute__((vector_size(64)));
+
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI) static inline void broadcast(ints& to, std::int32_t x) { to = ints{} + x; }
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI)
+  static inline void add_products(ints& s, const ints& unsigned_bytes, const ints& signed_bytes) {
+    s = (ints)_mm512_dpbusd_epi32((__m512i)s, (__m512i)unsigned_bytes, (__m512i)signed_bytes);
+  }
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI)
+  static inline void add(floats& sum, const ints& block, float scale, const floats& b_scale) {
+    const __m512 x = _mm512_maskz_cvtepi32_ps(0xFFFF, (__m512i)block);
+    sum = (floats)_mm512_fmadd_ps(x, (__m512)(b_scale * scale), (__m512)sum);
+  }
+};
+ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx512(const packed_blocks& p) { add_dots<avx512_dots>(p); }
+#undef ROTOSCALE_VNNI
+
+#define ROTOSCALE_VNNI "avx2,fma,avxvnni"
+struct avx_dots {
+  static constexpr int lanes = 8, rows = 2;
+  using floats = float __attribute__((vector_size(32)));
+  using ints = std::int32_t __attribute__((vector_size(32)));
+
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI) static inline void broadcast(ints& to, std::int32_t x) { to = ints{} + x; }
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI)
+  static inline void add_products(ints& s, const ints& unsigned_bytes, const ints& signed_bytes) {
+    s = (ints)_mm256_dpbusd_avx_epi32((__m256i)s, (__m256i)unsigned_bytes, (__m256i)signed_bytes);
+  }
+  ROTOSCALE_TARGET(ROTOSCALE_VNNI)
+  static inline void add(floats& sum, const ints& block, float scale, const floats& b_scale) {
+    sum = (floats)_mm256_fmadd_ps(_mm256_cvtepi32_ps((__m256i)block), (__m256)(b_scale * scale), (__m256)sum);
+  }
+};
+ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx(const packed_blocks& p) { add_dots<avx_dots>(p); }
+#undef ROTOSCALE_VNNI
+#undef ROTOSCALE_UNIT
+#undef ROTOSCALE_TARGET
+
+/// May the process use AMX's registers? Asks Linux, which grants them to all of its threads.
+inline bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
+/// Units of this processor that the system permits, the fastest first; null after the last.
+struct block_units {
+  static constexpr block_unit amx{0, 2048, &add_blocks_amx}, avx512{e2m1_bias, 512, &add_blocks_avx512},
+      avx{e2m1_bias, 512, &add_blocks_avx};
+  const block_unit* found[4] = {};
+
+  block_units() {
+    unsigned a = 0, b = 0, c = 0, features = 0, avx_features = 0, x = 0;
+    constexpr unsigned int8_and_tiles = 1u << 25 | 1u << 24, avx_vnni = 1u << 4;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return;
+    if (__get_cpuid_count(7, 1, &avx_features, &b, &c, &x) == 0) return;
+    const bool avx512f = __builtin_cpu_supports("avx512f") != 0;
+    const block_unit** next = found;
+    if ((features & int8_and_tiles) == int8_and_tiles && avx512f && may_use_tiles()) *next++ = &amx;
+    if (avx512f && __builtin_cpu_supports("avx512vnni") != 0) *next++ = &avx512;
+    if ((avx_features & avx_vnni) != 0 && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) {
+      *next++ = &avx;
+    }
+  }
+};
+
+#else
+
+struct block_units {
+  const block_unit* found[1] = {};
+};
+
+#endif
+
+/// Asked once a process.
+inline const block_units& processor_units() {
+  static const block_units units;
+  return units;
+}
+
+/// exact_blocks on the processor's unit, for blocks of 32.
+class unit_blocks : public exact_block_operands<unit_columns> {
+ public:
+  static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+    return o.model.group == unit_block && exact_block_operands::applies(a, b, o) &&
+           processor_units().found[0] != nullptr;
+  }
+  static index_t slice(const mma_model&) { return processor_units().found[0]->slice; }
+
+  unit_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
+      : unit_blocks(a, b, o, plan, *processor_units().found[0]) {}
+  unit_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan,
+              const block_unit& unit)
+      : exact_block_operands(a, b, plan, unit.bias), unit_(unit) {}
+
+  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
+           const operand_range&, const std::byte* panel, float* acc) const {
+    unit_.add({rows, count, row_bytes(), panel, pack_.runs(), span.first, span.last, acc});
+  }
+
+ private:
+  const block_unit& unit_;
+};
+
+}  // namespace ROTOSCALE_ISA
+}  // namespace rotoscale::detail
