@@ -75,10 +75,11 @@ class block_packing {
     auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
     auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
     pack_elements(a_, r, bytes);
+    const std::uint8_t* const stored = powers_of_two(a_, r);
     for (index_t g = 0; g < runs_; ++g) {
-      scales[g] = static_cast<Scale>(scale_of(a_, r, g, bytes, range));
+      scales[g] = static_cast<Scale>(scale_of(a_, r, g, stored, bytes, range));
       std::int32_t sum = 0;
-      for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
+      for (index_t i = 4 * quads_ * g; bias_ != 0 && i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
       corrections[g] = -bias_ * sum;
     }
     return range;
@@ -97,9 +98,10 @@ class block_packing {
       } else {
         std::fill_n(row.data(), 4 * quads_ * runs_, std::int8_t{0});
       }
+      const std::uint8_t* const stored = j < valid ? powers_of_two(b_, first + j) : nullptr;
       for (index_t g = 0; g < runs_; ++g) {
         scales[g * columns + j] =
-            j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, row.data(), range)) / 4 : Scale{0};
+            j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, stored, row.data(), range)) / 4 : Scale{0};
       }
       for (index_t q = 0; q < quads_ * runs_; ++q) {
         std::uint32_t quad;
@@ -114,13 +116,29 @@ class block_packing {
  private:
   /// Room for a row in its own order (one extra element if k is odd), then in the plan's order.
   index_t elements_room(index_t k) const { return k + 1 + plan_.positions(); }
-  /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN.
-  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
+  /// The E8M0 scales of row r if scale g is that of run g; else null.
+  const std::uint8_t* powers_of_two(const gemm_operand& x, index_t r) const {
+    const bool one_each = plan_.ascending() && x.block == run_ && x.scale == formats::e8m0;
+    return one_each ? x.scales + r / x.block_rows * x.scale_stride : nullptr;
+  }
+  /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN. `stored`: from powers_of_two.
+  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::uint8_t* stored, const std::int8_t* elements,
+                 operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
     if (k < 0) return 1.0f;
+    std::uint32_t any = 0;
+    for (index_t q = quads_ * g; q < quads_ * (g + 1); ++q) {
+      std::uint32_t quad;
+      __builtin_memcpy(&quad, elements + 4 * q, sizeof quad);
+      any |= quad;
+    }
+    if (stored != nullptr) {
+      if (stored[g] == nan_scale_byte) return scale_value(stored[g]);
+      if (any == 0) return 1.0f;
+      range.include(scale_exponent(stored[g]));
+      return scale_value(stored[g]);
+    }
     const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
-    std::int8_t any = 0;
-    for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) any |= elements[i];
     if (u.kind == value_class::finite) {
       if (any == 0) return 1.0f;
       range.include(x.block == 0 ? 0 : std::max(u.exponent, x.scale.min_exponent()));
