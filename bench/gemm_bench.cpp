@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FLOP/s of the emulated GEMM. Time includes decoding and packing of operands, which are quantized before.
 //   ARM/SHAPE              one thread, the demo's linear layers, against Eigen's FP32 product
+//   ARM/1024, ARM/2048     MXFP4 cubes of that size, one thread, against Eigen's FP32 product
 //   UNIT/units, units-two  models of matrix units on a larger product, one and two threads, against the FP32 chain
 #include <benchmark/benchmark.h>
 
@@ -45,8 +46,8 @@ void eigen(benchmark::State& state, bench::linear_shape shape, index_t rows) {
   p.set_rate(state);
 }
 
-void emulated(benchmark::State& state, bench::linear_shape shape, nn::operand_format f, mma_model model) {
-  problem p(shape);
+void emulated(benchmark::State& state, bench::linear_shape shape, index_t rows, nn::operand_format f, mma_model model) {
+  problem p(shape, rows);
   thread_pool pool(1);
   const auto make = [&](const std::vector<float>& x, index_t rows, std::vector<std::byte>& memory) {
     nn::operand_request r;
@@ -119,6 +120,9 @@ void modelled(benchmark::State& state, bench::linear_shape shape, index_t rows, 
   p.set_rate(state);
 }
 
+/// Square products.
+constexpr bench::linear_shape cubes[] = {{"1024", 1024, 1024}, {"2048", 2048, 2048}};
+
 /// An arm of the larger product: its name, unit and element format.
 struct unit_arm {
   const char* name;
@@ -150,11 +154,20 @@ int main(int argc, char** argv) {
   for (const auto& shape : bench::linear_shapes) {
     const auto name = [&](const char* arm) { return std::string(arm) + "/" + shape.name; };
     benchmark::RegisterBenchmark(name("eigen").c_str(), eigen, shape, bench::tokens);
-    benchmark::RegisterBenchmark(name("fp32").c_str(), emulated, shape, nn::operand_format::fp32, fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("bf16").c_str(), emulated, shape, nn::operand_format::bf16, fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("fp8_e4m3").c_str(), emulated, shape, nn::operand_format::fp8_e4m3,
+    benchmark::RegisterBenchmark(name("fp32").c_str(), emulated, shape, bench::tokens, nn::operand_format::fp32,
                                  fp32_fma_chain);
-    benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, nn::operand_format::mxfp4, fp32_blockwise);
+    benchmark::RegisterBenchmark(name("bf16").c_str(), emulated, shape, bench::tokens, nn::operand_format::bf16,
+                                 fp32_fma_chain);
+    benchmark::RegisterBenchmark(name("fp8_e4m3").c_str(), emulated, shape, bench::tokens, nn::operand_format::fp8_e4m3,
+                                 fp32_fma_chain);
+    benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, bench::tokens, nn::operand_format::mxfp4,
+                                 fp32_blockwise);
+  }
+  for (const auto& shape : cubes) {
+    const std::string name = std::string("/") + shape.name;
+    benchmark::RegisterBenchmark(("eigen" + name).c_str(), eigen, shape, shape.out);
+    benchmark::RegisterBenchmark(("mxfp4" + name).c_str(), emulated, shape, shape.out, nn::operand_format::mxfp4,
+                                 fp32_blockwise);
   }
   benchmark::RegisterBenchmark("eigen/units", eigen, unit_shape, unit_rows);
   for (const unit_arm& arm : unit_arms) {
