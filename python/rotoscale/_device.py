@@ -120,6 +120,7 @@ def library() -> Library:
     return Library()
 
 
+@functools.cache
 def computes_cpu_tensors() -> bool:
     """Does a library of host mode, named by ROTOSCALE_DEVICE_LIBRARY, stand in for a device?"""
     return "ROTOSCALE_DEVICE_LIBRARY" in os.environ and library().mode == "host"
