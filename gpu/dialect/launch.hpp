@@ -124,9 +124,9 @@ status check_code(void (*kernel)(Parameter...)) {
   return to_status(hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
 }
 
-/// Permits dynamic shared memory above 48 KiB.
+/// Permits shared memory above 48 KiB, of which a kernel may use up to 16 KiB statically.
 inline status allow_shared(const void* function, std::size_t shared_bytes) {
-  if (shared_bytes <= 48 * 1024) return {};
+  if (shared_bytes <= 32 * 1024) return {};
   return to_status(
       hipFuncSetAttribute(function, hipFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
 }
