@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""mini-llama with a GPT-2: resume, replay on host mode's kernels, healing, adapters, statistics, llm.c's files.
+"""mini-llama with a GPT-2: resume, replay of a device's run, healing, adapters, statistics, llm.c's files.
 
 usage: mini_llama_gpt2.py PROGRAM [NAME...]
 """
@@ -9,14 +9,15 @@ import json
 import struct
 
 import mini_llama
-from mini_llama import THREADS, TRAIN, Scratch, as_flags, records
+from mini_llama import THREADS, TRAIN, as_flags, records
+from mini_llama_devices import OnDevice
 from safetensors_bytes import load
 
 SHAPE = {"vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "layer_norm_epsilon": 1e-5,
          "initializer_range": 0.02}
 
 
-class Gpt2(Scratch):
+class Gpt2(OnDevice):
     def setUp(self):
         super().setUp()
         (self.folder / "small.json").write_text(json.dumps({"gpt2": SHAPE}))
@@ -43,9 +44,10 @@ class Gpt2(Scratch):
         self.succeed("eval", "--checkpoint", "run")
         self.succeed("sample", "--checkpoint", "run", "--prompt", "the ", "--tokens", 8)
 
-    def test_host_kernels_leave_the_cpus_bytes(self):
-        for recipe in ("bf16_tc", "fp8_amd"):
-            self.run_gpt2("run", "--recipe", recipe, "--device", "host", "--overwrite", steps=2, batch=1,
+    def test_a_device_leaves_the_cpus_bytes(self):
+        device = self.device()
+        for recipe in ("mxfp4_h16", "fp8_amd"):
+            self.run_gpt2("run", "--recipe", recipe, "--device", device, "--overwrite", steps=2, batch=1,
                           eval_windows=1,
                           final_eval_windows=1)
             self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:2", "--device", "cpu"))
