@@ -4,9 +4,17 @@
 # Builds the Python package from an sdist, installs it in a virtual environment and runs its tests.
 # Needs the network for build tools, NumPy and pytest, unless pip's cache or index settings say otherwise.
 #
-# usage: tests/python.sh [PYTHON]   the interpreter (python3); PYTEST_ARGUMENTS is passed to pytest
+# usage: tests/python.sh [--sanitizers] [PYTHON]
+#   PYTHON         the interpreter (python3)
+#   --sanitizers   instead builds the extension with g++'s address, leak, undefined behaviour and thread sanitizers
+#   PYTEST_ARGUMENTS is passed to pytest. ROTOSCALE_DEVICE_LIBRARY names a librotoscale_device to test, with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+sanitizers=no
+if [ "${1:-}" = --sanitizers ]; then
+  sanitizers=yes
+  shift
+fi
 python=${1:-python3}
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   # shellcheck source=tests/setup.sh
@@ -25,6 +33,43 @@ pip install build abi3audit 2>"$scratch/pip.log" || {
   echo "skipped: pip installs nothing here"
   exit 77
 }
+# sanitized NAME LIBRARY...: builds the extension with the sanitizers NAME and preloads their libraries into pytest.
+sanitized() {
+  local build=$scratch/$1 preload=() library target
+  meson setup "$build" -Dpython=enabled -Dtests=disabled -Dexamples=disabled -Dbench=disabled -Ddocs=disabled \
+    -Dgpu=none -Damd_check=disabled -Dnative=false -Dbuildtype=debugoptimized -Doptimization=1 -Dcpp_args=-g1 \
+    "-Db_sanitize=$1" -Db_lundef=false -Db_ndebug=false >"$scratch/meson.log"
+  target=$(ninja -C "$build" -t targets all | grep -oE '^python/_core[^/:]*\.so:' | tr -d :)
+  ninja -C "$build" "$target" >"$scratch/ninja.log" || { tail -n 30 "$scratch/ninja.log" >&2; return 1; }
+  mkdir -p "$build/site/rotoscale"
+  cp python/rotoscale/*.py "$build/$target" "$build/site/rotoscale"
+  shift
+  for library in "$@" libstdc++.so; do preload+=("$(g++ -print-file-name="$library")"); done
+  # pytest collects from the tree. The package is the sanitized one.
+  (cd "$build/site" && export PYTHONPATH=$PWD PYTHONMALLOC=malloc OPENBLAS_NUM_THREADS=1 LD_PRELOAD="${preload[*]}" &&
+    "${randomized[@]}" python -m pytest -q -p no:cacheprovider "${tests[@]}") || {
+    cat "$scratch"/report* >&2
+    return 1
+  }
+}
+if [ $sanitizers = yes ]; then
+  pip install meson ninja 'nanobind>=2.4' 'nlohmann-json>=3.11' numpy pytest hypothesis ml_dtypes
+  here=$PWD/python/tests randomized=()
+  export ROTOSCALE_SANITIZER_LOG=$scratch/report
+  export ASAN_OPTIONS=detect_leaks=1:leak_check_at_exit=0:fast_unwind_on_malloc=0:log_path=$scratch/report
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+  # The C library frees the thread-local memory of a thread that has ended, which the sanitizer does not see.
+  echo race:_dl_deallocate_tls >"$scratch/threads"
+  export TSAN_OPTIONS=halt_on_error=1:log_path=$scratch/report:suppressions=$scratch/threads
+  tests=("$here"/test_{leaks,arrays,layout}.py)
+  sanitized address,undefined libasan.so libubsan.so
+  # The thread sanitizer of g++ 12 cannot start under the large address randomisation of newer kernels.
+  if setarch -R true 2>/dev/null; then randomized=(setarch -R); fi
+  tests=("$here"/test_{leaks,arrays}.py -k threads)
+  sanitized thread libtsan.so
+  exit
+fi
+
 # The sdist has what is committed. Files that are not committed travel by a copy of the tree.
 git ls-files -z --cached --others --exclude-standard | (while IFS= read -r -d '' file; do
   if [ -e "$file" ]; then printf '%s\0' "$file"; fi
