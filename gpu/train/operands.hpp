@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/quantize.hpp"
@@ -49,6 +50,10 @@ class operands final : public nn::operand_set {
       forms_[index(f)] = describe(f, bytes, source);
       amax_[index(f)] = reinterpret_cast<std::uint32_t*>(bytes + plan_.of(f).amax);
     }
+    for (const unsigned forms : {1u, 2u, 3u}) {
+      const bool row = (forms & 1u) != 0, column = (forms & 2u) != 0;
+      if ((!row || this->request().row) && (!column || this->request().column)) launches_[forms] = plan_launches(forms);
+    }
   }
 
   static nn::operand_layout layout(const nn::operand_request& r) {
@@ -81,30 +86,28 @@ class operands final : public nn::operand_set {
   static std::optional<fused_target> one_launch(const nn::quantize_target& to, const nn::step_state* state) {
     if (to.set == nullptr) return std::nullopt;
     const auto& set = static_cast<const operands&>(*to.set);
-    const bool row = to.row && set.request().row, column = to.column && set.request().column;
-    if (set.wants_fp8_alone(row, column)) {
-      return set.fp8_target_of(row ? nn::operand_form::row : nn::operand_form::column, row && column, to.scaling,
-                               state);
-    }
-    return to.scaling.amax == nullptr ? set.blocks_alone(row, column, state) : std::nullopt;
+    const launch_plan& plan = set.launches_of(to);
+    if (!plan.fused) return std::nullopt;
+    const quantizer_launch& l = plan.launches[0];
+    if (l.kind == launch_kind::cast) return set.fp8_target_of(l, to.scaling, state);
+    if (l.kind != launch_kind::blocks || to.scaling.amax != nullptr) return std::nullopt;
+    return set.block_target_of(l, state);
   }
   /// Target of an FP32 tensor's BF16 copy, if quantizing writes nothing else; else null.
   static bf16* only_bf16(const nn::quantize_target& to) {
     if (to.set == nullptr || to.scaling.amax != nullptr) return nullptr;
     const auto& set = static_cast<const operands&>(*to.set);
-    const nn::operand_request& r = set.request();
-    const bool narrow = r.source == nn::dtype::fp32 && (!to.row || is_bf16(r.row)) && (!to.column || is_bf16(r.column));
-    if (!narrow || (to.row && to.column && set.codes(nn::operand_form::row) != set.codes(nn::operand_form::column))) {
-      return nullptr;
-    }
-    return reinterpret_cast<bf16*>(set.codes(to.row ? nn::operand_form::row : nn::operand_form::column));
+    const launch_plan& plan = set.launches_of(to);
+    const bool known = (!to.row || set.request().row) && (!to.column || set.request().column);
+    const bool copies = known && plan.fused && plan.launches[0].kind == launch_kind::bf16_copy;
+    return copies ? set.bf16_codes(plan.launches[0].form) : nullptr;
   }
   /// A backend's quantize.
   status quantize(nn::const_tensor_view source, const nn::quantize_target& to, const nn::step_state* state,
                   stream s) const {
     ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows && source.extent(1) == request().cols);
-    return source.type == nn::dtype::bf16 ? fill(as_matrix<const bf16>(source), to, state, s)
-                                          : fill(as_matrix<const float>(source), to, state, s);
+    return source.type == nn::dtype::bf16 ? launch_all(as_matrix<const bf16>(source), to, state, s)
+                                          : launch_all(as_matrix<const float>(source), to, state, s);
   }
 
  private:
@@ -119,7 +122,24 @@ class operands final : public nn::operand_set {
     const place& of(nn::operand_form f) const { return forms[index(f)]; }
   };
 
+  /// A launch that makes one form, or both. dequantize_row makes the column form of the row form.
+  enum class launch_kind { cast, blocks, dequantize_row, bf16_copy };
+  struct quantizer_launch {
+    launch_kind kind;
+    nn::operand_form form;
+    bool both = false;
+    bool makes(nn::operand_form f) const { return both || f == form; }
+  };
+  /// Launches that make a set of forms, in order.
+  struct launch_plan {
+    std::vector<quantizer_launch> launches;
+    bool fused = false;  ///< the only launch makes all forms, and kernels that make the tensor can do it
+  };
+
   static int index(nn::operand_form f) { return f == nn::operand_form::column; }
+  const launch_plan& launches_of(const nn::quantize_target& to) const {
+    return launches_[(to.row && request().row ? 1 : 0) + (to.column && request().column ? 2 : 0)];
+  }
   static bool is_bf16(const std::optional<nn::operand_recipe>& r) { return r && r->format == nn::operand_format::bf16; }
 
   static plan plan_for(const nn::operand_request& r) {
@@ -181,32 +201,94 @@ class operands final : public nn::operand_set {
     return o;
   }
 
-  template <class T>
-  status fill(matrix<const T> source, const nn::quantize_target& to, const nn::step_state* state, stream s) const {
-    const bool row = to.row && request().row, column = to.column && request().column;
-    const bool again = column && request().column->format == nn::operand_format::dequantized;
-    status done = fill_fp8(source, row, column, to.scaling, state, s);
-    if (done.ok()) done = fill_blocks(source, row, column, state, s);
-    if (done.ok() && again) done = dequantize_row_form(state, s);
-    const bool copies =
-        (row && copies_bf16(nn::operand_form::row)) || (column && copies_bf16(nn::operand_form::column));
-    if constexpr (std::is_same_v<T, float>) {
-      if (done.ok() && copies) {
-        const auto f = is_bf16(request().row) ? nn::operand_form::row : nn::operand_form::column;
-        done = round_bf16(source, reinterpret_cast<bf16*>(const_cast<std::uint8_t*>(form(f).codes)), s);
-      }
+  launch_plan plan_launches(unsigned forms) const {
+    launch_plan p;
+    const auto add = [&](launch_kind kind, bool (*has)(nn::operand_format), bool alike) {
+      const bool row = (forms & 1u) != 0 && has(request().row->format);
+      const bool column = (forms & 2u) != 0 && has(request().column->format);
+      const bool both = row && column && alike;
+      if (row) p.launches.push_back({kind, nn::operand_form::row, both});
+      if (column && !both) p.launches.push_back({kind, nn::operand_form::column});
+    };
+    add(launch_kind::cast, nn::is_fp8, have_same_codes());
+    add(launch_kind::blocks, nn::has_blocks, have_same_blocks());
+    add(
+        launch_kind::dequantize_row, [](auto f) { return f == nn::operand_format::dequantized; }, false);
+    if (request().source == nn::dtype::fp32) {
+      add(
+          launch_kind::bf16_copy, [](auto f) { return f == nn::operand_format::bf16; }, true);
     }
-    return done;
+    p.fused = p.launches.size() == 1 && (forms != 3 || p.launches[0].both) && is_fused(p.launches[0]);
+    return p;
+  }
+  /// True if both forms have the same FP8 codes, none of them drawn.
+  bool have_same_codes() const {
+    const auto &row = request().row, &column = request().column;
+    return row && column && row->format == column->format && row->rounding == column->rounding &&
+           !is_random(nn::operand_form::row) && !is_random(nn::operand_form::column);
+  }
+  bool have_same_blocks() const {
+    const auto &row = request().row, &column = request().column;
+    return row && column && nn::has_blocks(row->format) && nn::has_blocks(column->format) &&
+           nn::block_format_of(*row) == nn::block_format_of(*column);
+  }
+  /// True if kernels that make the tensor can do this launch: casts to nearest; blocks without a factor of the tensor
+  /// or 6-bit codes, in whole runs of 32 and squares.
+  bool is_fused(const quantizer_launch& l) const {
+    const auto fuses = [&](nn::operand_form form) {
+      const nn::operand_recipe& own = *request().recipe(form);
+      if (l.kind == launch_kind::cast) return own.rounding == rounding::nearest_even;
+      if (l.kind != launch_kind::blocks) return l.kind == launch_kind::bf16_copy;
+      const block_format f = nn::block_format_of(own);
+      const bool whole = f.length == 32 || (request().rows % 32 == 0 && request().cols % 32 == 0);
+      return has_tile_kernel(f, own.rotation.points) && f.has_e8m0_scale() && f.element.bits() != 6 && whole;
+    };
+    return fuses(l.form) && (!l.both || fuses(nn::operand_form::column));
+  }
+
+  template <class T>
+  status launch_all(matrix<const T> source, const nn::quantize_target& to, const nn::step_state* state,
+                    stream s) const {
+    nn::scaling_ref scaling = to.scaling;  // amax comes with the first cast
+    const launch_plan& plan = launches_of(to);
+    if (scaling.amax != nullptr && (plan.launches.empty() || plan.launches[0].kind != launch_kind::cast)) {
+      fp8_output only;
+      only.amax = scaling.amax;
+      if (status done = cast_transpose_fp8({}, source, nullptr, only, s); !done.ok()) return done;
+    }
+    for (const quantizer_launch& l : plan.launches) {
+      if (status done = launch(l, source, scaling, state, s); !done.ok()) return done;
+      scaling.amax = nullptr;
+    }
+    return {};
+  }
+  template <class T>
+  status launch(const quantizer_launch& l, matrix<const T> source, const nn::scaling_ref& scaling,
+                const nn::step_state* state, stream s) const {
+    if (l.kind == launch_kind::cast) {
+      const fp8_target t = fp8_target_of(l, scaling, state);
+      return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
+    }
+    if (l.kind == launch_kind::dequantize_row) return dequantize_row_form(state, s);
+    if (l.kind == launch_kind::bf16_copy) {
+      if constexpr (std::is_same_v<T, float>) return round_bf16(source, bf16_codes(l.form), s);
+      return {};
+    }
+    const block_target t = block_target_of(l, state);
+    status done;
+    if (t.rows.amax != nullptr || t.columns.amax != nullptr) {
+      done = measure_amax(t.blocks, source, t.rows, t.columns, s);  // a factor of the tensor follows from it
+    }
+    return done.ok() ? gpu::quantize(t.blocks, source, t.rows, t.columns, s) : done;
   }
   /// What the row form holds, its rotation undone, rounded to BF16.
   status dequantize_row_form(const nn::step_state* state, stream s) const {
     const gemm_operand& from = form(nn::operand_form::row);
-    auto* const to = reinterpret_cast<bf16*>(codes(nn::operand_form::column));
+    bf16* const to = bf16_codes(nn::operand_form::column);
     if (from.block == 0) return decode_operand(from, false, to, formats::bf16, from.k, s);
     const drawn_form drawn = draws(nn::operand_form::row, state);
     return unrotate_operand(from, request().row->rotation.points, drawn.draws, drawn.state, to, from.k, s);
   }
-  bool copies_bf16(nn::operand_form f) const { return is_bf16(request().recipe(f)) && !plan_.of(f).in_place; }
 
   /// Where the words and signs of a form come from: a state in device memory, or step 0 without one.
   struct drawn_form {
@@ -222,83 +304,30 @@ class operands final : public nn::operand_set {
     if (state == nullptr) of_form.given_signs = of_form.mask({});
     return {of_form, is_random(f) ? state : nullptr};
   }
-
-  /// Blocks of one kind are all that is wanted.
-  std::optional<fused_target> blocks_alone(bool row, bool column, const nn::step_state* state) const {
-    std::optional<block_target> t;
-    for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
-      if (!(f == nn::operand_form::row ? row : column)) continue;
-      const nn::operand_recipe& own = *request().recipe(f);
-      if (!nn::has_blocks(own.format)) return std::nullopt;
-      const block_format blocks = nn::block_format_of(own);
-      if ((t && blocks != t->blocks) || !is_fused(blocks, own)) return std::nullopt;
-      if (!t) t = block_target{blocks, {}, {}};
-      (f == nn::operand_form::row ? t->rows : t->columns) = block_output_of(f, state);
-    }
-    return t ? std::optional<fused_target>(*t) : std::nullopt;
-  }
-
-  /// Blocks that the layers' kernels make: no factor of the tensor, no 6-bit codes, whole runs of 32 and squares.
-  bool is_fused(const block_format& f, const nn::operand_recipe& own) const {
-    const bool whole = f.length == 32 || (request().rows % 32 == 0 && request().cols % 32 == 0);
-    return has_tile_kernel(f, own.rotation.points) && f.has_e8m0_scale() && f.element.bits() != 6 && whole;
-  }
-
-  bool is_fp8(nn::operand_form f) const { return request().recipe(f) && nn::is_fp8(request().recipe(f)->format); }
-  /// Both forms' codes are the same numbers, none of them drawn.
-  bool forms_are_alike() const {
-    return !is_random(nn::operand_form::row) && !is_random(nn::operand_form::column) &&
-           request().row->format == request().column->format && request().row->rounding == request().column->rounding;
-  }
-  /// FP8 is all that is wanted, rounded to nearest, in one launch.
-  bool wants_fp8_alone(bool row, bool column) const {
-    const auto is_plain = [&](nn::operand_form f) {
-      return is_fp8(f) && request().recipe(f)->rounding == rounding::nearest_even;
-    };
-    return (row || column) && (!row || is_plain(nn::operand_form::row)) &&
-           (!column || is_plain(nn::operand_form::column)) && (!(row && column) || forms_are_alike());
-  }
-  /// The cast of form f, or of both with the options of f.
-  fp8_target fp8_target_of(nn::operand_form f, bool both, const nn::scaling_ref& scaling,
+  /// Outputs of a cast, both with the options of its form.
+  fp8_target fp8_target_of(const quantizer_launch& l, const nn::scaling_ref& scaling,
                            const nn::step_state* state) const {
-    const nn::operand_recipe& own = *request().recipe(f);
+    const nn::operand_recipe& own = *request().recipe(l.form);
     fp8_target t{{nn::element_format(own.format), formats::bf16, own.rounding}, scaling.scale, {}};
-    const drawn_form drawn = draws(f, state);
+    const drawn_form drawn = draws(l.form, state);
     t.options.draws = drawn.draws;
     t.options.state = drawn.state;
     t.options.random = drawn.draws.words({});
-    if (both || f == nn::operand_form::row) t.out.rows = codes(nn::operand_form::row);
-    if (both || f == nn::operand_form::column) t.out.columns = codes(nn::operand_form::column);
+    if (l.makes(nn::operand_form::row)) t.out.rows = codes(nn::operand_form::row);
+    if (l.makes(nn::operand_form::column)) t.out.columns = codes(nn::operand_form::column);
     t.out.row_stride = code_stride(own, request().cols);
     t.out.column_stride = code_stride(own, request().rows);
     t.out.amax = scaling.amax;
-    t.out.factor = const_cast<float*>(form(f).factor);
+    t.out.factor = const_cast<float*>(form(l.form).factor);
     t.out.scale_inverse = scaling.scale_inverse;
     return t;
   }
-
-  /// Codes of one form, or of both where they are of one kind; amax with the first launch.
-  template <class T>
-  status fill_fp8(matrix<const T> source, bool row, bool column, nn::scaling_ref scaling, const nn::step_state* state,
-                  stream s) const {
-    const bool rows = row && is_fp8(nn::operand_form::row), columns = column && is_fp8(nn::operand_form::column);
-    const auto cast = [&](nn::operand_form f, bool both) {
-      const fp8_target t = fp8_target_of(f, both, scaling, state);
-      scaling.amax = nullptr;
-      return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
-    };
-    if (rows || columns) {
-      const bool both = rows && columns && forms_are_alike();
-      status done = cast(rows ? nn::operand_form::row : nn::operand_form::column, both);
-      if (done.ok() && rows && columns && !both) done = cast(nn::operand_form::column, false);
-      if (!done.ok()) return done;
-    }
-    if (scaling.amax == nullptr) return {};
-    fp8_output only;
-    only.amax = scaling.amax;
-    return cast_transpose_fp8({}, source, nullptr, only, s);
+  block_target block_target_of(const quantizer_launch& l, const nn::step_state* state) const {
+    block_target t{nn::block_format_of(*request().recipe(l.form)), {}, {}};
+    if (l.makes(nn::operand_form::row)) t.rows = block_output_of(nn::operand_form::row, state);
+    if (l.makes(nn::operand_form::column)) t.columns = block_output_of(nn::operand_form::column, state);
+    return t;
   }
-
   quantized_output block_output_of(nn::operand_form f, const nn::step_state* state) const {
     quantized_output q;
     q.codes = codes(f);
@@ -312,34 +341,13 @@ class operands final : public nn::operand_set {
     q.factor = const_cast<float*>(form(f).factor);
     return q;
   }
-  /// Blocks of one orientation, or of both; first their amax, where a factor of the tensor follows from it.
-  template <class T>
-  static status make_blocks(block_format f, matrix<const T> source, const quantized_output& rows,
-                            const quantized_output& columns, stream s) {
-    status done;
-    if (rows.amax != nullptr || columns.amax != nullptr) done = measure_amax(f, source, rows, columns, s);
-    return done.ok() ? gpu::quantize(f, source, rows, columns, s) : done;
-  }
-  template <class T>
-  status fill_blocks(matrix<const T> source, bool row, bool column, const nn::step_state* state, stream s) const {
-    row = row && nn::has_blocks(request().row->format);
-    column = column && nn::has_blocks(request().column->format);
-    const auto blocks = [&](nn::operand_form f) { return nn::block_format_of(*request().recipe(f)); };
-    const quantized_output none, rows = row ? block_output_of(nn::operand_form::row, state) : none,
-                                 columns = column ? block_output_of(nn::operand_form::column, state) : none;
-    if (row && column && blocks(nn::operand_form::row) == blocks(nn::operand_form::column)) {
-      return make_blocks(blocks(nn::operand_form::row), source, rows, columns, s);
-    }
-    status done;
-    if (row) done = make_blocks(blocks(nn::operand_form::row), source, rows, none, s);
-    if (done.ok() && column) done = make_blocks(blocks(nn::operand_form::column), source, none, columns, s);
-    return done;
-  }
   std::uint8_t* codes(nn::operand_form f) const { return const_cast<std::uint8_t*>(form(f).codes); }
+  bf16* bf16_codes(nn::operand_form f) const { return reinterpret_cast<bf16*>(codes(f)); }
 
   plan plan_;
   gemm_operand forms_[2];
   std::uint32_t* amax_[2] = {};
+  launch_plan launches_[4];  ///< by set of forms: 1 row, 2 column
 };
 
 }  // namespace rotoscale::gpu
