@@ -124,7 +124,7 @@ TEST_CASE("contracts without a kernel are refused, a matrix unit's where the dev
   }
 }
 
-TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, and under no others") {
+TEST_CASE("FP8 runs on a matrix unit under its two contracts in any extents, as BF16 where k is a multiple of 8") {
   const auto device = make_device();
   gpu::device_info here;
   REQUIRE(gpu::current_device(here).ok());
@@ -134,11 +134,14 @@ TEST_CASE("FP8 runs on a matrix unit under its two contracts, in any extents, an
     g.accumulate = name;
     CHECK(device->contract(g, 64, 63, 65).has_value() == has_unit);
   }
-  for (const char* name : {"hopper-fp8-promoted:promotion=64", "hopper-fp8-promoted:split_k=65", "mx-bf16-sm90",
+  for (const char* name : {"hopper-fp8-promoted:promotion=64", "hopper-fp8-promoted:split_k=65",
                            "hopper-fp8-promoted:split_k=2:split_grain=64", "mxfp4-accurate-sm90"}) {
     g.accumulate = name;
     CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
   }
+  g.accumulate = "mx-bf16-sm90";
+  CHECK(device->contract(g, 64, 64, 64).has_value() == has_unit);
+  CHECK_FALSE(device->contract(g, 64, 64, 65).has_value());
   g.accumulate = "hopper-fp8-promoted";
   g.left.format = nn::operand_format::mxfp8_e4m3;
   CHECK_FALSE(device->contract(g, 64, 64, 64).has_value());
