@@ -207,7 +207,7 @@ def table():
     yield "| | report | " + " | ".join(library.name for library in libraries) + " |"
     yield "|---" * (2 + len(libraries)) + "|"
     for issue in issues:
-        name = "/".join(issue["link"].split("/")[4:5])
+        name = issue["link"].split("/")[4].replace("TransformerEngine", "TE")
         cells = [cell(library, issue) for library in libraries]
         if set(cells) != {"-"}:
             yield "| " + " | ".join([str(issue["number"]), f"[{name}]({issue['link']})", *cells]) + " |"
