@@ -5,7 +5,8 @@
 
 usage: linears.py [--device cpu] [--steps 40] [--hidden 128] [--layers 2] [--batch 8] [--sequence 64]
                   [--recipes mxfp4,mxfp4_h16]
-  The model is a byte-level transformer on consecutive integers, in FP32, with AdamW and a learning rate of 0.4 / hidden.
+  The model is a byte-level transformer on consecutive integers, in FP32, with AdamW and a learning rate of
+  0.4 / hidden.
   All arms begin with the same weights and read the same batches. All linear layers but the head are replaced.
   - torch: torch.nn.Linear
   - a recipe: rotoscale.torch.convert

@@ -105,7 +105,8 @@ def tree(root):
 
 
 def part_of(path):
-    """`numerics`, `io`, `nn`, `train`, `models` or `gpu/FOLDER`. None for programs and tests, which may include all parts."""
+    """`numerics`, `io`, `nn`, `train`, `models` or `gpu/FOLDER`. None for programs and tests, which may include
+    all parts."""
     if path.parts[0] == "gpu":
         return "/".join(path.parts[:2])
     if path.parts[0] != "include" or path.parts[1] == "compiled":

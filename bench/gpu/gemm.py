@@ -231,7 +231,8 @@ def against_cublas(library, m, n, k):
     for variant in variants:
         queued(variant)
     times = [[queued(variant) for variant in variants] for _ in range(ROUNDS)]
-    return [sorted(t)[ROUNDS // 2] for t in zip(*times)] + [why.value.decode().split(":")[0].replace("mxfp4-accurate, ", "")]
+    medians = [sorted(t)[ROUNDS // 2] for t in zip(*times)]
+    return medians + [why.value.decode().split(":")[0].replace("mxfp4-accurate, ", "")]
 
 
 def compare_model(library, config, tokens):

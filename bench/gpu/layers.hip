@@ -132,15 +132,17 @@ void swiglu(index_t rows, index_t cols, nn::dtype type) {
   const auto narrow = nn::dense_tensor(h.data, type, {rows, cols});
   const std::string shape = text("%td x %td %s", rows, cols, type);
   const double element = static_cast<double>(rows * cols * nn::size_of(type));
-  measure("SwiGLU", shape.c_str(), 3 * element, [&] { return gpu::activation_forward(nn::activation::swiglu, wide(gate_up), narrow, {}); });
+  constexpr nn::activation swiglu = nn::activation::swiglu;
+  measure("SwiGLU", shape.c_str(), 3 * element,
+          [&] { return gpu::activation_forward(swiglu, wide(gate_up), narrow, {}); });
   measure("SwiGLU backward", shape.c_str(), 5 * element,
           [&] { return gpu::activation_backward(nn::activation::swiglu, narrow, wide(gate_up), wide(d), {}); });
   const operands q(rows, 2 * cols);
   const double blocks = operands::bytes_of_element * static_cast<double>(rows * cols);
   measure("SwiGLU to MXFP4", shape.c_str(), 2 * element + blocks,
-          [&] { return gpu::activation_quantize(nn::activation::swiglu, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {}); });
+          [&] { return gpu::activation_quantize(swiglu, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {}); });
   measure("SwiGLU backward to MXFP4", shape.c_str(), 3 * element + 2 * blocks, [&] {
-    return gpu::activation_backward_quantize(nn::activation::swiglu, narrow, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {});
+    return gpu::activation_backward_quantize(swiglu, narrow, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {});
   });
 }
 

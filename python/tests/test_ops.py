@@ -28,7 +28,8 @@ def blocks():
 def test_quantize_is_an_operator(options):
     x = blocks()[0]
     torch.library.opcheck(ops.quantize.default, (x,), options, test_utils=CHECKS)
-    q = rotoscale.quantize(x.cpu().numpy(), **{**options, "encode_factor": "amax" if "encode_factor" in options else None})
+    factor_of = "amax" if "encode_factor" in options else None
+    q = rotoscale.quantize(x.cpu().numpy(), **{**options, "encode_factor": factor_of})
     codes, scales, factor = ops.quantize(x, **options)
     assert np.array_equal(codes.cpu(), q.codes) and np.array_equal(scales.cpu(), q.scales)
     assert factor.item() == np.float32(q.global_factor)
@@ -40,6 +41,7 @@ def test_dequantize_and_gemm_are_operators():
     torch.library.opcheck(ops.gemm.default, (x, x), test_utils=CHECKS)
     named = {"format_a": "mxfp4", "format_b": "mxfp4", "contract": "fp32_blockwise"}
     torch.library.opcheck(ops.gemm.default, (codes, codes, scales, scales), named, test_utils=CHECKS)
+    factor_of = "amax" if "encode_factor" in options else None
     q = rotoscale.quantize(x.cpu().numpy(), preset="te_rocm")
     assert np.array_equal(ops.dequantize(codes, scales).cpu(), q.dequantize(unrotate=False))
     assert np.array_equal(ops.gemm(codes, codes, scales, scales, **named).cpu(),
@@ -97,5 +99,6 @@ def test_a_missing_library_is_one_clear_error(monkeypatch):
 
 
 def test_numpy_alone_is_enough():
-    script = "import sys; sys.modules['torch'] = None; import rotoscale; rotoscale.quantize(__import__('numpy').ones(32, 'f4'))"
+    script = ("import sys; sys.modules['torch'] = None; import numpy, rotoscale; "
+              "rotoscale.quantize(numpy.ones(32, 'f4'))")
     subprocess.run([sys.executable, "-c", script], check=True)
