@@ -72,7 +72,9 @@ template <class Tiles>
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) Tiles::clear(sum[i]);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16 && i < height; ++i) __builtin_memcpy(&sum[i], acc + i * unit_columns, 64);
+  for (int i = 0; i < 16; ++i) {
+    if (i < height) __builtin_memcpy(&sum[i], acc + i * unit_columns, 64);
+  }
   for (int g = 0; g < depth - 1 && g < count; ++g) {
     Tiles::multiply(g, a + unit_block * g, p.row_bytes, b + b_block * g, 4 * unit_columns, sums[g]);
   }
@@ -97,7 +99,9 @@ template <class Tiles>
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16 && i < height; ++i) __builtin_memcpy(acc + i * unit_columns, &sum[i], 64);
+  for (int i = 0; i < 16; ++i) {
+    if (i < height) __builtin_memcpy(acc + i * unit_columns, &sum[i], 64);
+  }
 }
 
 /// All rows, in tiles of 16 × 16.
