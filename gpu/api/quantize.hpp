@@ -23,13 +23,13 @@ struct quantized_output {
   std::uint8_t* codes = nullptr;
   std::uint8_t* scales = nullptr;  ///< device memory
   block_options options;           ///< of this orientation
-  /// With a state (device memory), the words and signs of `draws` in its step replace those of `options`.
+  /// With a state, the words and signs of `draws` in its step replace those of `options`.
   nn::form_draws draws = {};
-  const nn::step_state* state = nullptr;
+  const nn::step_state* state = nullptr;  ///< device memory, or null
   /// Not null, under floating-point scales: amax_words words of device memory that measure_amax wrote. The encode
-  /// factor follows from them, and its inverse goes to `factor` (device memory).
+  /// factor follows from them.
   std::uint32_t* amax = nullptr;
-  float* factor = nullptr;
+  float* factor = nullptr;                       ///< device memory: 1 / encode factor, with amax
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
   index_t code_stride = 0;   ///< bytes, for has_tile_kernel a multiple of 16 (6-bit codes: 8); 0: dense; row_major only
@@ -79,9 +79,8 @@ status measure_amax(block_format f, matrix<const bf16> source, const quantized_o
 ///   rows (of a transpose: columns) begin at multiples of 16 bytes, else per element. Blocks of 16 and 6-bit codes are
 ///   row-major, others in any of the orders above.
 /// - Other blocks, rotations of 32 points, and blocks of 16 where k (of squares: an extent) is not a multiple of 32:
-/// the
-///   slow reference kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks of 16
-///   or 32, of one row or square, with E8M0 or floating-point scales.
+///   the slow reference kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks
+///   of 16 or 32, of one row or square, with E8M0 or floating-point scales.
 ///
 /// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes
 /// nothing.

@@ -53,8 +53,8 @@ inline std::string attention_refusal(const backend& ops, const std::string& atte
 
 /// A length under the name of the option that sets it.
 struct named_extent {
-  std::string name;
-  index_t size = 0;
+  std::string name;  ///< of the option
+  index_t size = 0;  ///< elements
 };
 
 /// Why a linear layer's GEMM does not run, and what would do: other extents, another contract or a CPU. `layer`: its

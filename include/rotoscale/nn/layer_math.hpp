@@ -64,6 +64,7 @@ inline constexpr float sigmoid_normal_limit = 87.0f;
 /// Calls X(name) for each activation of an MLP.
 #define ROTOSCALE_ACTIVATIONS(X) X(swiglu) X(gelu_tanh)
 #define ROTOSCALE_NAME(name) name,
+/// An activation of an MLP.
 enum class activation : std::uint8_t { ROTOSCALE_ACTIVATIONS(ROTOSCALE_NAME) };
 #undef ROTOSCALE_NAME
 
@@ -81,10 +82,13 @@ struct activation_math;
 /// h = silu(x) * up.
 template <>
 struct activation_math<activation::swiglu> {
-  static constexpr bool gated = true;
-  static constexpr const char* contract = "swiglu-fp32-exp7";
-  static constexpr const char *forward_name = "swiglu_forward", *backward_name = "swiglu_backward";
+  static constexpr bool gated = true;                          ///< takes `up`
+  static constexpr const char* contract = "swiglu-fp32-exp7";  ///< in layers.md
+  static constexpr const char* forward_name = "swiglu_forward";    ///< in digests
+  static constexpr const char* backward_name = "swiglu_backward";  ///< in digests
+  /// Input of the sigmoid `s`.
   [[gnu::always_inline]] ROTOSCALE_HD static float sigmoid_input(float x) { return x; }
+  /// h.
   [[gnu::always_inline]] ROTOSCALE_HD static float value(float x, float up, float s) { return x * s * up; }
   /// silu'(x) = s (1 + x (1 - s)).
   [[gnu::always_inline]] ROTOSCALE_HD static float_pair gradients(float dh, float x, float up, float s) {
@@ -96,15 +100,18 @@ struct activation_math<activation::swiglu> {
 /// h = x (1 + tanh(u)) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x³): "gelu_new".
 template <>
 struct activation_math<activation::gelu_tanh> {
-  static constexpr bool gated = false;
-  static constexpr const char* contract = "gelu-tanh-fp32-exp7";
-  static constexpr const char *forward_name = "gelu_tanh_forward", *backward_name = "gelu_tanh_backward";
+  static constexpr bool gated = false;                            ///< takes `up`
+  static constexpr const char* contract = "gelu-tanh-fp32-exp7";  ///< in layers.md
+  static constexpr const char* forward_name = "gelu_tanh_forward";    ///< in digests
+  static constexpr const char* backward_name = "gelu_tanh_backward";  ///< in digests
   static constexpr float linear = 0x1.988454p+0f;   ///< 2 sqrt(2 / pi)
   static constexpr float cubic = 0x1.2444f2p-4f;    ///< 0.044715 of it
   static constexpr float cubic_3 = 0x1.b6676cp-3f;  ///< 3 times that
   /// x², at most 2^40: its product with a slope of 0 is 0.
   [[gnu::always_inline]] ROTOSCALE_HD static float square(float x) { return x * x < 0x1p40f ? x * x : 0x1p40f; }
+  /// Input of the sigmoid `s`.
   [[gnu::always_inline]] ROTOSCALE_HD static float sigmoid_input(float x) { return x * fma(square(x), cubic, linear); }
+  /// h.
   [[gnu::always_inline]] ROTOSCALE_HD static float value(float x, float, float s) { return x * s; }
   /// s + x s (1 - s) 2 u'.
   [[gnu::always_inline]] ROTOSCALE_HD static float_pair gradients(float dh, float x, float, float s) {
@@ -123,9 +130,11 @@ decltype(auto) with_activation(activation which, const Body& body) {
   }
   __builtin_unreachable();
 }
+/// Name of the forward operation in digests.
 inline const char* forward_name(activation which) {
   return with_activation(which, [](auto a) { return decltype(a)::forward_name; });
 }
+/// Name of the backward operation in digests.
 inline const char* backward_name(activation which) {
   return with_activation(which, [](auto a) { return decltype(a)::backward_name; });
 }

@@ -20,9 +20,10 @@ enum class parameter_kind { base, adapter_a, adapter_b };
 
 /// Distribution of initial values.
 struct initial_distribution {
-  enum class kind { constant, normal, uniform };  ///< uniform: within ± scale
-  kind what = kind::constant;                     ///< the distribution
-  double scale = 0.0;                             ///< value, standard deviation or bound
+  /// Uniform: within ± scale.
+  enum class kind { constant, normal, uniform };
+  kind what = kind::constant;  ///< the distribution
+  double scale = 0.0;          ///< value, standard deviation or bound
 };
 
 /// A matrix or a vector. Fused projections are one matrix, and files hold its slices as separate tensors.

@@ -94,7 +94,9 @@ inline recipe nvfp4(std::string name) {
 
 /// Names of a recipe under a contract set.
 struct alias {
-  const char *name, *recipe, *contracts;
+  const char* name;       ///< of the pair
+  const char* recipe;     ///< name of a preset
+  const char* contracts;  ///< name of a contract set
 };
 inline constexpr alias aliases[] = {{"bf16_tc", "bf16", "hopper"},   {"fp8_tc", "fp8_amd", "hopper"},
                                     {"mxfp8_tc", "mxfp8", "hopper"}, {"mxfp4_tc", "mxfp4_h16", "hopper"},

@@ -32,7 +32,9 @@ struct block_list {
 
 /// Extents of the axes of a linear layer y (tokens, out) = x (tokens, in)·wᵀ. An axis of fused projections has several.
 struct linear_axes {
-  std::vector<nn::named_extent> in, out, tokens;
+  std::vector<nn::named_extent> in;      ///< columns of w
+  std::vector<nn::named_extent> out;     ///< rows of w
+  std::vector<nn::named_extent> tokens;  ///< rows of x
 };
 
 /// A kind of model with a shape.

@@ -34,6 +34,7 @@ class weights {
   using category = nn::memory_category;          ///< shorthand
   using linear_list = std::vector<nn::linear*>;  ///< layers of the model, the head, matrices of adapters
 
+  /// Weights without memory.
   weights(nn::backend& ops, parameter_list list) : ops_(&ops), list_(std::move(list)) {}
 
   /// Names and shapes.

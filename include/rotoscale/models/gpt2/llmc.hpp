@@ -21,7 +21,7 @@ namespace rotoscale::gpt2 {
 
 /// A tensor of the file, with Hugging Face's name.
 struct llmc_tensor {
-  std::string name;
+  std::string name;         ///< Hugging Face's
   index_t rows = 1;         ///< [rows, cols] in the file; a vector has one row
   index_t cols = 1;         ///< numbers of a row
   index_t padding = 0;      ///< rows of padding after them
@@ -105,10 +105,13 @@ class llmc_file {
     throw io::error(name_, std::to_string(bytes.size()) + " bytes, the header's tensors have " + std::to_string(size));
   }
 
+  /// Shape of the model, from the header.
   const model_config& config() const { return config_; }
   /// Safetensors' name of the file's dtype.
   const char* dtype() const { return width_ == 4 ? "F32" : "BF16"; }
+  /// Tensors in the order of the file.
   const std::vector<llmc_tensor>& tensors() const { return tensors_; }
+  /// Name of the file.
   const std::string& name() const { return name_; }
 
   /// Numbers of tensor i, in Hugging Face's order. Throws io::error if the file has been truncated since.

@@ -20,6 +20,7 @@ struct position_table {
 /// Rows of a table, (vocabulary, features), by token. Rows of a second table by position are added.
 class embedding final : public block {
  public:
+  /// `name` and `initial`: of the table's parameter.
   embedding(residual_stream& stream, index_t vocabulary, std::string name, initial_distribution initial,
             position_table positions = {})
       : stream_(&stream),

@@ -15,6 +15,7 @@ namespace rotoscale::nn {
 /// activation.
 class mlp final : public block {
  public:
+  /// `entry`: norm before the block. `width`: F. `up`, `down`: linear layers to and from it.
   mlp(residual_stream& stream, norm entry, activation which, index_t width, linear_parameter up, linear_parameter down)
       : norm_(std::move(entry)),
         stream_(&stream),

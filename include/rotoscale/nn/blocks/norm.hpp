@@ -15,6 +15,7 @@ namespace rotoscale::nn {
 /// The residual stream of a model, (tokens, features), with scratch memory that its blocks share.
 class residual_stream {
  public:
+  /// A stream without memory.
   explicit residual_stream(index_t features) : features_(features) {}
 
   tensor_view normed;     ///< result of a norm; the last norm's until the backward pass
