@@ -14,12 +14,11 @@ namespace rotoscale::models {
 /// The text after a refused key.
 inline constexpr const char* ignoring_hint = " (--ignore-config-key passes one that changes no arithmetic)";
 
-/// A key with the values under which the model is the one implemented here, the first of which is written, if it is
-/// one that transformers needs.
+/// A key that must have one of these values.
 struct implemented_value {
-  std::string key;
-  std::vector<nlohmann::ordered_json> values;
-  bool written = false;
+  std::string key;                             ///< of config.json
+  std::vector<nlohmann::ordered_json> values;  ///< that are implemented
+  bool written = false;                        ///< write the first value, which transformers needs
 };
 
 /// Keys about training by others, generation, labels, memory and kernels.
@@ -44,9 +43,9 @@ inline const std::vector<std::string>& ignored_keys() {
 }
 
 /// Removes keys of which one value is implemented. Throws io::error for other values.
-inline void take_implemented_values(nlohmann::ordered_json& json, const std::vector<implemented_value>& all,
+inline void take_implemented_values(nlohmann::ordered_json& json, const std::vector<implemented_value>& keys,
                                     const io::detail::place& at) {
-  for (const implemented_value& known : all) {
+  for (const implemented_value& known : keys) {
     const auto found = json.find(known.key);
     if (found == json.end()) continue;
     if (std::find(known.values.begin(), known.values.end(), *found) == known.values.end()) {

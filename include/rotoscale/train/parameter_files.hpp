@@ -292,9 +292,9 @@ inline void require_tied_head(const io::safetensors_shards& found, std::span<con
 
 /// Refuses a file or files that do not hold exactly the tensors of these parameters, before a number is read.
 inline void check_tensors(const io::safetensors_shards& found, std::span<const parameter> parameters,
-                          const train::architecture& shape) {
-  refuse_others(found, parameters, shape);
-  if (shape.is_implied("lm_head.weight")) require_tied_head(found, parameters);
+                          const train::architecture& model) {
+  refuse_others(found, parameters, model);
+  if (model.is_implied("lm_head.weight")) require_tied_head(found, parameters);
   for (const parameter& p : parameters) {
     for_each_slice(p, [&](const std::string& name, const std::vector<std::int64_t>& shape, index_t, index_t) {
       check_tensor(found, name, shape);
