@@ -8,7 +8,7 @@
 // raster order change no bit.
 //
 // Contract (docs/reference/contracts.md)   operands                                          devices
-// mx-bf16-sm90, mx-bf16-gfx942             BF16 in either orientation, MXFP4, MXFP8          sm_90; gfx942, gfx950
+// mx-bf16-sm90, mx-bf16-gfx942             BF16 in either orientation, FP8, MX, NVFP4        sm_90; gfx942, gfx950
 // hopper-fp8-promoted, *-fast-accumulate   E4M3, E5M2 with a factor each                     sm_90
 // mxfp4-accurate-sm90, mxfp4-fast-sm90     MXFP4                                             sm_90
 // aiter-a4w4, mxfp8-gfx950                 MXFP4; MXFP8                                      gfx950
