@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/nn/blocks/attention.hpp"
@@ -28,6 +29,14 @@ struct block_list {
   std::vector<group> groups;                    ///< in the order of the forward pass
   nn::loss_head* head = nullptr;                ///< the last block
   nn::attention* attention = nullptr;           ///< a block of attention
+
+  /// Appends a block to the last group, and returns it.
+  template <class Block>
+  Block* add(std::unique_ptr<Block> b) {
+    Block* const added = b.get();
+    groups.back().blocks.push_back(std::move(b));
+    return added;
+  }
 };
 
 /// Extents of the axes of a linear layer y (tokens, out) = x (tokens, in)·wᵀ. An axis of fused projections has several.

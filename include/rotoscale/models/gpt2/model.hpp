@@ -35,30 +35,25 @@ inline train::block_list blocks_of(const model_config& c) {
     whole.transposed = true;
     return nn::linear_parameter{{whole}, initial, name + ".bias"};
   };
-  const auto add = [&]<class Block>(std::unique_ptr<Block> b) {
-    Block* const added = b.get();
-    list.groups.back().blocks.push_back(std::move(b));
-    return added;
-  };
 
   const std::string table = "transformer.wte.weight";
   list.groups.emplace_back();
-  add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain,
-                                      nn::position_table{"transformer.wpe.weight", c.n_positions}));
+  list.add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain,
+                                           nn::position_table{"transformer.wpe.weight", c.n_positions}));
   for (int i = 0; i < c.n_layer; ++i) {
     const std::string at = "transformer.h." + std::to_string(i) + ".";
     list.groups.emplace_back().is_layer = true;
-    list.attention = add(std::make_unique<nn::attention>(
+    list.attention = list.add(std::make_unique<nn::attention>(
         x, norm(at + "ln_1", false), nn::attention_shape{c.n_head, c.n_head, d / c.n_head},
         conv(at + "attn.c_attn", plain), conv(at + "attn.c_proj", scaled), nullptr));
     before = &list.attention->entry();
-    before = &add(std::make_unique<nn::mlp>(x, norm(at + "ln_2", true), nn::activation::gelu_tanh, 4 * d,
-                                            conv(at + "mlp.c_fc", plain), conv(at + "mlp.c_proj", scaled)))
+    before = &list.add(std::make_unique<nn::mlp>(x, norm(at + "ln_2", true), nn::activation::gelu_tanh, 4 * d,
+                                                 conv(at + "mlp.c_fc", plain), conv(at + "mlp.c_proj", scaled)))
                   ->entry();
   }
   list.groups.emplace_back();
   list.head =
-      add(std::make_unique<nn::loss_head>(x, norm("transformer.ln_f", false), c.vocab_size, table, plain, true));
+      list.add(std::make_unique<nn::loss_head>(x, norm("transformer.ln_f", false), c.vocab_size, table, plain, true));
   return list;
 }
 

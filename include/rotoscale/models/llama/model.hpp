@@ -30,21 +30,16 @@ inline train::block_list blocks_of(const model_config& c) {
   const auto norm = [&](const std::string& name, bool inner) {
     return nn::norm(x, before, inner ? entry : entry++, inner, name, c.rms_norm_eps);
   };
-  const auto add = [&]<class Block>(std::unique_ptr<Block> b) {
-    Block* const added = b.get();
-    list.groups.back().blocks.push_back(std::move(b));
-    return added;
-  };
 
   const std::string table = "model.embed_tokens.weight";
   list.groups.emplace_back();
-  add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain));
-  const nn::rotary* const rope = add(
+  list.add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain));
+  const nn::rotary* const rope = list.add(
       std::make_unique<nn::rotary>(c.head_size(), [c](index_t positions) { return make_rope_table(c, positions); }));
   for (int i = 0; i < c.num_hidden_layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".", attn = at + "self_attn.", mlp = at + "mlp.";
     list.groups.emplace_back().is_layer = true;
-    list.attention = add(std::make_unique<nn::attention>(
+    list.attention = list.add(std::make_unique<nn::attention>(
         x, norm(at + "input_layernorm.weight", false),
         nn::attention_shape{c.num_attention_heads, c.num_key_value_heads, c.head_size()},
         nn::linear_parameter{
@@ -52,16 +47,17 @@ inline train::block_list blocks_of(const model_config& c) {
             plain},
         nn::linear_parameter{{{attn + "o_proj.weight"}}, scaled}, rope));
     before = &list.attention->entry();
-    before = &add(std::make_unique<nn::mlp>(
+    before =
+        &list.add(std::make_unique<nn::mlp>(
                       x, norm(at + "post_attention_layernorm.weight", true), nn::activation::swiglu, f,
                       nn::linear_parameter{{{mlp + "gate_proj.weight", 0, f}, {mlp + "up_proj.weight", f, f}}, plain},
                       nn::linear_parameter{{{mlp + "down_proj.weight"}}, scaled}))
-                  ->entry();
+             ->entry();
   }
   list.groups.emplace_back();
-  list.head = add(std::make_unique<nn::loss_head>(x, norm("model.norm.weight", false), c.vocab_size,
-                                                  c.tie_word_embeddings ? table : "lm_head.weight", plain,
-                                                  c.tie_word_embeddings));
+  list.head = list.add(std::make_unique<nn::loss_head>(x, norm("model.norm.weight", false), c.vocab_size,
+                                                       c.tie_word_embeddings ? table : "lm_head.weight", plain,
+                                                       c.tie_word_embeddings));
   return list;
 }
 
