@@ -23,7 +23,7 @@ inline void read_llmc(const std::filesystem::path& from, const std::filesystem::
     });
   }
   tensors.write(out.path() / "model.safetensors");
-  const char* const torch = file.dtype() == std::string("F32") ? "float32" : "bfloat16";
+  const char* const torch = train::detail::stored_dtype_of(file.dtype()).torch;
   io::write_json(out.path() / "config.json", model_config_json(file.config(), torch));
   out.commit();
 }

@@ -160,12 +160,8 @@ void write_llmc(const std::filesystem::path& path, const model_config& c, const 
     std::vector<float> values = fetch(t);
     if (t.transposed) values = train::detail::transposed(values, t.cols, t.rows);
     values.resize(values.size() + static_cast<std::size_t>(t.padding * t.cols), 0.0f);
-    if (dtype == "F32") {
-      write(values.data(), values.size() * 4);
-    } else {
-      const std::vector<bf16> narrow(values.begin(), values.end());
-      write(narrow.data(), narrow.size() * 2);
-    }
+    train::detail::give_floats(values, dtype,
+                               [&](std::span<const std::byte> bytes) { write(bytes.data(), bytes.size()); });
   }
   out.commit();
 }
