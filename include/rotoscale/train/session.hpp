@@ -327,7 +327,7 @@ class session {
     constexpr nn::memory_category category = nn::memory_category::workspace;
     state_ = memory.array<nn::step_state>(category, 1);
     evaluation_state_ = memory.array<nn::step_state>(category, 1);
-    const index_t n = options_.model.batch * options_.model.sequence * options_.micro_batches;
+    const index_t n = step_tokens();
     tokens_ = memory.array<std::int32_t>(category, n);
     targets_ = memory.array<std::int32_t>(category, n);
     starts_ = memory.array<std::int32_t>(category, n);
