@@ -201,7 +201,7 @@ def check_paths(path, text, report):
             report(path, number, f"a path of somebody's machine: {match.group()}...")
 
 
-def check_header(root, path, text, report):
+def check_header(path, text, report):
     part = part_of(path)
     if "#pragma once" not in text:
         report(path, 1, "no #pragma once")
@@ -320,7 +320,7 @@ def main(root):
             graph[path] = check_includes(root, path, text, report)
             check_modes(path, text, report)
         if path.suffix == ".hpp" and path.parts[0] in ("include", "gpu"):
-            check_header(root, path, text, report)
+            check_header(path, text, report)
     for path in [*cycles(graph), *cycles(units(graph))]:
         report(path, 1, "includes itself by way of other headers")
     check_listed(root, files, report)

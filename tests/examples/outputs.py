@@ -116,7 +116,7 @@ def presets(root):
     return re.findall(r'\("(\w+)"', own) + aliases, re.findall(r'(?:\{|healing\()"(\w+)", \{', schedules)
 
 
-def expected(root, build, llama, what):
+def expected(root, llama, what):
     """The text after the marker `what`."""
     if what == "recipes":
         return recipes(llama, presets(root)[0])
@@ -158,7 +158,7 @@ def main(root, build, write):
         for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
             old = path.read_text(encoding="utf-8")
             seen.update(match.group(1) for match in GENERATED.finditer(old))
-            new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, build, llama, m.group(1)), old)
+            new = GENERATED.sub(lambda m: m.group(1) + m.group(2) + expected(root, llama, m.group(1)), old)
             settle(path, old, new)
     for what in ("schedule amd_lora", "recipes", "examples/03_block.cpp", "examples/03_block.out",
                  "examples/01_formats.out", "examples/10_files.out"):
