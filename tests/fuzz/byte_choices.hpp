@@ -3,7 +3,6 @@
 // A fuzzer's input as a sequence of choices and bytes.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,28 +29,9 @@ class byte_choices {
   const T& one_of(const T (&list)[N]) {
     return list[byte() % N];
   }
-  /// Makes repeated_word() cycle through the unread input.
-  void repeat_rest() {
-    data_ += at_;
-    size_ -= at_;
-    at_ = 0;
-  }
-  std::uint32_t repeated_word() {
-    if (size_ == 0) return 0;
-    std::uint32_t w = 0;
-    for (int i = 0; i < 4; ++i) w |= static_cast<std::uint32_t>(data_[at_++ % size_]) << (8 * i);
-    return w;
-  }
   /// The unread bytes.
   std::span<const std::byte> rest() const { return std::as_bytes(std::span(data_, size_)).subspan(at_); }
   std::string_view rest_as_text() const { return {reinterpret_cast<const char*>(data_) + at_, size_ - at_}; }
-  /// Reads to a zero byte, which is skipped, or to the end.
-  std::string_view text_to_zero() {
-    const std::string_view rest = rest_as_text();
-    const std::string_view text = rest.substr(0, rest.find('\0'));
-    at_ += std::min(text.size() + 1, rest.size());
-    return text;
-  }
 
  private:
   const std::uint8_t* data_;
