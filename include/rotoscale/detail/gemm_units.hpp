@@ -21,6 +21,14 @@
 #endif
 #endif
 
+// CUDA's compiler does not know GCC's pragma.
+#if defined(__CUDACC__)
+#define ROTOSCALE_UNROLLED(n)
+#else
+#define ROTOSCALE_PRAGMA(text) _Pragma(#text)
+#define ROTOSCALE_UNROLLED(n) ROTOSCALE_PRAGMA(GCC unroll n)
+#endif
+
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
@@ -69,9 +77,9 @@ template <class Tiles>
   const index_t count = p.last - p.first;
 
   typename Tiles::floats sum[16];
-#pragma GCC unroll 16
+  ROTOSCALE_UNROLLED(16)
   for (int i = 0; i < 16; ++i) Tiles::clear(sum[i]);
-#pragma GCC unroll 16
+  ROTOSCALE_UNROLLED(16)
   for (int i = 0; i < 16; ++i) {
     if (i < height) __builtin_memcpy(&sum[i], acc + i * unit_columns, 64);
   }
@@ -79,7 +87,7 @@ template <class Tiles>
     Tiles::multiply(g, a + unit_block * g, p.row_bytes, b + b_block * g, 4 * unit_columns, sums[g]);
   }
   for (index_t first = 0; first < count; first += depth) {
-#pragma GCC unroll 4
+    ROTOSCALE_UNROLLED(4)
     for (int u = 0; u < depth; ++u) {
       const index_t g = first + u, next = g + depth - 1;
       if (g >= count) break;
@@ -89,7 +97,7 @@ template <class Tiles>
       }
       typename Tiles::floats b_scale;
       __builtin_memcpy(&b_scale, b_scales + g * unit_columns, 64);
-#pragma GCC unroll 16
+      ROTOSCALE_UNROLLED(16)
       for (int i = 0; i < 16; ++i) {
         if (i >= height) continue;
         float scale;
@@ -98,7 +106,7 @@ template <class Tiles>
       }
     }
   }
-#pragma GCC unroll 16
+  ROTOSCALE_UNROLLED(16)
   for (int i = 0; i < 16; ++i) {
     if (i < height) __builtin_memcpy(acc + i * unit_columns, &sum[i], 64);
   }
@@ -140,7 +148,7 @@ template <class Dots, int Rows>
       __builtin_memcpy(&correction, p.corrections_of_row(row + i) + 4 * g, 4);
       for (int j = 0; j < 2; ++j) Dots::broadcast(sums[i][j], correction);
     }
-#pragma GCC unroll 8
+    ROTOSCALE_UNROLLED(8)
     for (int q = 0; q < unit_block / 4; ++q) {
       ints b[2];
       __builtin_memcpy(&b[0], quads + 4 * unit_columns * q, sizeof(ints));
@@ -338,6 +346,9 @@ class unit_blocks : public exact_block_operands<unit_columns> {
  private:
   const block_unit& unit_;
 };
+
+#undef ROTOSCALE_UNROLLED
+#undef ROTOSCALE_PRAGMA
 
 }  // namespace ROTOSCALE_ISA
 }  // namespace rotoscale::detail
