@@ -17,10 +17,10 @@
 #include "gpu/dialect/hip.hpp"
 #else
 #include "rotoscale/gemm.hpp"
-#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/quantize.hpp"
 #endif
 #if !defined(DIGEST_DEVICE) && !defined(DIGEST_NUMERICS_ONLY)
+#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/train/session.hpp"
 #endif

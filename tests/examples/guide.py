@@ -13,6 +13,7 @@ usage: guide.py [--write] ROOT BUILD [PAGE...]
     <!-- examples/NAME -->  outputs.py checks the block
   --write records the output of the commands.
 """
+import concurrent.futures
 import math
 import os
 import re
@@ -106,15 +107,17 @@ def main(root, build, chosen, write):
     faults = [] if chosen else [fault for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"),
                                                    *(root / "gpu").rglob("*.md")]
                                 for fault in broken_links(root, page)]
-    for page in guide:
-        if chosen and page.stem not in chosen:
-            continue
+    def check(page):
+        text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            text = page.read_text(encoding="utf-8")
             new, wrong = run_page(page.relative_to(root), text, root, build, Path(folder))
+        if write and new != text:
+            page.write_text(new, encoding="utf-8")
+        return wrong
+
+    with concurrent.futures.ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
+        for wrong in pool.map(check, [page for page in guide if not chosen or page.stem in chosen]):
             faults += wrong
-            if write and new != text:
-                page.write_text(new, encoding="utf-8")
     for fault in faults:
         print(f"FAILED {fault}")
     print(f"{len(guide)} pages, {len(faults)} failures")
