@@ -15,6 +15,8 @@ FORMAT_OF_DTYPE = {
     "float8_e4m3fnuz": "e4m3fnuz",
     "float8_e5m2fnuz": "e5m2fnuz",
     "float8_e4m3b11fnuz": "e4m3b11fnuz",
+    "float8_e4m3": "e4m3ieee",
+    "float8_e3m4": "e3m4ieee",
     "float8_e8m0fnu": "e8m0",
     "float6_e2m3fn": "e2m3",
     "float6_e3m2fn": "e3m2",

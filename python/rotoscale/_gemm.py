@@ -17,6 +17,8 @@ def _operand(name, x, format):
         return _core.block_operand(name, x.codes, x.scales, x.format, x.square, x.rows, x.k, *x.layout,
                                    x.global_factor)
     array, element = readable(x)
+    if format is not None and element not in (None, format):
+        raise TypeError(f"{name}: its dtype holds codes of {element}, not {format}")
     if format is None and element in ("e2m1", "e2m3", "e3m2") and str(x.dtype) != "torch.float4_e2m1fn_x2":
         array = _core.pack(array, element)  # ml_dtypes has one code per byte
     return _core.plain_operand(name, array, format or element, None)

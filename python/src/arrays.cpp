@@ -124,6 +124,9 @@ void fail(const std::string& message) { throw std::invalid_argument(message); }
 array_view read_array(const char* name, nb::handle x, const text& element) {
   if (auto v = read_buffer(name, x, element, false)) return std::move(*v);
   const auto [object, meaning] = readable(x);
+  if (element && meaning && *element != *meaning) {
+    throw nb::type_error((std::string(name) + ": its dtype holds codes of " + *meaning + ", not " + *element).c_str());
+  }
   nb::ndarray<nb::ro> array = import_array(name, object);
   const format f = element_of(name, array.dtype(), element ? element : meaning);
   return view_of(name, std::move(array), f);
@@ -206,10 +209,18 @@ std::string shape_text(const extents& shape) {
   return s + (shape.size() == 1 ? ",)" : ")");
 }
 
+/// IEEE-like formats of ml_dtypes, which the tables leave out.
+constexpr enum_name<format> ieee_formats[] = {{format{4, 3, 7}, "e4m3ieee"}, {format{3, 4, 3}, "e3m4ieee"}};
+
 template <class E>
 E named(const char* argument, const std::string& name) {
   for (const auto& entry : enum_names<E>::table) {
     if (entry.name == name) return entry.value;
+  }
+  if constexpr (std::is_same_v<E, format>) {
+    for (const auto& entry : ieee_formats) {
+      if (entry.name == name) return entry.value;
+    }
   }
   std::vector<std::string> all;
   for (const auto& entry : enum_names<E>::table) all.emplace_back(entry.name);

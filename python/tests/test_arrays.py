@@ -39,6 +39,34 @@ def test_any_strides_have_the_bytes_of_a_copy(data):
     assert q.shape == x.shape and q.dequantize().shape == x.shape
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_functions_take_any_strides(data):
+    """One element, none, slices, reversed and broadcast axes, read-only memory: the results of a copy."""
+    shape = tuple(data.draw(st.integers(0, 4)) for _ in range(data.draw(st.integers(0, 2)))) + (
+        data.draw(st.sampled_from([0, 1, 3, 16, 32])),)
+    steps = tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in shape)
+    x = normal(tuple(2 * n for n in shape), data.draw(st.sampled_from(DTYPES)))[steps]
+    if data.draw(st.booleans()):
+        x = np.broadcast_to(x[..., :1], x.shape)
+    x.flags.writeable = False
+    copy = np.ascontiguousarray(x)
+    for call in (lambda x: rotoscale.encode(x, "e4m3"), lambda x: rotoscale.encode(x, "bf16", overflow="to_inf"),
+                 lambda x: rotoscale.decode(rotoscale.encode(x, "e2m1"), "e2m1"),
+                 lambda x: rotoscale.pack(rotoscale.encode(x, "e2m1"), "e2m1"),
+                 lambda x: rotoscale.rotate(x.astype(np.float32), 16), lambda x: rotoscale.gemm(x, x)):
+        try:
+            expected = call(copy).tobytes()
+        except ValueError:  # the shape
+            with pytest.raises(ValueError):
+                call(x)
+            continue
+        try:
+            assert call(x).tobytes() == expected
+        except ValueError as error:
+            assert "contiguous" in str(error)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_axis_0_is_the_transpose(dtype):
     x = normal((64, 96), dtype)
@@ -72,6 +100,10 @@ def test_codes_of_ml_dtypes():
                           rotoscale.gemm(e2m1.astype(np.float32), e2m1.astype(np.float32), contract="exact"))
     packed = rotoscale.pack(e2m1, "e2m1")
     assert np.array_equal(rotoscale.unpack(packed, "e2m1"), e2m1.view(np.uint8))
+    for name, dtype in (("e4m3ieee", ml_dtypes.float8_e4m3), ("e3m4ieee", ml_dtypes.float8_e3m4)):
+        codes = x.astype(dtype)
+        assert np.array_equal(rotoscale.decode(codes, name), codes.astype(np.float32))
+        assert np.array_equal(rotoscale.encode(x, name, overflow="to_inf"), codes.view(np.uint8))
 
 
 @pytest.mark.parametrize("call, error, says", [
@@ -97,6 +129,8 @@ def test_codes_of_ml_dtypes():
     (lambda x: rotoscale.quantize(np.zeros((4, 4, 64), np.float32)[:, :3]), ValueError, "x of shape (4, 3, 64)"),
     (lambda x: rotoscale.dequantize(np.zeros(15, np.uint8), np.zeros(1, np.uint8)), ValueError, "codes of shape (15,)"),
     (lambda x: rotoscale.dequantize(x, x), TypeError, "codes: dtype float32"),
+    (lambda x: rotoscale.decode(x.astype(ml_dtypes.float8_e5m2), "e4m3"), TypeError, "codes: its dtype holds codes of"),
+    (lambda x: rotoscale.gemm(x.astype(ml_dtypes.float8_e5m2), x, format_a="e4m3"), TypeError, "a: its dtype holds"),
     (lambda x: rotoscale.gemm(x, x[:, :32]), ValueError, "a and b: k is 64 and 32"),
     (lambda x: rotoscale.gemm(x, x, contract="hopper-wgmma-fp8-f32"), ValueError, "a: hopper-wgmma-fp8-f32"),
     (lambda x: rotoscale.gemm(x, x, contract="hoper-wgmma-fp8-f32"), ValueError, "contract: no 'hoper-wgmma-fp8-f32'"),
