@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Python package from an sdist, installs it in a virtual environment and runs its tests.
+# Builds the Python package from an sdist, installs it in a virtual environment, runs its tests and the oracles that
+# call it.
 # Needs the network for build tools, NumPy and pytest, unless pip's cache or index settings say otherwise.
 #
 # usage: tests/python.sh [--sanitizers] [PYTHON]
@@ -91,3 +92,6 @@ mkdir "$scratch/run"
 cd "$scratch/run"
 # shellcheck disable=SC2086  # arguments by words
 python -m pytest -q -p no:cacheprovider "$OLDPWD/python/tests" ${PYTEST_ARGUMENTS:-}
+for name in ml_dtypes gfloat microxcaling torchao; do
+  python "$OLDPWD/tests/oracle/${name}_test.py" || [ $? = 77 ]  # skipped
+done

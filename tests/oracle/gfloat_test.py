@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Graphcore's gfloat, a readable model of number formats, against convert() and the block quantizer.
+"""Graphcore's gfloat, a readable model of number formats, against rotoscale.encode, decode and quantize.
 
 - all codes decoded
 - directed, nearest and to-odd rounding, and stochastic rounding with given bits
 - MX blocks of all six element types
 
 Of gfloat's four stochastic variants, StochasticFastest is this library's rule: round up where fraction + word /
-2^bits carries. Skips (77) without gfloat. Its 0.5 releases have no to-odd rounding.
-
-usage: gfloat_test.py CONVERT
+2^bits carries. Skips (77) without rotoscale or gfloat, whose 0.5 releases have no
+to-odd rounding.
 """
 
 import sys
@@ -19,6 +18,7 @@ import oracle
 FORMATS = ("e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "int8", "e8m0")
 MODES = {"nearest_even": "TiesToEven", "nearest_away": "TiesToAway", "toward_zero": "TowardZero",
          "up": "TowardPositive", "down": "TowardNegative", "to_odd": "ToOdd"}
+SEED = 1
 WITH_NAN = ("e4m3", "e5m2", "e8m0")
 BLOCKS = {"mxfp4": ("mxfp4_e2m1", 4), "mxfp6_e2m3": ("mxfp6_e2m3", 6), "mxfp6_e3m2": ("mxfp6_e3m2", 6),
           "mxfp8_e4m3": ("mxfp8_e4m3", 8), "mxfp8_e5m2": ("mxfp8_e5m2", 8), "mxint8": ("mxint8", 8)}
@@ -37,12 +37,11 @@ class Gfloat:
         return self.gfloat.encode_ndarray(f, rounded).astype(self.np.uint8)
 
 
-def compare_format(np, library, tally, theirs, name, rng):
+def compare_format(np, rotoscale, tally, theirs, name, words):
     modes = theirs.gfloat.RoundMode
     codes = np.arange(2 ** theirs.format(name).k, dtype=np.uint8)
     values = theirs.gfloat.decode_ndarray(theirs.format(name), codes.astype(np.int64)).astype(np.float32)
-    decoded = library.codes(codes, name, "fp32", np.float32, overflow="to_inf")
-    tally.bits(f"decode {name}", decoded, values, codes)
+    tally.bits(f"decode {name}", rotoscale.decode(codes, name), values, codes)
 
     x = np.concatenate([oracle.fp32_samples(np, 65519), oracle.ties(np, values)])
     if name == "e8m0":  # no zero, no negative numbers: the two differ below 2^-127
@@ -55,23 +54,22 @@ def compare_format(np, library, tally, theirs, name, rng):
         # "Even" and "odd" refer to the significand here (E8M0: always 1), to the code in gfloat (see
         # state_differences).
         y = x[np.frexp(x)[0] != 0.75] if name == "e8m0" and ours == "nearest_even" else x
-        tally.equal(f"{name} {ours}", library.codes(y, "fp32", name, np.uint8, ours),
+        tally.equal(f"{name} {ours}", rotoscale.encode(y, name, rounding=ours),
                     theirs.encode(name, y, modes[mode], True), y)
         if name in WITH_NAN and ours.startswith("nearest"):
-            unsaturated = library.codes(y, "fp32", name, np.uint8, ours, "to_inf")
+            unsaturated = rotoscale.encode(y, name, rounding=ours, overflow="to_inf")
             if name == "e4m3":  # gfloat has one NaN
                 unsaturated = np.where(unsaturated == 0x7F, np.uint8(0xFF), unsaturated)
             tally.equal(f"{name} {ours} to_inf", unsaturated, theirs.encode(name, y, modes[mode], False), y)
     # gfloat's rule adds in FP64, which is exact for at most 24 bits.
     for bits in (1, 2, 5, 8, 13, 16, 24):
-        words = rng.integers(0, 2**bits, x.size, dtype=np.uint32)
-        ours = library.codes(x, "fp32", name, np.uint8, "stochastic", words=words, bits=bits)
-        words = words.astype(np.int64)
+        ours = rotoscale.encode(x, name, rounding="stochastic", random=SEED, random_count=bits)
+        given = words[: x.size] & (1 << bits) - 1
         tally.equal(f"{name} stochastic, {bits} bits", ours,
-                    theirs.encode(name, x, modes.StochasticFastest, True, srbits=words, srnumbits=bits), x)
+                    theirs.encode(name, x, modes.StochasticFastest, True, srbits=given, srnumbits=bits), x)
 
 
-def compare_blocks(np, library, tally, theirs, rng):
+def compare_blocks(np, rotoscale, tally, theirs, rng):
     rows, cols = 40, 64
     x = rng.standard_normal((rows, cols)).astype(np.float32)
     x *= np.exp2(rng.integers(-60, 60, (rows, 1))).astype(np.float32)
@@ -80,7 +78,7 @@ def compare_blocks(np, library, tally, theirs, rng):
     for ours, (name, bits) in BLOCKS.items():
         f = getattr(theirs.formats, f"format_info_{name}")
         for mode in ("nearest_even", "nearest_away", "toward_zero"):
-            packed, scales, values = library.blocks(x, ours, "ocp", mode, code_bits=bits)
+            packed, scales, values = oracle.blocks(rotoscale, x, ours, "ocp", mode)
             codes = oracle.unpack(np, packed, bits)
             their_mode = theirs.gfloat.RoundMode[MODES[mode]]
             encoded = []
@@ -96,7 +94,7 @@ def compare_blocks(np, library, tally, theirs, rng):
             tally.bits(f"{ours} {mode} values", values, np.array(decoded, np.float32))
 
 
-def state_differences(np, library, tally, theirs):
+def state_differences(np, rotoscale, tally, theirs):
     modes = theirs.gfloat.RoundMode
 
     def state(what, ours, their, our_code, their_code):
@@ -104,21 +102,21 @@ def state_differences(np, library, tally, theirs):
         tally.equal(f"{what}, gfloat", their, [their_code])
 
     low = np.array([-3.0], np.float32)
-    state("-3 to int8", library.codes(low, "fp32", "int8", np.uint8),
+    state("-3 to int8", rotoscale.encode(low, "int8"),
           theirs.encode("int8", low, modes.TiesToEven, True), 0x81, 0x80)
     # E4M3 has no Inf. Unsaturated overflow is NaN here in every direction. gfloat keeps the largest number where the
     # direction does.
     big = np.array([1000.0], np.float32)
-    state("1000 to e4m3, down", library.codes(big, "fp32", "e4m3", np.uint8, "down", "to_inf"),
+    state("1000 to e4m3, down", rotoscale.encode(big, "e4m3", rounding="down", overflow="to_inf"),
           theirs.encode("e4m3", big, modes.TowardNegative, False), 0x7F, 0x7E)
     middle = np.array([1.5, 3.0], np.float32)
-    tally.equal("ties to e8m0, ours", library.codes(middle, "fp32", "e8m0", np.uint8), [0x80, 0x81])
+    tally.equal("ties to e8m0, ours", rotoscale.encode(middle, "e8m0"), [0x80, 0x81])
     tally.equal("ties to e8m0, gfloat", theirs.encode("e8m0", middle, modes.TiesToEven, True), [0x80, 0x80])
     if hasattr(modes, "ToOdd"):
-        tally.equal("to odd to e8m0, ours", library.codes(middle, "fp32", "e8m0", np.uint8, "to_odd"), [0x7F, 0x80])
+        tally.equal("to odd to e8m0, ours", rotoscale.encode(middle, "e8m0", rounding="to_odd"), [0x7F, 0x80])
         tally.equal("to odd to e8m0, gfloat", theirs.encode("e8m0", middle, modes.ToOdd, True), [0x7F, 0x81])
     nan = np.array([np.nan], np.float32)
-    tally.equal("NaN to e2m1, ours", library.codes(nan, "fp32", "e2m1", np.uint8), [0x7])
+    tally.equal("NaN to e2m1, ours", rotoscale.encode(nan, "e2m1"), [0x7])
     try:
         theirs.gfloat.round_float(theirs.format("e2m1"), float("nan"))
         tally.equal("NaN to e2m1 raises", [False], [True])
@@ -127,14 +125,14 @@ def state_differences(np, library, tally, theirs):
 
 
 def main():
-    np, gfloat, formats = oracle.require("numpy", "gfloat", "gfloat.formats")
-    library, tally = oracle.Library(sys.argv[1], np), oracle.Tally(np)
-    theirs, rng = Gfloat(np, gfloat, formats), np.random.default_rng(1)
+    np, rotoscale, gfloat, formats = oracle.require("numpy", "rotoscale", "gfloat", "gfloat.formats")
+    theirs, tally = Gfloat(np, gfloat, formats), oracle.Tally(np)
+    words = np.array([rotoscale._core.random_word(SEED, 0, i) for i in range(1 << 17)], np.int64)
     with np.errstate(all="ignore"):
         for name in FORMATS:
-            compare_format(np, library, tally, theirs, name, rng)
-        compare_blocks(np, library, tally, theirs, rng)
-        state_differences(np, library, tally, theirs)
+            compare_format(np, rotoscale, tally, theirs, name, words)
+        compare_blocks(np, rotoscale, tally, theirs, np.random.default_rng(1))
+        state_differences(np, rotoscale, tally, theirs)
     return tally.finish("gfloat" + ("" if hasattr(gfloat.RoundMode, "ToOdd") else " without to-odd"))
 
 

@@ -1,23 +1,21 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """Microsoft's microxcaling, the emulation library of the paper on microscaling formats (arXiv:2310.10537), against
-quantize_ref and dequantize_ref.
+rotoscale.quantize.
 
 - MX blocks of all six element types, with floor scales
 - rounding to nearest with halves away ('nearest', its default), to even, and toward zero ('floor')
 
 microxcaling has no codes, so values are compared by their bits. It is a checkout of microsoft/microxcaling on
-PYTHONPATH. Skips (77) without it or torch.
-
-usage: microxcaling_test.py CONVERT
+PYTHONPATH. Skips (77) without rotoscale, it or torch.
 """
 
 import sys
 
 import oracle
 
-FORMATS = {"mxfp4": ("fp4_e2m1", 4), "mxfp6_e2m3": ("fp6_e2m3", 6), "mxfp6_e3m2": ("fp6_e3m2", 6),
-           "mxfp8_e4m3": ("fp8_e4m3", 8), "mxfp8_e5m2": ("fp8_e5m2", 8), "mxint8": ("int8", 8)}
+FORMATS = {"mxfp4": "fp4_e2m1", "mxfp6_e2m3": "fp6_e2m3", "mxfp6_e3m2": "fp6_e3m2", "mxfp8_e4m3": "fp8_e4m3",
+           "mxfp8_e5m2": "fp8_e5m2", "mxint8": "int8"}
 ROUNDINGS = {"nearest_away": "nearest", "nearest_even": "even", "toward_zero": "floor"}
 
 
@@ -41,10 +39,10 @@ def theirs(torch, mx_ops, x, name, rounding):
     return out.numpy()
 
 
-def state_differences(np, torch, mx_ops, library, tally):
-    def both(x, ours, name, rounding, bits=4):
+def state_differences(np, torch, mx_ops, rotoscale, tally):
+    def both(x, ours, name, rounding):
         x = np.array([x + [0.0] * (32 - len(x))], np.float32)
-        values = library.blocks(x, ours, "ocp", rounding, code_bits=bits)[2]
+        values = oracle.blocks(rotoscale, x, ours, "ocp", rounding)[2]
         return values[0], theirs(torch, mx_ops, x, name, ROUNDINGS[rounding])[0]
 
     def state(what, pair, our_values, their_values):
@@ -55,13 +53,13 @@ def state_differences(np, torch, mx_ops, library, tally):
     # The sign of zero: a -0 of the source becomes +0; a negative number that rounds to zero becomes -0, even in INT8.
     zeros = [4.0, -0.0, -0.03125]
     state("-0 of E2M1", both(zeros, "mxfp4", "fp4_e2m1", "nearest_even"), [4.0, -0.0, -0.0], [4.0, 0.0, -0.0])
-    state("-0 of INT8", both([4.0, -0.0, -0.0078125], "mxint8", "int8", "nearest_even", 8), [4.0, 0.0, 0.0],
+    state("-0 of INT8", both([4.0, -0.0, -0.0078125], "mxint8", "int8", "nearest_even"), [4.0, 0.0, 0.0],
           [4.0, 0.0, -0.0])
     # Ties in microxcaling's default rounding: away from zero. This library's default is to even.
     tie = [127 / 64, 2.5 / 64, -2.5 / 64]
-    state("ties of INT8, to even", both(tie, "mxint8", "int8", "nearest_even", 8), [127 / 64, 2 / 64, -2 / 64],
+    state("ties of INT8, to even", both(tie, "mxint8", "int8", "nearest_even"), [127 / 64, 2 / 64, -2 / 64],
           [127 / 64, 2 / 64, -2 / 64])
-    state("ties of INT8, away", both(tie, "mxint8", "int8", "nearest_away", 8), [127 / 64, 3 / 64, -3 / 64],
+    state("ties of INT8, away", both(tie, "mxint8", "int8", "nearest_away"), [127 / 64, 3 / 64, -3 / 64],
           [127 / 64, 3 / 64, -3 / 64])
     # microxcaling computes floor(log2(amax)) in FP32. Just below a large power of two it rounds up, one binade too
     # high.
@@ -74,17 +72,17 @@ def state_differences(np, torch, mx_ops, library, tally):
 
 
 def main():
-    np, torch, mx_ops = oracle.require("numpy", "torch", "mx.mx_ops")
-    library, tally = oracle.Library(sys.argv[1], np), oracle.Tally(np)
+    np, rotoscale, torch, mx_ops = oracle.require("numpy", "rotoscale", "torch", "mx.mx_ops")
+    tally = oracle.Tally(np)
     torch.set_num_threads(1)
     for kind, x in matrices(np):
-        for ours, (name, bits) in FORMATS.items():
+        for ours, name in FORMATS.items():
             for our_rounding, their_rounding in ROUNDINGS.items():
-                values = library.blocks(x, ours, "ocp", our_rounding, code_bits=bits)[2]
+                values = oracle.blocks(rotoscale, x, ours, "ocp", our_rounding)[2]
                 # Adding +0 turns -0 into +0. state_differences covers its sign.
                 expected = theirs(torch, mx_ops, x, name, their_rounding) + np.float32(0)
                 tally.bits(f"{ours} {our_rounding} {kind}", values + np.float32(0), expected, x)
-    state_differences(np, torch, mx_ops, library, tally)
+    state_differences(np, torch, mx_ops, rotoscale, tally)
     return tally.finish("microxcaling")
 
 

@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The casts of ml_dtypes (JAX's number types for NumPy) against convert().
+"""The casts of ml_dtypes (JAX's number types for NumPy) against rotoscale.encode and decode.
 
 - all codes decoded: every float type of 4, 6 and 8 bits, and bfloat16
 - encoded: all 2^16 half and bfloat16 numbers, FP32 and FP64 samples, and all neighbours of ties
 
-Deliberate differences are stated with both results. Skips (77) without ml_dtypes.
-
-usage: ml_dtypes_test.py CONVERT
+Deliberate differences are stated with both results. Skips (77) without rotoscale or ml_dtypes.
 """
 
 import sys
@@ -33,41 +31,42 @@ TYPES = [
 WITHOUT_NAN = ("e2m1", "e2m3", "e3m2")
 
 
-def compare_type(np, library, tally, ours, dtype, rounding):
+def compare_type(np, rotoscale, tally, ours, dtype, rounding):
     size = {"e2m1": 4, "e2m3": 6, "e3m2": 6, "bf16": 16}.get(ours, 8)
     unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
     codes = np.arange(2**size, dtype=unsigned)
     values = codes.view(dtype).astype(np.float32)
-    tally.bits(f"decode {ours}", library.codes(codes, ours, "fp32", np.float32, overflow="to_inf"), values, codes)
+    tally.bits(f"decode {ours}", rotoscale.decode(codes, ours), values, codes)
 
-    def compare(name, source, x):
+    def compare(name, x):
         # state_differences covers the NaN that is left out here.
         x = x[~np.isnan(x.astype(np.float32))] if ours in WITHOUT_NAN else x
         if ours == "e8m0":
             wide = x.astype(np.float64)
             x = x[(wide > 0) & ~((wide > 2.0**-127) & (wide < 1.5 * 2.0**-127)) | np.isnan(wide)]
         theirs = x.astype(dtype).view(unsigned)
-        if source == "fp64":  # ml_dtypes rounds FP64 to FP32 first
-            x, source = library.codes(x, "fp64", "fp32", np.float32, overflow="to_inf"), "fp32"
-        tally.equal(f"{name} to {ours}", library.codes(x, source, ours, unsigned, rounding, "to_inf"), theirs, x)
+        if x.dtype == np.float64:  # ml_dtypes rounds FP64 to FP32 first
+            x = x.astype(np.float32)
+        found = rotoscale.encode(x, ours, rounding=rounding, overflow="to_inf")
+        tally.equal(f"{name} to {ours}", found, theirs, x)
 
     import ml_dtypes
     every = np.arange(2**16, dtype=np.uint16)
     near = oracle.ties(np, values)
-    compare("half", "fp16", every.view(np.float16))
+    compare("half", every.view(np.float16))
     if ours != "bf16":
-        compare("bfloat16", "bf16", every.view(ml_dtypes.bfloat16))
-    compare("float", "fp32", np.concatenate([oracle.fp32_samples(np), near]))
+        compare("bfloat16", every.view(ml_dtypes.bfloat16))
+    compare("float", np.concatenate([oracle.fp32_samples(np), near]))
     wide = near.astype(np.float64)
-    compare("double", "fp64", np.concatenate([wide, np.nextafter(wide, np.inf), np.nextafter(wide, -np.inf)]))
+    compare("double", np.concatenate([wide, np.nextafter(wide, np.inf), np.nextafter(wide, -np.inf)]))
 
 
-def state_differences(np, library, tally):
+def state_differences(np, rotoscale, tally):
     import ml_dtypes
 
     def state(what, x, ours, dtype, our_code, their_code, rounding="nearest_even", overflow="to_inf"):
         x = np.array([x], np.uint32).view(np.float32) if isinstance(x, int) else np.array([x], np.float32)
-        tally.equal(f"{what}, ours", library.codes(x, "fp32", ours, np.uint8, rounding, overflow), [our_code])
+        tally.equal(f"{what}, ours", rotoscale.encode(x, ours, rounding=rounding, overflow=overflow), [our_code])
         tally.equal(f"{what}, ml_dtypes", x.astype(dtype).view(np.uint8), [their_code])
 
     nan, minus_nan = 0x7FC00000, 0xFFC00000
@@ -78,12 +77,12 @@ def state_differences(np, library, tally):
         state(f"-NaN to {ours}", minus_nan, ours, dtype, sign | largest, 0)
     # ml_dtypes rounds FP64 twice, through FP32. This library rounds once.
     above = np.array([np.nextafter(0.25, 1)])
-    tally.equal("just above a tie to e2m1, ours", library.codes(above, "fp64", "e2m1", np.uint8), [1])
+    tally.equal("just above a tie to e2m1, ours", rotoscale.encode(above, "e2m1"), [1])
     tally.equal("just above a tie to e2m1, ml_dtypes", above.astype(ml_dtypes.float4_e2m1fn).view(np.uint8), [0])
     scale = ml_dtypes.float8_e8m0fnu
     # FP32 numbers between 2^-127 and the midpoint to 2^-126, all subnormal: ml_dtypes gives 2^-126.
     low = np.arange(0x400001, 0x600000, 1021, dtype=np.uint32).view(np.float32)
-    ours = library.codes(low, "fp32", "e8m0", np.uint8, "nearest_away")
+    ours = rotoscale.encode(low, "e8m0", rounding="nearest_away")
     tally.equal("subnormals to e8m0, ours", ours, np.zeros_like(ours))
     tally.equal("subnormals to e8m0, ml_dtypes", low.astype(scale).view(np.uint8), np.ones_like(ours))
     state("zero to e8m0", 0.0, "e8m0", scale, 0x00, 0xFF, "nearest_away")
@@ -95,12 +94,12 @@ def state_differences(np, library, tally):
 
 
 def main():
-    np, ml_dtypes = oracle.require("numpy", "ml_dtypes")
-    library, tally = oracle.Library(sys.argv[1], np), oracle.Tally(np)
+    np, rotoscale, ml_dtypes = oracle.require("numpy", "rotoscale", "ml_dtypes")
+    tally = oracle.Tally(np)
     with np.errstate(all="ignore"):
         for ours, theirs, rounding in TYPES:
-            compare_type(np, library, tally, ours, getattr(ml_dtypes, theirs), rounding)
-        state_differences(np, library, tally)
+            compare_type(np, rotoscale, tally, ours, getattr(ml_dtypes, theirs), rounding)
+        state_differences(np, rotoscale, tally)
     return tally.finish(f"ml_dtypes {ml_dtypes.__version__}")
 
 

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shared code of the Python oracles: finding packages, and the library through the program `convert` (convert.cpp)."""
+"""Shared code of the Python oracles, which call the package rotoscale or programs."""
 
 import importlib
 import os
 import shutil
-import subprocess
 import sys
 
 SKIPPED = 77
@@ -38,36 +37,10 @@ def require(*modules):
     return found[0] if len(found) == 1 else found
 
 
-class Library:
-    """The numerics headers, through `convert`. Arrays are NumPy arrays."""
-
-    def __init__(self, program, numpy):
-        self.program, self.np = program, numpy
-
-    def run(self, data, *args):
-        done = subprocess.run([self.program, *map(str, args)], input=data, stdout=subprocess.PIPE, check=True)
-        return done.stdout
-
-    def codes(self, values, source, target, dtype, rounding="nearest_even", overflow="saturate", words=None, bits=None):
-        """Codes of `target` (as dtype) for an array that holds codes of `source` or has that type."""
-        data = self.np.ascontiguousarray(values)
-        if words is None:
-            return self.np.frombuffer(self.run(data.tobytes(), "codes", source, target, rounding, overflow), dtype)
-        records = self.np.empty(data.size, [("code", f"V{data.itemsize}"), ("word", "<u4")])
-        records["code"] = data.ravel().view(f"V{data.itemsize}")
-        records["word"] = words
-        return self.np.frombuffer(self.run(records.tobytes(), "codes", source, target, rounding, overflow, bits), dtype)
-
-    def blocks(self, matrix, block_format, preset, rounding="nearest_even", factor=1.0, code_bits=4, length=32):
-        """(packed codes, scales, FP32 values) of a float32 matrix."""
-        rows, cols = matrix.shape
-        factor = float(factor).hex()
-        raw = self.run(matrix.tobytes(), "blocks", block_format, preset, rounding, rows, cols, factor)
-        out = self.np.frombuffer(raw, self.np.uint8)
-        packed, scales = cols * code_bits // 8, cols // length
-        codes, rest = out[: rows * packed], out[rows * packed :]
-        return (codes.reshape(rows, packed), rest[: rows * scales].reshape(rows, scales),
-                rest[rows * scales :].view(self.np.float32).reshape(rows, cols))
+def blocks(rotoscale, matrix, block_format, preset, rounding="nearest_even"):
+    """(packed codes, scales, FP32 values) of a float32 matrix."""
+    q = rotoscale.quantize(matrix, format=block_format, preset=preset, rounding=rounding)
+    return q.codes, q.scales, q.dequantize()
 
 
 def unpack(numpy, packed, bits):

@@ -6,18 +6,16 @@
 - packed FP4, one-level NVFP4, and the 128 x 4 scale layout
 
 The presets follow torchao 0.19. Releases up to 0.18 handle Inf, byte 0 and some amax differently; both results are
-stated. Skips (77) without torch and torchao.
-
-usage: torchao_test.py CONVERT
+stated. Skips (77) without rotoscale, torch or torchao.
 """
 
 import sys
 
 import oracle
 
-# Block format: torchao's attribute (of torch or of constants), bits of a code in this library's storage.
-FORMATS = {"mxfp4": ("float4_e2m1fn_x2", 4), "mxfp6_e2m3": ("DTYPE_FP6_E2M3", 6), "mxfp6_e3m2": ("DTYPE_FP6_E3M2", 6),
-           "mxfp8_e4m3": ("float8_e4m3fn", 8), "mxfp8_e5m2": ("float8_e5m2", 8)}
+# Block format: torchao's attribute, of torch or of constants.
+FORMATS = {"mxfp4": "float4_e2m1fn_x2", "mxfp6_e2m3": "DTYPE_FP6_E2M3", "mxfp6_e3m2": "DTYPE_FP6_E3M2",
+           "mxfp8_e4m3": "float8_e4m3fn", "mxfp8_e5m2": "float8_e5m2"}
 MODES = ("floor", "ceil", "even", "rceil")
 
 
@@ -29,7 +27,7 @@ class Torchao:
 
     def quantize(self, x, block_format, mode):
         """(scale bytes, element bytes): FP4 in pairs, FP6 one byte each."""
-        name = FORMATS[block_format][0]
+        name = FORMATS[block_format]
         dtype = getattr(self.torch, name, None) or getattr(self.constants, name)
         mode = self.mx_tensor.ScaleCalculationMode[mode.upper()]
         scales, codes = self.mx_tensor.to_mx(self.torch.from_numpy(x), dtype, 32, mode)
@@ -44,41 +42,41 @@ def matrices(np):
     yield "coarse", coarse.astype(np.float32)
 
 
-def compare_blocks(np, library, tally, theirs):
+def compare_blocks(np, rotoscale, tally, theirs):
     for kind, x in matrices(np):
-        for block_format, (_, bits) in FORMATS.items():
+        for block_format in FORMATS:
             for mode in MODES:
-                codes, scales, _ = library.blocks(x, block_format, f"torchao_{mode}", code_bits=bits)
+                codes, scales, _ = oracle.blocks(rotoscale, x, block_format, f"torchao_{mode}")
                 their_scales, their_codes = theirs.quantize(x, block_format, mode)
-                codes = oracle.unpack(np, codes, 6) if bits == 6 else codes
+                codes = oracle.unpack(np, codes, 6) if block_format.startswith("mxfp6") else codes
                 tally.equal(f"{block_format} {mode} {kind} scales", scales, their_scales)
                 tally.equal(f"{block_format} {mode} {kind} codes", codes, their_codes)
 
 
-def compare_nvfp4(np, library, tally, torch, nvfp4_tensor):
+def compare_nvfp4(np, rotoscale, tally, torch, nvfp4_tensor):
     for kind, x in matrices(np):
         x[0] = 0
         x[1] = np.float32(1e-30)
         x[2] = np.float32(1e30)
-        codes, scales, _ = library.blocks(x, "nvfp4", "torchao_nvfp4", length=16)
+        codes, scales, _ = oracle.blocks(rotoscale, x, "nvfp4", "torchao_nvfp4")
         their_scales, their_codes = nvfp4_tensor.nvfp4_quantize(torch.from_numpy(x), 16)
         tally.equal(f"nvfp4 {kind} scales", scales, their_scales.view(torch.uint8).numpy())
         tally.equal(f"nvfp4 {kind} codes", codes, their_codes.view(torch.uint8).numpy())
 
 
-def compare_swizzle(np, library, tally, torch, utils):
+def compare_swizzle(np, rotoscale, tally, torch, utils):
     rng = np.random.default_rng(4)
     for rows, cols in ((128, 4), (1, 1), (130, 7), (300, 33), (512, 16)):
         scales = rng.integers(0, 256, (rows, cols), dtype=np.uint8)
-        ours = np.frombuffer(library.run(scales.tobytes(), "swizzle", rows, cols), np.uint8)
+        ours = rotoscale.swizzle(scales, "nvidia_scale_128x4")
         tally.equal(f"to_blocked {rows} x {cols}", ours, utils.to_blocked(torch.from_numpy(scales)).numpy())
 
 
-def state_differences(np, library, tally, theirs):
+def state_differences(np, rotoscale, tally, theirs):
     def state(what, first, mode, our_byte, since_0_19, before):
         x = np.zeros((1, 32), np.float32)
         x[0, : len(first)] = first
-        _, scales, _ = library.blocks(x, "mxfp4", f"torchao_{mode}")
+        _, scales, _ = oracle.blocks(rotoscale, x, "mxfp4", f"torchao_{mode}")
         tally.equal(f"{what} {mode}, ours", scales, [our_byte])
         tally.equal(f"{what} {mode}, torchao", theirs.quantize(x, "mxfp4", mode)[0],
                     [since_0_19 if theirs.since_0_19 else before])
@@ -97,14 +95,15 @@ def state_differences(np, library, tally, theirs):
 
 def main():
     parts = (f"torchao.prototype.mx_formats.{x}" for x in ("mx_tensor", "constants", "nvfp4_tensor", "utils"))
-    np, torch, mx_tensor, constants, nvfp4_tensor, utils = oracle.require("numpy", "torch", *parts)
-    library, tally = oracle.Library(sys.argv[1], np), oracle.Tally(np)
+    np, rotoscale, torch, *modules = oracle.require("numpy", "rotoscale", "torch", *parts)
+    mx_tensor, constants, nvfp4_tensor, utils = modules
+    tally = oracle.Tally(np)
     theirs = Torchao(np, torch, mx_tensor, constants)
     torch.set_num_threads(1)
-    compare_blocks(np, library, tally, theirs)
-    compare_nvfp4(np, library, tally, torch, nvfp4_tensor)
-    compare_swizzle(np, library, tally, torch, utils)
-    state_differences(np, library, tally, theirs)
+    compare_blocks(np, rotoscale, tally, theirs)
+    compare_nvfp4(np, rotoscale, tally, torch, nvfp4_tensor)
+    compare_swizzle(np, rotoscale, tally, torch, utils)
+    state_differences(np, rotoscale, tally, theirs)
     return tally.finish("torchao, " + ("0.19 or later" if theirs.since_0_19 else "0.18 or earlier"))
 
 
