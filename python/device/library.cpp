@@ -207,8 +207,11 @@ side side_of(const rotoscale_linear_call& call, bool right) {
   s.request = {use.tensor, call.layer, is_bf16 ? nn::dtype::bf16 : nn::dtype::fp32, x.rows, x.columns, {}, {}, 0};
   const auto& own = nn::recipe_for(recipe, use.tensor, use.form);
   const bool row = use.form == nn::operand_form::row || own.format == nn::operand_format::dequantized;
-  if (row) s.request.row = nn::recipe_for(recipe, use.tensor, nn::operand_form::row);
-  if (use.form == nn::operand_form::column) s.request.column = own;
+  const bool both = !right && call.share != rotoscale_share_none;
+  if (row || both) s.request.row = nn::recipe_for(recipe, use.tensor, nn::operand_form::row);
+  if (use.form == nn::operand_form::column || both) {
+    s.request.column = nn::recipe_for(recipe, use.tensor, nn::operand_form::column);
+  }
   s.source = nn::dense_tensor(x.data, s.request.source, {x.rows, x.columns});
   s.source.strides[0] = x.row_stride;
   s.scaling = {scaling.scale, scaling.inverse, scaling.amax};
@@ -217,17 +220,17 @@ side side_of(const rotoscale_linear_call& call, bool right) {
 
 std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// The GEMM of two sides, whose memory is `at` or null.
+/// The GEMM of two sides. Its memory holds the operands that are not shared, then the workspace.
 struct linear_gemm {
   side left, right;
   nn::gemm_contract contract;
-  std::size_t left_bytes = 0, right_bytes = 0;
+  std::size_t left_bytes = 0, right_bytes = 0, shared_bytes = 0;
 };
 
 linear_gemm linear_of(const rotoscale_linear_call& call) {
   const auto& recipe = *static_cast<const nn::linear_recipe*>(call.recipe);
   const nn::gemm_recipe& own = nn::recipe_for(recipe, static_cast<nn::gemm_kind>(call.gemm));
-  linear_gemm g{side_of(call, false), side_of(call, true), {}, 0, 0};
+  linear_gemm g{side_of(call, false), side_of(call, true), {}};
   if (g.left.k() != g.right.k()) fail("x: a linear layer's tensors do not fit each other");
   const auto found = gpu::supported_contract(own, g.left.rows(), g.right.rows(), g.left.k(), device());
   if (!found) {
@@ -235,7 +238,8 @@ linear_gemm linear_of(const rotoscale_linear_call& call) {
          std::to_string(g.right.rows()) + " x " + std::to_string(g.left.k()));
   }
   g.contract = *found;
-  g.left_bytes = round_up(gpu::operands::layout(g.left.request).bytes);
+  (call.share == rotoscale_share_none ? g.left_bytes : g.shared_bytes) =
+      round_up(gpu::operands::layout(g.left.request).bytes);
   g.right_bytes = round_up(gpu::operands::layout(g.right.request).bytes);
   return g;
 }
@@ -331,6 +335,7 @@ const char* rotoscale_plan_linear(rotoscale_linear_call* call, rotoscale_place p
     const linear_gemm g = linear_of(*call);
     auto* const nowhere = reinterpret_cast<std::uint8_t*>(alignof(std::max_align_t));
     const gpu::operands left(g.left.request, nowhere, g.left.source), right(g.right.request, nowhere, g.right.source);
+    call->shared_bytes = g.shared_bytes;
     call->memory_bytes =
         g.left_bytes + g.right_bytes + gpu::gemm_workspace_bytes(call_of(*call, g, left, right), device());
   });
@@ -341,10 +346,10 @@ const char* rotoscale_linear(const rotoscale_linear_call* call, rotoscale_place 
     const linear_gemm g = linear_of(*call);
     auto* const memory = static_cast<std::uint8_t*>(call->memory);
     const std::size_t taken = g.left_bytes + g.right_bytes;
-    if (taken > call->memory_bytes) fail("memory: too small");
-    const gpu::operands left(g.left.request, memory, g.left.source),
+    if (taken > call->memory_bytes || g.shared_bytes > call->shared_bytes) fail("memory: too small");
+    const gpu::operands left(g.left.request, g.shared_bytes != 0 ? call->shared : memory, g.left.source),
         right(g.right.request, memory + g.left_bytes, g.right.source);
-    fill(left, g.left, call->state, s);
+    if (call->share != rotoscale_share_use) fill(left, g.left, call->state, s);
     fill(right, g.right, call->state, s);
     gpu::expect(gpu::gemm(call_of(*call, g, left, right), memory + taken, call->memory_bytes - taken, s));
   });

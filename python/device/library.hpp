@@ -84,7 +84,13 @@ struct rotoscale_linear_call {
   rotoscale_matrix out;
   void* memory;  ///< of rotoscale_plan_linear
   std::uint64_t memory_bytes;
+  /// dgrad and wgrad may quantize dy together, to `shared`: rotoscale_share.
+  std::int32_t share;
+  void* shared;  ///< of rotoscale_plan_linear
+  std::uint64_t shared_bytes;
 };
+/// `left`: each call quantizes it alone; both forms are made; both forms are there.
+enum rotoscale_share : std::int32_t { rotoscale_share_none, rotoscale_share_make, rotoscale_share_use };
 
 const char* rotoscale_device_mode();     ///< "cuda", "hip" or "host"
 const char* rotoscale_device_version();  ///< ROTOSCALE_VERSION

@@ -55,10 +55,14 @@ class Scaling(ctypes.Structure):
     _fields_ = [("scale", c_void_p), ("inverse", c_void_p), ("amax", c_void_p)]
 
 
+SHARE_NONE, SHARE_MAKE, SHARE_USE = range(3)
+
+
 class LinearCall(ctypes.Structure):
     _fields_ = [("recipe", c_void_p), ("left", Matrix), ("right", Matrix), ("left_scaling", Scaling),
                 ("right_scaling", Scaling), ("layer", c_int64), ("state", c_void_p), ("gemm", c_int32),
-                ("accumulate", c_int32), ("out", Matrix), ("memory", c_void_p), ("memory_bytes", c_uint64)]
+                ("accumulate", c_int32), ("out", Matrix), ("memory", c_void_p), ("memory_bytes", c_uint64),
+                ("share", c_int32), ("shared", c_void_p), ("shared_bytes", c_uint64)]
 
 
 ARGUMENTS = {

@@ -62,9 +62,14 @@ class place_of:
             self.switch.__exit__(*error)
 
 
+def element_name(dtype):
+    """The format of a dtype's elements, or None."""
+    return _ELEMENTS.get(str(dtype).removeprefix("torch."))
+
+
 def element_of(name, x):
     """The format of x's elements."""
-    found = _ELEMENTS.get(str(x.dtype).removeprefix("torch."))
+    found = element_name(x.dtype)
     if found is None:
         raise TypeError(f"{name}: dtype {x.dtype}")
     return found
@@ -103,7 +108,7 @@ def _shapes(x_shape, format, axis, square):
 
 def quantize_on_device(x, *, preset, format, source, scale_rule, rounding, policy, points, signs, axis, seed, stream,
                        random_count, encode_factor, square):
-    """(codes, scales, factor): the launcher of one tensor. encode_factor 0.0: from amax; the factor is then a tensor."""
+    """(codes, scales, factor): the launcher of one tensor. encode_factor 0.0 takes the factor, a tensor, from amax."""
     library = library_for("x", x)
     codes_shape, scales_shape, is_column = _shapes(x.shape, format, axis, square)
     if signs >> 32:
@@ -125,7 +130,6 @@ def quantize_on_device(x, *, preset, format, source, scale_rule, rounding, polic
     with place_of(x) as place:
         library.call("quantize", call, place)
     return codes, scales, factor
-
 
 
 @torch.library.custom_op("rotoscale::quantize", mutates_args=())

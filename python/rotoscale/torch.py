@@ -39,7 +39,8 @@ def _is_expanded(contract, q):
     name = base.partition("@")[2] or _UNIT_OF_KERNEL.get(base) or base
     unit, block = _UNITS.get(name), BLOCKS[q.format]
     # Significands of a code and of its scale, whose product BF16 holds (expands_to_bf16 in nn/contracts.hpp).
-    bits = sum(_MANTISSA[block[part]] + 1 for part in ("element", "scale") if _MANTISSA[block[part]] or part == "element")
+    bits = sum(_MANTISSA[block[part]] + 1 for part in ("element", "scale")
+               if _MANTISSA[block[part]] or part == "element")
     return (unit is not None and unit["block"] == 0 and "bf16" in unit["operands"] and bits <= 8
             and block["element"] not in unit["operands"])
 
@@ -84,6 +85,9 @@ class Gemms:
             raise ValueError(f"recipe: no {recipe!r}; rotoscale.recipes lists all")
         self.recipe = _RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.layer, self.seed, self.step = layer, seed, 0
+        # Elements along a contraction that are quantized together: sizes must be multiples of it.
+        self.run = max([1, *(max(o["length"], o["rows"], o["rotation"]) for o in self.operand_recipes()
+                             if "length" in o)])
         self.scaling = {}
         self._register()
         for tensor, element in self.fp8_tensors():
@@ -121,10 +125,6 @@ class Gemms:
             self._on_device[device] = DeviceGemms(self, device)
         return self._on_device[device]
 
-    def run_length(self) -> int:
-        """Elements along a contraction that are quantized together: sizes must be multiples of it."""
-        return max([1, *(max(o["length"], o["rows"], o["rotation"]) for o in self.operand_recipes() if "length" in o)])
-
     def forward(self, x: np.ndarray, w: np.ndarray, training: bool = True) -> np.ndarray:
         """y (tokens, out) of x (tokens, in) and w (out, in). `training` records maxima of FP8 tensors."""
         if training:
@@ -139,6 +139,13 @@ class Gemms:
     def weight_gradient(self, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
         """dw (out, in) of dy (tokens, out) and x (tokens, in)."""
         return self._multiply("wgrad", dy=dy, x=x)
+
+    def backward(self, dy: np.ndarray, x: np.ndarray, w: np.ndarray, needs_dx: bool = True, needs_dw: bool = True):
+        """(dx, dw), None for an unneeded one. Ends the step."""
+        dx = self.input_gradient(dy, w) if needs_dx else None
+        dw = self.weight_gradient(dy, x) if needs_dw else None
+        self.end_backward(dy)
+        return dx, dw
 
     def end_backward(self, dy: np.ndarray) -> None:
         """Ends a step: maxima become scales, and the next step draws other random words."""
@@ -223,6 +230,34 @@ class _DeviceScaling:
         return self.words[0].item()
 
 
+class _Plan:
+    """One GEMM of a layer for operands of known shapes and dtypes: a call without addresses, and its output."""
+
+    def __init__(self, gemms, name, left, right, dtype, records, share, place):
+        number, (left_name, left_axis), (right_name, right_axis) = _GEMMS[name]
+        recipe, self.is_gradient = gemms.gemms.recipe, name == "wgrad"
+        self.shape = left.shape[0 if left_axis else 1], right.shape[0 if right_axis else 1]
+        self.dtype = dtype if recipe[name]["output"] == "bf16" and dtype == torch.bfloat16 else torch.float32
+        columns, none = self.shape[1], _device.Scaling()
+        out = _device.Matrix(None, *self.shape, columns, 1, _device.name(_ops.element_name(self.dtype)))
+        self.call = _device.LinearCall(
+            gemms.recipe, *(_ops.matrix(t, _ops.element_of("x", t)) for t in (left, right)),
+            *(gemms.scaling[t].addresses(t in records) if t in gemms.scaling else none
+              for t in (left_name, right_name)),
+            gemms.gemms.layer, gemms.state.data_ptr(), number, self.is_gradient, out, share=share)
+        gemms.library.call("plan_linear", self.call, place)
+
+    def run(self, gemms, left, right, shared, place):
+        # The trainer adds dw to a gradient, which makes a sum of -0 a +0.
+        out = (torch.zeros if self.is_gradient else torch.empty)(self.shape, dtype=self.dtype, device=left.device)
+        call = _device.LinearCall.from_buffer_copy(self.call)  # threads may share the plan
+        memory, call.memory = _ops.memory_for(out, call.memory_bytes)
+        call.shared = shared
+        call.left.data, call.right.data, call.out.data = left.data_ptr(), right.data_ptr(), out.data_ptr()
+        gemms.library.call("linear", call, place)
+        return out
+
+
 class DeviceGemms:
     """The three GEMMs of one linear layer under a recipe, on tensors of one device. Steps are those of `gemms`."""
 
@@ -236,51 +271,43 @@ class DeviceGemms:
         self.is_drawn = any(o["rounding"] == "stochastic" or o.get("signs") in ("layer", "step")
                             for o in gemms.operand_recipes())
         self.state, self.written = torch.zeros(256, dtype=torch.uint8, device=device), None
-        self.memory_bytes = {}
+        self.plans = {}
 
     def forward(self, x, w, training):
         """y (tokens, out) of x (tokens, in) and w (out, in). `training` records maxima of FP8 tensors."""
-        return self._multiply("fprop", {"x": x, "w": w}, x.dtype, {"w": True, "x": training})
+        with _ops.place_of(x) as place:
+            self._write_state(place)
+            x, w, dtype, records = self._source(x), self._source(w), x.dtype, ("w", "x") if training else ("w",)
+            return self._plan("fprop", x, w, dtype, records, _device.SHARE_NONE, place).run(self, x, w, None, place)
 
-    def input_gradient(self, dy, w):
-        """dx (tokens, in) of dy (tokens, out) and w (out, in)."""
-        return self._multiply("dgrad", {"dy": dy, "w": w}, dy.dtype, {"dy": True})
-
-    def weight_gradient(self, dy, x):
-        """dw (out, in) of dy (tokens, out) and x (tokens, in)."""
-        return self._multiply("wgrad", {"dy": dy, "x": x}, torch.float32, {"dy": True})
-
-    def end_backward(self, dy):
-        """Ends a step: maxima become scales, and the next step draws other random words."""
+    def backward(self, dy, x, w, needs_dx, needs_dw):
+        """(dx (tokens, in), dw (out, in)) of dy (tokens, out), x and w; None for an unneeded one. Ends a step: maxima
+        become scales, and the next step draws other random words."""
+        dx = dw = shared = None
+        makes, uses = (_device.SHARE_MAKE, _device.SHARE_USE) if needs_dx and needs_dw else (_device.SHARE_NONE,) * 2
         with _ops.place_of(dy) as place:
+            self._write_state(place)
+            source = self._source(dy)
+            if needs_dx:
+                w = self._source(w)
+                plan = self._plan("dgrad", source, w, dy.dtype, ("dy",), makes, place)
+                memory, shared = _ops.memory_for(source, plan.call.shared_bytes)
+                dx = plan.run(self, source, w, shared, place)
+            if needs_dw:
+                x = self._source(x)
+                plan = self._plan("wgrad", source, x, torch.float32, ("dy",), uses, place)
+                dw = plan.run(self, source, x, shared, place)
             for scaling in self.scaling.values():
                 scaling.update(self.library, place)
         self.gemms.step += 1
+        return dx, dw
 
-    def _multiply(self, name, tensors, dtype, records):
-        number, (left, left_axis), (right, right_axis) = _GEMMS[name]
-        tensors = {key: self._source(t) for key, t in tensors.items()}
-        rows, cols = (tensors[t].shape[0 if axis else 1] for t, axis in ((left, left_axis), (right, right_axis)))
-        device = tensors[left].device
-        # The trainer adds dw to a gradient, which makes a sum of -0 a +0.
-        is_gradient = name == "wgrad"
-        stored = dtype if self.gemms.recipe[name]["output"] == "bf16" and dtype == torch.bfloat16 else torch.float32
-        out = (torch.zeros if is_gradient else torch.empty)((rows, cols), dtype=stored, device=device)
-        none = _device.Scaling()
-        call = _device.LinearCall(
-            self.recipe, *(_ops.matrix(tensors[t], _ops.element_of(t, tensors[t])) for t in (left, right)),
-            *(self.scaling[t].addresses(records.get(t, False)) if t in self.scaling else none for t in (left, right)),
-            self.gemms.layer, self.state.data_ptr(), number, is_gradient, _ops.matrix(out, _ops.element_of("y", out)))
-        with _ops.place_of(out) as place:
-            self._write_state(place)
-            key = (name, rows, cols, tensors[left].shape, tensors[left].dtype, tensors[right].dtype)
-            if key not in self.memory_bytes:
-                self.library.call("plan_linear", call, place)
-                self.memory_bytes[key] = call.memory_bytes
-            call.memory_bytes = self.memory_bytes[key]
-            memory, call.memory = _ops.memory_for(out, call.memory_bytes)
-            self.library.call("linear", call, place)
-        return out
+    def _plan(self, name, left, right, dtype, records, share, place):
+        key = (name, left.shape, right.shape, left.dtype, right.dtype, records, share)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = _Plan(self, name, left, right, dtype, records, share, place)
+        return plan
 
     def _write_state(self, place):
         now = (self.gemms.seed, self.gemms.step)
@@ -295,66 +322,86 @@ class DeviceGemms:
         return _ops.aligned(t.contiguous())
 
 
-# torch.library.custom_op is simpler, but takes 0.1 ms longer per call.
-torch.library.define("rotoscale::linear", "(Tensor x, Tensor w, int key, bool training) -> Tensor")
-torch.library.define("rotoscale::linear_backward", "(Tensor dy, Tensor x, Tensor w, int key, bool needs_dx, "
-                     "bool needs_dw) -> (Tensor, Tensor)")
+def _as(t, dtype):
+    return t if t.dtype == dtype else t.to(dtype)
 
 
-@torch.library.impl("rotoscale::linear", "default")
-def _linear(x, w, key, training):
-    """y (tokens, out) of x (tokens, in) and w (out, in) by the Gemms of that key."""
+def _linear(x, w, bias, key, training):
+    """y (tokens, out) of x (tokens, in) and w (out, in) by the Gemms of that key, plus the bias (out)."""
     gemms = _layers[key]
     if x.numel() == 0:
         return x.new_zeros((x.shape[0], w.shape[0]))
     if _ops.is_on_device(x):
-        return gemms.on_device(x.device).forward(x, w, training).to(x.dtype)
-    return torch.from_numpy(gemms.forward(_array(x), _array(w), training)).to(x.dtype)
+        y = _as(gemms.on_device(x.device).forward(x, w, training), x.dtype)
+    else:
+        y = _as(torch.from_numpy(gemms.forward(_array(x), _array(w), training)), x.dtype)
+    return y if bias is None else y.add_(_as(bias, y.dtype))
+
+
+def _linear_backward(dy, x, w, key, needs_dx, needs_dw, needs_db):
+    """(dx, dw, db), of which an unneeded one is empty. Ends the layer's step.
+
+    db is summed here, not by the caller's graph: compilers sum in another order than PyTorch.
+    """
+    gemms = _layers[key]
+    if x.numel() == 0:
+        dx, dw = torch.zeros_like(x), torch.zeros_like(w)
+    elif _ops.is_on_device(x):
+        dx, dw = gemms.on_device(x.device).backward(dy, x, w, needs_dx, needs_dw)
+    else:
+        dx, dw = (None if t is None else torch.from_numpy(t)
+                  for t in gemms.backward(*(_array(t) for t in (dy, x, w)), needs_dx, needs_dw))
+    return (_as(dx, x.dtype) if needs_dx else x.new_empty(0), _as(dw, w.dtype) if needs_dw else w.new_empty(0),
+            dy.sum(0) if needs_db else dy.new_empty(0))
+
+
+# torch.library.custom_op is simpler, but takes 0.1 ms longer per call.
+torch.library.define("rotoscale::linear", "(Tensor x, Tensor w, Tensor? bias, int key, bool training) -> Tensor")
+torch.library.define("rotoscale::linear_backward", "(Tensor dy, Tensor x, Tensor w, int key, bool needs_dx, "
+                     "bool needs_dw, bool needs_db) -> (Tensor, Tensor, Tensor)")
+torch.library.impl("rotoscale::linear", "default", _linear)
+torch.library.impl("rotoscale::linear_backward", "default", _linear_backward)
 
 
 @torch.library.register_fake("rotoscale::linear")
-def _(x, w, key, training):
+def _(x, w, bias, key, training):
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
-@torch.library.impl("rotoscale::linear_backward", "default")
-def _linear_backward(dy, x, w, key, needs_dx, needs_dw):
-    """(dx, dw), of which an unneeded one is empty. Ends the layer's step."""
-    gemms, dx, dw = _layers[key], x.new_empty(0), w.new_empty(0)
-    if x.numel() == 0:
-        return torch.zeros_like(x) if needs_dx else dx, torch.zeros_like(w) if needs_dw else dw
-    on_device = _ops.is_on_device(x)
-    if on_device:
-        gemms = gemms.on_device(x.device)
-    else:
-        dy, x, w = (_array(t) for t in (dy, x, w))
-    made = (lambda t: t) if on_device else torch.from_numpy
-    if needs_dx:
-        dx = made(gemms.input_gradient(dy, w)).to(dx.dtype)
-    if needs_dw:
-        dw = made(gemms.weight_gradient(dy, x)).to(dw.dtype)
-    gemms.end_backward(dy)
-    return dx, dw
-
-
 @torch.library.register_fake("rotoscale::linear_backward")
-def _(dy, x, w, key, needs_dx, needs_dw):
-    return (x.new_empty(x.shape if needs_dx else (0,)), w.new_empty(w.shape if needs_dw else (0,)))
+def _(dy, x, w, key, needs_dx, needs_dw, needs_db):
+    return (x.new_empty(x.shape if needs_dx else (0,)), w.new_empty(w.shape if needs_dw else (0,)),
+            dy.new_empty((dy.shape[1] if needs_db else 0,)))
 
 
 def _save(ctx, inputs, output):
-    x, w, ctx.key, _ = inputs
+    x, w, bias, ctx.key, _ = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, w)
 
 
-def _differentiate(ctx, dy):
+def _gradients(ctx, dy, backward):
     x, w = ctx.saved_tensors
-    needs_dx, needs_dw = ctx.needs_input_grad[:2]
-    dx, dw = torch.ops.rotoscale.linear_backward(dy, x, w, ctx.key, needs_dx, needs_dw)
-    return dx if needs_dx else None, dw if needs_dw else None, None, None
+    needs = ctx.needs_input_grad[:3]
+    dx, dw, db = backward(dy, x, w, ctx.key, *needs)
+    return dx if needs[0] else None, dw if needs[1] else None, _as(db, ctx.bias_dtype) if needs[2] else None, None, None
 
 
-torch.library.register_autograd("rotoscale::linear", _differentiate, setup_context=_save)
+torch.library.register_autograd(
+    "rotoscale::linear", lambda ctx, dy: _gradients(ctx, dy, torch.ops.rotoscale.linear_backward), setup_context=_save)
+
+
+class _EagerLinear(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher, whose Python parts take longer than a launch."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        _save(ctx, inputs, None)
+        return _linear(*inputs)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _gradients(ctx, dy, _linear_backward)
 
 
 class Linear(torch.nn.Linear):
@@ -364,7 +411,7 @@ class Linear(torch.nn.Linear):
     layer, seed  name the random streams of stochastic rounding and of signs
 
     in_features and out_features must be multiples of the blocks and of the rotation. Tokens are padded with zeros.
-    The bias is added by PyTorch. A backward pass is a step of delayed scaling and of random streams.
+    PyTorch adds the bias and sums its gradient. A backward pass is a step of delayed scaling and of random streams.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None,
@@ -377,19 +424,23 @@ class Linear(torch.nn.Linear):
         before = getattr(self, "gemms", Gemms("fp32"))
         self.gemms = Gemms(recipe, before.layer if layer is None else layer, before.seed if seed is None else seed)
         self.gemms.step = before.step
-        run = self.gemms.run_length()
+        run = self.gemms.run
         for name in ("in_features", "out_features"):
             if getattr(self, name) % run:
                 raise ValueError(f"{name} {getattr(self, name)}: {self.gemms.recipe['name']} needs a multiple of {run}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, self.in_features)
-        tokens, run = rows.shape[0], self.gemms.run_length()
+        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        tokens, run = rows.shape[0], self.gemms.run
         if tokens % run:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, run - tokens % run))
-        y = torch.ops.rotoscale.linear(rows, self.weight, self.gemms.key, self.training and torch.is_grad_enabled())
-        y = y[:tokens].reshape(*x.shape[:-1], self.out_features)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        is_plain = (type(x) is torch.Tensor and type(self.weight) is torch.nn.Parameter
+                    and not torch.compiler.is_compiling())
+        linear = _EagerLinear.apply if is_plain else torch.ops.rotoscale.linear
+        y = linear(rows, self.weight, self.bias, self.gemms.key, self.training and torch.is_grad_enabled())
+        if tokens % run:
+            y = y[:tokens]
+        return y if x.dim() == 2 else y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, recipe={self.gemms.recipe['name']}"

@@ -41,7 +41,6 @@ def test_dequantize_and_gemm_are_operators():
     torch.library.opcheck(ops.gemm.default, (x, x), test_utils=CHECKS)
     named = {"format_a": "mxfp4", "format_b": "mxfp4", "contract": "fp32_blockwise"}
     torch.library.opcheck(ops.gemm.default, (codes, codes, scales, scales), named, test_utils=CHECKS)
-    factor_of = "amax" if "encode_factor" in options else None
     q = rotoscale.quantize(x.cpu().numpy(), preset="te_rocm")
     assert np.array_equal(ops.dequantize(codes, scales).cpu(), q.dequantize(unrotate=False))
     assert np.array_equal(ops.gemm(codes, codes, scales, scales, **named).cpu(),
@@ -78,6 +77,31 @@ def test_a_compiled_model_trains_with_the_same_bits():
         return found
 
     assert losses(False) == losses(True)
+
+
+def gradients(run, layer, x):
+    layer.zero_grad()
+    (run(x) ** 2).mean().backward()
+    return [p.grad.clone() for p in layer.parameters()]
+
+
+def test_linear_is_an_operator():
+    layer = layers.Linear(64, 32, recipe="mxfp4_h16", device=DEVICE)
+    x = torch.randn(32, 64, device=DEVICE)
+    torch.library.opcheck(ops.linear.default, (x, layer.weight, layer.bias, layer.gemms.key, True), test_utils=CHECKS)
+
+
+def test_inductor_has_the_gradients_of_eager():
+    """All bits, biases included: inductor sums over tokens in another order, so the operator sums itself."""
+    try:
+        torch.compile(lambda x: x + x)(torch.ones(64, device=DEVICE))
+    except Exception as error:  # it needs a compiler
+        pytest.skip(f"inductor: {error}".splitlines()[0])
+    torch.manual_seed(0)
+    model = layers.convert(torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))).to(DEVICE)
+    x = torch.randn(1024, 32, device=DEVICE)
+    expected, found = gradients(model, model, x), gradients(torch.compile(model, fullgraph=True), model, x)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found))
 
 
 class OnDevice:
