@@ -256,10 +256,6 @@ class session {
     ROTOSCALE_ASSERT(number < steps_ && number + transfers_.size() >= steps_);
     return transfers_[static_cast<std::size_t>(number) % transfers_.size()];
   }
-  std::size_t statistics_bytes() const {
-    return options_.model.statistics ? static_cast<std::size_t>(model_.observed_count()) * sizeof(linear_statistics)
-                                     : 0;
-  }
 
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
                                       const std::vector<nn::recipe>&);
@@ -495,7 +491,7 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.amaxes = {t.amax_memory, has_fp8() ? static_cast<std::size_t>(model_.scales().state().count) : 0};
   if (has_fp8()) ops_->download(queue_, t.amax_memory, amaxes_, t.amaxes.size_bytes());
   t.observed = observe;
-  if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics_bytes());
+  if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics().size_bytes());
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.note_update();
