@@ -210,6 +210,9 @@ class model {
     if (options_.training) return options_.trains;
     return [](const parameter&) { return false; };
   }
+  std::ptrdiff_t layer_count() const {
+    return std::count_if(blocks_.groups.begin(), blocks_.groups.end(), [](auto& g) { return g.is_layer; });
+  }
   template <class Function>
   void for_each_block(const Function& f) {
     for (group& g : blocks_.groups) {
@@ -298,7 +301,7 @@ inline void model::make_linears(const nn::recipe& r) {
   adapter_recipe_ = nn::adapters_of(r);
   head_recipe_ = nn::head_of(r);
   head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
-  const auto layers = std::count_if(blocks_.groups.begin(), blocks_.groups.end(), [](auto& g) { return g.is_layer; });
+  const std::ptrdiff_t layers = layer_count();
   nn::linear_maker maker{*ops_, options_, parameters(), r, nullptr, &head_recipe_, stored_};
   layers_.clear();
   std::ptrdiff_t layer = 0;
@@ -367,8 +370,7 @@ inline void model::lay_out_phase(nn::memory_cursor& memory, nn::layout_phase pha
 
 inline void model::lay_out_forward(nn::memory_cursor& memory) {
   lay_out_phase(memory, nn::layout_phase::fixed);
-  const auto layers = std::count_if(blocks_.groups.begin(), blocks_.groups.end(), [](auto& g) { return g.is_layer; });
-  blocks_.stream->lay_out(layout_of(memory, nn::layout_phase::fixed), static_cast<std::size_t>(layers) + 1);
+  blocks_.stream->lay_out(layout_of(memory, nn::layout_phase::fixed), static_cast<std::size_t>(layer_count()) + 1);
   const std::size_t forward = memory.mark(category::workspace);
   lay_out_phase(memory, nn::layout_phase::scratch);
   lay_out_phase(memory, nn::layout_phase::saved);
