@@ -57,8 +57,7 @@ struct architecture {
   linear_axes head;                    ///< of the output head, without tokens
   /// Names of extents, for errors. `head`: those of the output head's weight.
   std::function<std::vector<nn::named_extent>(bool head)> extents;
-  /// An error if activations cannot be saved so, or nullopt.
-  std::function<std::optional<std::string>(nn::recompute_part, nn::kept_format)> find_fault;
+  std::vector<nn::named_extent> saved;  ///< widths of saved activations
   /// The model's config.json, with the dtype of its weights.
   std::function<nlohmann::ordered_json(const std::string& dtype)> config_json;
   /// True for a tensor of files that is no parameter, since config.json determines it.
@@ -69,6 +68,22 @@ struct architecture {
   template <class Config>
     requires requires(const Config& c) { architecture_of(c); }
   architecture(const Config& c) : architecture(architecture_of(c)) {}  // NOLINT: is one
+
+  /// An error if activations cannot be saved so, or nullopt.
+  std::optional<std::string> find_fault(nn::recompute_part recompute, nn::kept_format kept) const {
+    if (kept == nn::kept_format::as_computed) return std::nullopt;
+    if (recompute != nn::recompute_part::none) {
+      return "recompute: " + std::string(to_string(recompute)) +
+             " promises the bits of the forward pass, which stored_activations: " + std::string(to_string(kept)) +
+             " does not keep; choose one of them";
+    }
+    for (const nn::named_extent& e : saved) {
+      if (e.size % 32 == 0) continue;
+      return "stored_activations: " + e.name + " " + std::to_string(e.size) +
+             " is not a multiple of 32, which MXFP8 blocks need";
+    }
+    return std::nullopt;
+  }
 };
 
 }  // namespace rotoscale::train

@@ -71,17 +71,7 @@ inline train::architecture architecture_of(const model_config& c) {
       known.push_back({(n == 1 ? "" : std::to_string(n) + " * ") + "n_embd", n * c.n_embd});
     return known;
   };
-  a.find_fault = [c](nn::recompute_part recompute, nn::kept_format kept) -> std::optional<std::string> {
-    if (kept == nn::kept_format::as_computed) return std::nullopt;
-    if (recompute != nn::recompute_part::none) {
-      return "recompute: " + std::string(to_string(recompute)) +
-             " promises the bits of the forward pass, which stored_activations: " + std::string(to_string(kept)) +
-             " does not keep; choose one of them";
-    }
-    if (c.n_embd % 32 == 0) return std::nullopt;
-    return "stored_activations: n_embd " + std::to_string(c.n_embd) +
-           " is not a multiple of 32, which MXFP8 blocks need";
-  };
+  a.saved = {{"n_embd", c.n_embd}};
   a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
   a.is_implied = [](const std::string& tensor) {  // masks of old files, and the tied head
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") || tensor == "lm_head.weight";

@@ -78,27 +78,6 @@ inline std::vector<nn::named_extent> extents_of(const model_config& c, bool head
   return known;
 }
 
-/// An error if activations cannot be saved so, or nullopt.
-inline std::optional<std::string> find_fault(const model_config& c, nn::recompute_part recompute,
-                                             nn::kept_format kept) {
-  if (kept == nn::kept_format::as_computed) return std::nullopt;
-  if (recompute != nn::recompute_part::none) {
-    return "recompute: " + std::string(to_string(recompute)) +
-           " promises the bits of the forward pass, which stored_activations: " + std::string(to_string(kept)) +
-           " does not keep; choose one of them";
-  }
-  for (const nn::named_extent& e : {nn::named_extent{"hidden_size", c.hidden_size},
-                                    {"num_attention_heads * head_dim", c.query_size()},
-                                    {"2 * num_key_value_heads * head_dim", 2 * c.key_value_size()},
-                                    {"2 * intermediate_size", 2 * index_t{c.intermediate_size}}}) {
-    if (e.size % 32 != 0) {
-      return "stored_activations: " + e.name + " " + std::to_string(e.size) +
-             " is not a multiple of 32, which MXFP8 blocks need";
-    }
-  }
-  return std::nullopt;
-}
-
 /// The model as training sees it.
 inline train::architecture architecture_of(const model_config& c) {
   train::architecture a;
@@ -112,7 +91,8 @@ inline train::architecture architecture_of(const model_config& c) {
   a.linears = {{{hidden}, {query, kv}, {}}, {{query}, {hidden}, {}}, {{hidden}, {inner}, {}}, {{inner}, {hidden}, {}}};
   a.head = {{hidden}, {{"vocab_size", c.vocab_size}}, {}};
   a.extents = [c](bool head) { return extents_of(c, head); };
-  a.find_fault = [c](nn::recompute_part recompute, nn::kept_format kept) { return find_fault(c, recompute, kept); };
+  a.saved = {hidden, query, {"2 * num_key_value_heads * head_dim", 2 * c.key_value_size()},
+             {"2 * intermediate_size", 2 * index_t{c.intermediate_size}}};
   a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
   a.is_implied = [c](const std::string& tensor) {
     return tensor.ends_with(".rotary_emb.inv_freq") || (c.tie_word_embeddings && tensor == "lm_head.weight");
