@@ -92,12 +92,8 @@ class attention final : public block {
     norm_.lay_out_entry(at, saved_);
     norm_.lay_out_result(at, qkv_, recompute_part::attention);
     if (at.phase == layout_phase::scratch) {
-      const auto whole = [&](index_t cols) {
-        return at.packs() ? at.tensor(memory_category::workspace, cols)
-                          : dense_tensor(nullptr, at.stored, {at.options.tokens(), cols});
-      };
-      shared_made_ = whole(made);
-      shared_attended_ = whole(q);
+      shared_made_ = at.shared(made);
+      shared_attended_ = at.shared(q);
     }
     at.take(at.is_recomputed(recompute_part::attention), [&] {
       qkv_.lay_out_adapters(at.ops, at.memory);

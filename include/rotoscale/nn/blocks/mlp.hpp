@@ -52,8 +52,7 @@ class mlp final : public block {
     norm_.lay_out_result(at, up_, recompute_part::mlp);
     if (at.phase == layout_phase::scratch) {
       shared_hidden_ = at.tensor(memory_category::workspace, width_);
-      shared_made_ = at.packs() ? at.tensor(memory_category::workspace, inputs())
-                                : dense_tensor(nullptr, at.stored, {at.options.tokens(), inputs()});
+      shared_made_ = at.shared(inputs());
     }
     at.take(at.is_recomputed(recompute_part::mlp), [&] {
       up_.lay_out_adapters(at.ops, at.memory);

@@ -105,10 +105,7 @@ class norm {
   /// Takes x at the beginning of a block's saved tensors.
   void lay_out_entry(const layout& at, saved_activations& saved) {
     if (inner_) {
-      if (at.phase == layout_phase::scratch) {
-        shared_x_ = at.packs() ? at.tensor(memory_category::workspace, stream_->features())
-                               : dense_tensor(nullptr, at.stored, {at.options.tokens(), stream_->features()});
-      }
+      if (at.phase == layout_phase::scratch) shared_x_ = at.shared(stream_->features());
       const bool recomputed = !at.options.training || at.options.recompute == recompute_part::layer;
       at.take(recomputed, [&] { x = saved.keep(at, shared_x_); });
     } else if (at.phase == layout_phase::saved) {

@@ -81,6 +81,11 @@ struct layout {
   bool is_recomputed(recompute_part part) const {
     return !options.training || options.recompute == part || options.recompute == recompute_part::layer;
   }
+  /// (tokens, cols) that all groups share, for saved_activations::keep. Without memory unless saved tensors are packed.
+  tensor_view shared(index_t cols) const {
+    return packs() ? tensor(memory_category::workspace, cols)
+                   : dense_tensor(nullptr, stored, {options.tokens(), cols});
+  }
   /// Calls body() in the phase of tensors that are saved, or that are `shared` by all groups.
   template <class Body>
   void take(bool shared, const Body& body) const {
