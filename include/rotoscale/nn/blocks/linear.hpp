@@ -64,6 +64,13 @@ struct refused_gemm {
   bool is_adapter = false;  ///< of an adapter's matrix
 };
 
+/// Takes memory for an operand set and makes the set. Null while counting.
+inline std::unique_ptr<operand_set> take_operands(backend& ops, memory_cursor& memory, memory_category category,
+                                                  const operand_request& r, const_tensor_view source) {
+  void* const at = memory.take(category, ops.layout_operands(r).bytes);
+  return memory.counts_only() ? nullptr : ops.make_operands(r, at, source);
+}
+
 /// A linear layer: operands and contracts of its GEMMs. It owns no memory.
 class linear {
  public:

@@ -109,8 +109,7 @@ class loss_head final : public block {
       r.source = source.type;
       r.rows = source.extent(0);
       r.part = static_cast<index_t>(chunks_.size());
-      void* const memory = at.memory.take(scratch, at.ops.layout_operands(r).bytes);
-      return at.memory.counts_only() ? nullptr : at.ops.make_operands(r, memory, source);
+      return take_operands(at.ops, at.memory, scratch, r, source);
     };
     const std::size_t mark = at.memory.mark(scratch);
     for (index_t first = 0; first < n; first += chunk) {

@@ -112,8 +112,7 @@ class saved_activations {
   /// Saves a packed copy of a tensor that groups share.
   void pack_of(const layout& at, tensor_view shared) {
     const operand_request r{tensor_role::x, 0, at.stored, at.options.tokens(), shared.extent(1), kept_mxfp8, {}};
-    void* const memory = at.memory.take(memory_category::activations, at.ops.layout_operands(r).bytes);
-    packed_.push_back({at.memory.counts_only() ? nullptr : at.ops.make_operands(r, memory, shared), shared});
+    packed_.push_back({take_operands(at.ops, at.memory, memory_category::activations, r, shared), shared});
   }
   /// Quantizes all tensors.
   void pack(const pass& p) const {

@@ -73,8 +73,7 @@ class statistics_probe {
       r.rows = source.extent(0);
       r.row.reset();
       r.column = exact.wgrad.left;
-      void* const at = memory.take(memory_category::workspace, ops.layout_operands(r).bytes);
-      return memory.counts_only() ? nullptr : ops.make_operands(r, at, source);
+      return take_operands(ops, memory, memory_category::workspace, r, source);
     };
     p.x = make(tensor_role::x, x);
     p.dy = make(tensor_role::dy, dy);
