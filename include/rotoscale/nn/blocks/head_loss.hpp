@@ -33,14 +33,21 @@ struct head_args {
   bool keeps_dlogits = false;                             ///< the last chunk's are read from `logits` afterwards
 };
 
-/// Logits, losses and, with gradients, dx and dw of chunk i.
-inline void head_chunk_loss(backend& ops, queue q, const head_args& a, std::size_t i, const step_state* state) {
-  const head_chunk& chunk = a.chunks[i];
+/// Logits of a chunk. With `wgrad`, x also has its column form.
+inline tensor_view head_chunk_logits(backend& ops, queue q, const head_args& a, const head_chunk& chunk, bool wgrad,
+                                     const step_state* state) {
   const tensor_view logits = a.logits.part(0, 0, chunk.count);
-  const bool wgrad = a.gradients && !a.dw.empty();
   ops.quantize(q, {a.x.part(0, chunk.first, chunk.count), state}, {{chunk.x, true, wgrad, a.x_scaling}});
   ops.gemm(q, {{chunk.x, operand_form::row}, {a.w, operand_form::row}, *a.contracts[0], operand_format::fp32, false},
            {logits});
+  return logits;
+}
+
+/// Logits, losses and, with gradients, dx and dw of chunk i.
+inline void head_chunk_loss(backend& ops, queue q, const head_args& a, std::size_t i, const step_state* state) {
+  const head_chunk& chunk = a.chunks[i];
+  const bool wgrad = a.gradients && !a.dw.empty();
+  const tensor_view logits = head_chunk_logits(ops, q, a, chunk, wgrad, state);
   float* const loss = a.loss + chunk.first;
   if (!a.gradients) return ops.cross_entropy(q, {a.targets, chunk.first, false, state}, {logits, loss});
   operand_set* const d = a.dlogits[i].get();

@@ -73,19 +73,11 @@ class loss_head final : public block {
   /// next chunk overwrites it.
   template <class Use>
   void logits(const pass& p, index_t first, index_t count, const Use& use) const {
+    const head_args a = arguments(p);
     for (const head_chunk& chunk : chunks_) {
       const index_t from = std::max(first, chunk.first), to = std::min(first + count, chunk.first + chunk.count);
       if (from >= to) continue;
-      const tensor_view all = logits_.part(0, 0, chunk.count);
-      p.ops->quantize(p.queue, {norm_.y.part(0, chunk.first, chunk.count), p.state},
-                      {{chunk.x, true, false, head_.scaling(p, tensor_role::x, false)}});
-      p.ops->gemm(p.queue,
-                  {{chunk.x, operand_form::row},
-                   {head_.weights(), operand_form::row},
-                   head_.contract(gemm_kind::fprop),
-                   operand_format::fp32,
-                   false},
-                  {all});
+      const tensor_view all = head_chunk_logits(*p.ops, p.queue, a, chunk, false, p.state);
       use(const_tensor_view(all.part(0, from - chunk.first, to - from)));
     }
   }
