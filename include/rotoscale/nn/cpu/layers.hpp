@@ -129,13 +129,7 @@ void add(matrix<X> x, matrix<Y> y, matrix<S> sum, thread_pool& pool) {
   const index_t n = x.extent(1);
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
     const row_scratch room(3, n);
-    for (index_t t = first; t < last; ++t) {
-      const float* xt = read_row(&x(t, 0), n, room[0]);
-      const float* yt = read_row(&y(t, 0), n, room[1]);
-      float* to = target_row(&sum(t, 0), room[2]);
-      for (index_t j = 0; j < n; ++j) to[j] = xt[j] + yt[j];
-      write_row(to, n, &sum(t, 0));
-    }
+    for (index_t t = first; t < last; ++t) add_row(&x(t, 0), &y(t, 0), &sum(t, 0), n, room);
   });
 }
 

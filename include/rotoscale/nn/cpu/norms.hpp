@@ -18,6 +18,15 @@ inline constexpr index_t row_chunk = gain_chunk;
 /// The most scratch memory that a thread takes for rows of n.
 inline std::size_t row_bytes(index_t n) { return scratch_array<float>::bytes(5 * n); }
 
+/// Row of a sum: to = x + y. `room` has three rows.
+template <class X, class Y, class S>
+void add_row(const X* x, const Y* y, S* to, index_t n, const row_scratch& room) {
+  const float *const a = read_row(x, n, room[0]), *const b = read_row(y, n, room[1]);
+  float* const sum = target_row(to, room[2]);
+  for (index_t j = 0; j < n; ++j) sum[j] = a[j] + b[j];
+  write_row(sum, n, to);
+}
+
 /// One row of RMSNorm; returns rstd.
 inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d, float* y) {
   const float squares = ordered_sum(d, [&](index_t j, float sum) { return fma(x[j], x[j], sum); });
@@ -26,36 +35,29 @@ inline float rmsnorm_row(const float* x, const float* gain, float eps, index_t d
   return r;
 }
 
-template <class X, class Y>
-void rmsnorm_forward(matrix<X> x, const float* gain, float eps, matrix<Y> y, float* rstd, thread_pool& pool) {
+/// Norms of the rows of x, or with a branch of sum = x + branch. `normalize(row, to, t)` computes row t of y.
+template <class T, class Normalize>
+void norm_rows(matrix<const T> x, matrix<const T> branch, matrix<T> sum, matrix<T> y, thread_pool& pool,
+               const Normalize& normalize) {
   const index_t d = x.extent(1);
+  const bool adds = branch.data != nullptr;
   for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(2, d);
+    const row_scratch room(4, d);
     for (index_t t = first; t < last; ++t) {
-      float* yt = target_row(&y(t, 0), room[1]);
-      rstd[t] = rmsnorm_row(read_row(&x(t, 0), d, room[0]), gain, eps, d, yt);
-      write_row(yt, d, &y(t, 0));
+      if (adds) add_row(&x(t, 0), &branch(t, 0), &sum(t, 0), d, room);
+      float* const to = target_row(&y(t, 0), room[3]);
+      normalize(adds ? read_row(&sum(t, 0), d, room[2]) : read_row(&x(t, 0), d, room[0]), to, t);
+      write_row(to, d, &y(t, 0));
     }
   });
 }
 
-/// sum = x + branch and y = norm(sum), a row at a time: the bytes of add and rmsnorm_forward.
-template <class X, class S>
-void residual_norm(matrix<X> x, matrix<X> branch, const float* gain, float eps, matrix<S> sum, matrix<S> y, float* rstd,
-                   thread_pool& pool) {
-  const index_t d = x.extent(1);
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(4, d);
-    for (index_t t = first; t < last; ++t) {
-      const float* a = read_row(&x(t, 0), d, room[0]);
-      const float* b = read_row(&branch(t, 0), d, room[1]);
-      float* to = target_row(&sum(t, 0), room[2]);
-      for (index_t j = 0; j < d; ++j) to[j] = a[j] + b[j];
-      write_row(to, d, &sum(t, 0));
-      float* yt = target_row(&y(t, 0), room[3]);
-      rstd[t] = rmsnorm_row(read_row(&sum(t, 0), d, room[2]), gain, eps, d, yt);
-      write_row(yt, d, &y(t, 0));
-    }
+/// RMSNorm of x, or with a branch of sum = x + branch.
+template <class T>
+void rmsnorm_forward(matrix<const T> x, matrix<const T> branch, const float* gain, float eps, matrix<T> sum,
+                     matrix<T> y, float* rstd, thread_pool& pool) {
+  norm_rows(x, branch, sum, y, pool, [&](const float* row, float* to, index_t t) {
+    rstd[t] = rmsnorm_row(row, gain, eps, x.extent(1), to);
   });
 }
 
@@ -109,26 +111,12 @@ inline void layernorm_row(const float* x, const float* gain, const float* bias, 
   rstd = r;
 }
 
-/// sum = x + branch, y = norm(sum). Without a branch the sum is x and is not written.
+/// LayerNorm of x, or with a branch of sum = x + branch.
 template <class T>
 void layernorm_forward(matrix<const T> x, matrix<const T> branch, const float* gain, const float* bias, float eps,
                        matrix<T> sum, matrix<T> y, float* mean, float* rstd, thread_pool& pool) {
-  const index_t d = x.extent(1);
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(4, d);
-    for (index_t t = first; t < last; ++t) {
-      const float* a = read_row(&x(t, 0), d, room[0]);
-      if (branch.data != nullptr) {
-        const float* b = read_row(&branch(t, 0), d, room[1]);
-        float* to = target_row(&sum(t, 0), room[2]);
-        for (index_t j = 0; j < d; ++j) to[j] = a[j] + b[j];
-        write_row(to, d, &sum(t, 0));
-        a = read_row(&sum(t, 0), d, room[2]);
-      }
-      float* yt = target_row(&y(t, 0), room[3]);
-      layernorm_row(a, gain, bias, eps, d, yt, mean[t], rstd[t]);
-      write_row(yt, d, &y(t, 0));
-    }
+  norm_rows(x, branch, sum, y, pool, [&](const float* row, float* to, index_t t) {
+    layernorm_row(row, gain, bias, eps, x.extent(1), to, mean[t], rstd[t]);
   });
 }
 

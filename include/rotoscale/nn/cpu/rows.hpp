@@ -145,7 +145,7 @@ inline void compute(const op::embedding_backward::in& i, const op::embedding_bac
 inline void compute(const op::rmsnorm_forward::in& i, const op::rmsnorm_forward::out& o, thread_pool& pool) {
   with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
-    rmsnorm_forward(as_matrix<const T>(i.x), i.gain, i.epsilon, as_matrix<T>(o.y), o.rstd, pool);
+    rmsnorm_forward<T>(as_matrix<const T>(i.x), {}, i.gain, i.epsilon, {}, as_matrix<T>(o.y), o.rstd, pool);
   });
 }
 inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o, thread_pool& pool) {
@@ -190,8 +190,8 @@ inline void compute(const op::residual_norm::in& i, const op::residual_norm::out
       return layernorm_forward<T>(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.bias, i.epsilon,
                                   as_matrix<T>(o.sum), as_matrix<T>(o.y), o.mean, o.rstd, pool);
     }
-    residual_norm(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.epsilon, as_matrix<T>(o.sum),
-                  as_matrix<T>(o.y), o.rstd, pool);
+    rmsnorm_forward<T>(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.epsilon, as_matrix<T>(o.sum),
+                       as_matrix<T>(o.y), o.rstd, pool);
   });
 }
 inline void compute(const op::rope::in& i, const op::rope::out& o, thread_pool& pool) {

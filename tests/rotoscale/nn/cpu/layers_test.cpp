@@ -40,7 +40,7 @@ TEST_CASE("RMSNorm forward and backward") {
     strided_matrix sx(rows, d, 3, x), sy(rows, d, 5), sdy(rows, d, 2, dy), sdx(rows, d, 1, dx0);
     const std::vector<float> w = to_float(weight);
     std::vector<float> rstd(static_cast<std::size_t>(rows)), dw = to_float(dw0);
-    cpu::rmsnorm_forward(sx.view(), w.data(), static_cast<float>(eps), sy.view(), rstd.data(), pool);
+    cpu::rmsnorm_forward<float>(sx.view(), {}, w.data(), static_cast<float>(eps), {}, sy.view(), rstd.data(), pool);
     // d / 16 + 4 for the sum, then mean, +eps, sqrt (halves errors), 1/, two products.
     CHECK(roundings_apart(sy.values(), oracle::rmsnorm(x, weight, eps)) < 12);
 
@@ -59,8 +59,8 @@ TEST_CASE("RMSNorm forward and backward") {
 TEST_CASE("RMSNorm of zeros is zero, and its gradient finite") {
   thread_pool pool(1);
   std::vector<float> x(8, 0.0f), w(8, 1.0f), y(8, 9.0f), rstd(1), dy(8, 1.0f), dx(8, 0.0f), dw(8, 0.0f), partial(8);
-  cpu::rmsnorm_forward(row_major<const float>(x.data(), 1, 8), w.data(), 1e-5f, row_major(y.data(), 1, 8), rstd.data(),
-                       pool);
+  cpu::rmsnorm_forward<float>(row_major<const float>(x.data(), 1, 8), {}, w.data(), 1e-5f, {},
+                              row_major(y.data(), 1, 8), rstd.data(), pool);
   cpu::rmsnorm_backward(row_major<const float>(dy.data(), 1, 8), row_major<const float>(x.data(), 1, 8), w.data(),
                         rstd.data(), row_major(dx.data(), 1, 8), dw.data(), partial.data(), pool);
   for (std::size_t i = 0; i < 8; ++i) {
