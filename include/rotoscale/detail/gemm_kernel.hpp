@@ -23,7 +23,6 @@ inline constexpr int gemm_cols = 2 * lane_count;
 
 /// Panels of B: gemm_cols columns each, k-major rows of gemm_cols floats. The last panel is zero-padded.
 inline index_t panel_count(index_t n) { return (n + gemm_cols - 1) / gemm_cols; }
-inline index_t panel_floats(index_t n, index_t k) { return panel_count(n) * gemm_cols * k; }
 
 /// C += A · panel for Rows × 2 registers. Rows of A are `lda` apart, with k contiguous.
 template <int Rows>

@@ -285,8 +285,6 @@ class atomic_directory {
 
   /// The hidden directory, to be filled.
   const std::filesystem::path& path() const { return temporary_; }
-  /// The name after commit().
-  const std::filesystem::path& final_path() const { return final_; }
 
   /// Flushes all files to disk and renames the directory, exchanging it with an older one of that name.
   void commit() try {
