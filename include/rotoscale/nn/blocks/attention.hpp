@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -17,9 +16,8 @@ namespace rotoscale::nn {
 
 /// Keys that a query sees.
 enum class attention_mask {
-  causal,    ///< up to its own position
-  document,  ///< the same within its document
-  full       ///< all; no operation computes it yet
+  causal,   ///< up to its own position
+  document  ///< the same within its document
 };
 
 /// Shape of an attention block.
@@ -54,9 +52,7 @@ class attention final : public block {
         qkv_bias_(qkv.bias),
         o_bias_(o.bias),
         names_{std::move(qkv), std::move(o)},
-        rope_(rope) {
-    if (shape.mask == attention_mask::full) throw std::invalid_argument("attention: no operation has a full mask");
-  }
+        rope_(rope) {}
   /// Norm at its entry.
   const norm& entry() const { return norm_; }
   /// Contract under which attention runs.
