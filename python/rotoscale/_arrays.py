@@ -24,6 +24,7 @@ FORMAT_OF_DTYPE = {
     "float4_e2m1fn_x2": "e2m1",  # torch: two codes per byte, and the shape counts bytes
 }
 
+_SUB_BYTE = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 _DEVICE_TYPES = (2, 10, 13)  # DLPack's CUDA, ROCm and CUDA's managed memory
 
 
@@ -42,6 +43,8 @@ def readable(x):
         format_name = FORMAT_OF_DTYPE.get(name[6:])
         if format_name is not None and format_name != "bf16":
             return x.view(sys.modules["torch"].uint8), format_name
+    elif name in _SUB_BYTE:  # JAX lends two codes per byte, or refuses
+        return readable(np.asarray(x))
     return x, None
 
 
