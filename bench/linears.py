@@ -5,8 +5,8 @@
 
 usage: linears.py [--device cpu] [--steps 40] [--hidden 128] [--layers 2] [--batch 8] [--sequence 64]
                   [--recipes mxfp4,mxfp4_h16]
-  The model is a byte-level transformer on consecutive integers, in FP32, with AdamW and a learning rate of
-  0.4 / hidden.
+  The model is a byte-level transformer on consecutive integers, in FP32, with AdamW. The learning rate rises to
+  0.2 / hidden in the first half of the steps.
   All arms begin with the same weights and read the same batches. All linear layers but the head are replaced.
   - torch: torch.nn.Linear
   - a recipe: rotoscale.torch.convert
@@ -55,10 +55,10 @@ def model_of(torch, o):
             super().__init__()
             self.tokens, self.positions = nn.Embedding(128, o.hidden), nn.Embedding(o.sequence, o.hidden)
             self.blocks = nn.Sequential(*(Block() for _ in range(o.layers)))
-            self.head = nn.Linear(o.hidden, 128)
+            self.norm, self.head = nn.LayerNorm(o.hidden), nn.Linear(o.hidden, 128)
 
         def forward(self, x):  # (batch, sequence)
-            return self.head(self.blocks(self.tokens(x) + self.positions.weight))
+            return self.head(self.norm(self.blocks(self.tokens(x) + self.positions.weight)))
 
     torch.manual_seed(1)
     return Model().to(o.device)
@@ -125,7 +125,8 @@ def arms_of(torch, o):
 def train(torch, model, o):
     """(losses, seconds a step)."""
     text = torch.tensor(list("".join(f"{i}\n" for i in range(20000)).encode()), device=o.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.4 / o.hidden)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.2 / o.hidden)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 2 * (step + 1) / o.steps))
     draw = torch.Generator().manual_seed(2)
     losses, seconds = [], []
     for _ in range(o.steps):
@@ -136,6 +137,7 @@ def train(torch, model, o):
         loss = torch.nn.functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
         loss.backward()
         optimizer.step()
+        warmup.step()
         losses.append(loss.item())  # waits for the device
         seconds.append(time.perf_counter() - begin)
     return losses, seconds
