@@ -13,46 +13,68 @@ from ._quantized import sign_bytes
 
 def encode(x: Any, format: str, *, rounding: str = "nearest_even", overflow: str = "saturate",
            random: int | tuple[int, int] = 0, random_count: int = 32) -> np.ndarray:
-    """Codes of a format of at most 16 bits, one per element, in uint8 or uint16.
+    """Codes of a format, one per element: uint8 or, above 8 bits, uint16 in the shape of x.
 
-    overflow: saturate, to_inf or to_nan. random: seed, or (seed, stream), of stochastic rounding.
+    x             FP32, FP64, BF16 or FP16 array of any shape
+    format        name in rotoscale.formats, or e4m3ieee or e3m4ieee, of at most 16 bits
+    overflow      saturate, to_inf or to_nan
+    random        seed, or (seed, stream), of stochastic rounding
+    random_count  random bits per element, 1 to 32
+
+    Raises TypeError for a wrong dtype, ValueError for a wrong name or number.
     """
     seed, stream = random if isinstance(random, tuple) else (random, 0)
     return _core.encode(x, format, rounding, overflow, seed, stream, random_count)
 
 
 def decode(codes: Any, format: str) -> np.ndarray:
-    """FP32 numbers of codes, one per element."""
+    """float32 numbers of codes, in their shape.
+
+    codes: one per element, in uint8, uint16 or a dtype of ml_dtypes or torch for that format. Raises TypeError for
+    another dtype, ValueError for a wrong name.
+    """
     return _core.decode(codes, format)
 
 
 def pack(codes: Any, format: str) -> np.ndarray:
-    """Packs codes, one per byte (uint8 or an ml_dtypes dtype), along the last axis: low bits first."""
+    """Packs codes (..., n), one per byte in uint8 or an ml_dtypes dtype, to uint8 (..., bytes): low bits first.
+
+    Raises TypeError for a wrong dtype, ValueError for a code with more bits than the format.
+    """
     return _core.pack(codes, format)
 
 
 def unpack(packed: Any, format: str, count: int | None = None) -> np.ndarray:
-    """Inverse of pack: the first `count` codes of each row, one per byte. None: all that the bytes hold."""
+    """Inverse of pack: uint8 (..., count), the first `count` codes of each row. None: all that the bytes hold.
+
+    Raises ValueError if the bytes hold fewer codes.
+    """
     return _core.unpack(packed, format, count)
 
 
 def swizzle(array: Any, placement: str, *, padding: int = 0, repeat: int = 1) -> np.ndarray:
-    """Bytes of a matrix in the order of a placement (rotoscale.placements), shape (padded rows, padded columns).
+    """Bytes of a uint8 matrix in the order of a placement, as uint8 (padded rows, padded columns).
 
-    repeat: each row fills so many rows, as a scale of square blocks does.
+    placement: name in rotoscale.placements. padding: byte of the padding. repeat: each row fills so many rows, as a
+    scale of square blocks does. Raises TypeError for a wrong dtype, ValueError for extents that the placement lacks.
     """
     return _core.place(array, placement, padding, repeat)
 
 
 def unswizzle(array: Any, placement: str, shape: tuple[int, int], *, repeat: int = 1) -> np.ndarray:
-    """Inverse of swizzle; `shape` is (rows, columns) of the matrix."""
+    """Inverse of swizzle: uint8 of `shape`, (rows, columns). Raises ValueError if the array has another size."""
     rows, columns = shape
     return _core.gather(array, placement, rows * repeat, columns, repeat)
 
 
 def rotate(x: Any, points: int, *, signs: int = 0, run: int | None = None, inverse: bool = False) -> np.ndarray:
-    """Rotates each `points` elements of the last axis of a float32 array by an orthonormal Hadamard matrix.
+    """Rotates each `points` elements of the last axis by an orthonormal Hadamard matrix: float32 in the shape of x.
 
-    signs: bit i negates element i of a run before the transform. run: elements that the signs span; None: points.
+    x       float32 (..., n), n a multiple of the run
+    points  a power of two, 2 to 256
+    signs   bit i negates element i of a run before the transform
+    run     elements that the signs span; None: points
+
+    Raises TypeError for a wrong dtype, ValueError for other extents.
     """
     return _core.rotate(x, points, sign_bytes(signs), run, inverse)

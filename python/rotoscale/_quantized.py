@@ -198,8 +198,8 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
              encode_factor: float | str | None = None, square: bool = False) -> Quantized:
     """Quantizes an array to blocks with shared scales and returns a Quantized.
 
-    x             FP32, FP64, BF16 or FP16 array of any strides: NumPy, ml_dtypes, or a tensor through DLPack. A tensor on
-                  a CUDA device (not FP64) is quantized there, by librotoscale_device on PyTorch's current stream
+    x             FP32, FP64, BF16 or FP16 (..., k) of any strides: NumPy, ml_dtypes, or a tensor through DLPack. A
+                  tensor on a CUDA device (not FP64) is quantized there, by librotoscale_device on PyTorch's stream
     preset        options of a shipped quantizer, a name in rotoscale.presets; the arguments below replace single ones
     format        name in rotoscale.block_formats
     source        format that elements are rounded to first
@@ -239,9 +239,11 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
 
 def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1, square: bool = False,
                global_factor: float = 1.0, rotation: int | tuple[int, int] = 0) -> np.ndarray:
-    """FP32 numbers of row-major codes and scales (uint8), times global_factor, with a rotation undone.
+    """float32 (..., k) of row-major codes, uint8 (..., bytes), and scales, uint8 (..., k / block length).
 
-    axis=0 returns the transpose, which is the source of a tensor that was quantized along axis 0.
+    Numbers are multiplied by global_factor, and the rotation is undone. axis=0 returns the transpose, which is the
+    source of a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for shapes that
+    do not fit each other.
     """
     points, signs = split_rotation(rotation)
     values = _core.dequantize(codes, scales, format, square, global_factor, points,
