@@ -75,15 +75,6 @@ std::size_t device_backend::gemm_workspace_bytes(const nn::gemm_contract& contra
   return gpu::gemm_workspace_bytes(call_of(contract, gemm, rows, cols, k), device_);
 }
 
-std::size_t device_backend::workspace_bytes(const nn::workspace_request& r) const {
-  return std::max({r.gemm_bytes, embedding_backward_workspace_bytes(r.tokens, r.vocabulary),
-                   rmsnorm_backward_workspace_bytes(r.tokens, r.hidden),
-                   static_cast<std::size_t>(r.partials) * sizeof(float),
-                   cross_entropy_workspace_bytes(r.tokens, r.vocabulary), sum_losses_workspace_bytes(r.tokens),
-                   attention_backward_workspace_bytes(1, r.tokens, r.heads), sum_squares_workspace_bytes(r.parameters),
-                   observe_workspace_bytes(r.observed_rows), compare_workspace_bytes(r.observed_elements)});
-}
-
 std::optional<nn::attention_contract> device_backend::contract(const std::string& attention, index_t head_dim) const {
   const auto found = nn::find_attention_contract(attention);
   return found && runs_attention(*found, head_dim, device_) ? found : std::nullopt;

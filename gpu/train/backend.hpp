@@ -37,7 +37,6 @@ class device_backend final : public nn::backend {
   std::optional<nn::attention_contract> contract(const std::string& attention, index_t head_dim) const override;
   std::size_t gemm_workspace_bytes(const nn::gemm_contract& contract, const nn::gemm_recipe& gemm, nn::gemm_kind kind,
                                    index_t rows, index_t cols, index_t k) const override;
-  std::size_t workspace_bytes(const nn::workspace_request& request) const override;
 
   void* allocate(std::size_t bytes, nn::memory_kind kind) override;
   void release(void* memory, nn::memory_kind kind) noexcept override;

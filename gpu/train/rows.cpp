@@ -113,7 +113,8 @@ void row<op::cross_entropy_quantize>(nn::backend& ops, nn::queue q, const op::cr
 
 }  // namespace
 
-#define ROTOSCALE_DEVICE_ROW(name) &row<op::name>,
+#define ROTOSCALE_DEVICE_ROW(name) \
+  &row<op::name>, [](const nn::backend&, const op::name::in& i, const op::name::out& o) { return workspace(i, o); },
 constexpr nn::operation_table device_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_DEVICE_ROW)};
 #undef ROTOSCALE_DEVICE_ROW
 

@@ -4,6 +4,7 @@
 // contracts and the layout of GEMM operands.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -37,8 +38,6 @@ class backend : public device {
   /// Workspace of a GEMM of rows × cols over k, in bytes.
   virtual std::size_t gemm_workspace_bytes(const gemm_contract& contract, const gemm_recipe& gemm, gemm_kind kind,
                                            index_t rows, index_t cols, index_t k) const = 0;
-  /// Workspace of all operations up to these extents, in bytes.
-  virtual std::size_t workspace_bytes(const workspace_request& request) const = 0;
 
   /// Memory of an operand set.
   virtual operand_layout layout_operands(const operand_request& request) const = 0;
@@ -49,10 +48,13 @@ class backend : public device {
   virtual const gemm_operand& described(operand what) const = 0;
 
   // Templates, so that a source compiles only what it calls.
-#define ROTOSCALE_CALL(name)                                          \
-  template <int = 0>                                                  \
-  void name(queue q, const op::name::in& i, const op::name::out& o) { \
-    run<op::name>(rows_->name, q, i, o);                              \
+#define ROTOSCALE_CALL(name)                                                                \
+  template <int = 0>                                                                        \
+  void name(queue q, const op::name::in& i, const op::name::out& o) {                       \
+    run<op::name>(rows_->name, q, i, o);                                                    \
+  }                                                                                         \
+  std::size_t workspace_bytes(const op::name::in& i, const op::name::out& o) const {        \
+    return rows_->name##_workspace(*this, i, o);                                            \
   }
   ROTOSCALE_OPERATIONS(ROTOSCALE_CALL)
 #undef ROTOSCALE_CALL
@@ -107,6 +109,44 @@ class backend : public device {
 
   const operation_table* rows_;
   op_observer* observer_ = nullptr;
+};
+
+/// Largest workspace of the operations that a model uses, in bytes. Extents are those of the largest calls.
+class workspace_bound {
+ public:
+  workspace_bound(const backend& ops, index_t tokens, index_t positions)
+      : tokens(tokens), positions(positions), ops_(&ops) {}
+
+  const index_t tokens;     ///< of a pass
+  const index_t positions;  ///< of a sequence
+
+  /// A tensor without memory.
+  static tensor_view extents(index_t rows, index_t cols, dtype type = dtype::fp32) {
+    return dense_tensor(nullptr, type, {rows, cols});
+  }
+  /// Covers a call of an operation.
+  template <class Op>
+  void add(const typename Op::in& i, const typename Op::out& o) {
+    most_ = std::max(most_, ops_->workspace_bytes(i, o));
+  }
+  /// Covers operations on rows of `features`.
+  void add_rows(index_t features) { add<op::add>({extents(1, features), extents(1, features)}, {extents(1, features)}); }
+  /// Covers a GEMM with `bytes` of workspace and an output of `cols` columns.
+  void add_gemm(std::size_t bytes, index_t cols = 0) {
+    gemm_ = std::max(gemm_, bytes);
+    gemm_cols_ = std::max(gemm_cols_, cols);
+  }
+  /// The workspace.
+  std::size_t bytes() const {
+    const gemm_contract any;
+    const op::gemm::in gemm{{}, {}, any, operand_format::fp32, false};
+    return std::max(most_, gemm_ + ops_->workspace_bytes(gemm, {extents(tokens, gemm_cols_, dtype::bf16)}));
+  }
+
+ private:
+  const backend* ops_;
+  std::size_t most_ = 0, gemm_ = 0;
+  index_t gemm_cols_ = 0;
 };
 
 }  // namespace rotoscale::nn

@@ -132,22 +132,4 @@ constexpr index_t bias_partials(index_t rows, index_t cols, index_t period) {
   return (terms + gain_chunk - 1) / gain_chunk * period * cols;
 }
 
-/// Largest extents of operations, for the workspace of a queue.
-struct workspace_request {
-  index_t tokens = 0;                 ///< of a pass
-  std::size_t gemm_bytes = 0;         ///< workspace of the largest GEMM
-  index_t widest = 0;                 ///< columns of the widest GEMM output in BF16; 0: none
-  index_t hidden = 0;                 ///< of norms
-  index_t heads = 0;                  ///< of attention's queries
-  index_t vocabulary = 0;             ///< of embeddings
-  index_t parameters = 0;             ///< of the arena
-  index_t observed_rows = 0;          ///< of operands with statistics; 0: none
-  index_t observed_elements = 0;      ///< of tensors that statistics compare
-  index_t features = 0;               ///< columns of the widest other tensor
-  index_t sequence = 0;               ///< keys of attention
-  attention_contract attention = {};  ///< contract of attention
-  index_t head_dim = 0;               ///< of attention
-  index_t partials = 0;               ///< most partial sums of layernorm_backward and bias_backward; 0: none
-};
-
 }  // namespace rotoscale::nn

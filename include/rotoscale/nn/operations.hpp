@@ -59,9 +59,15 @@ class backend;
 template <class Op>
 using op_row = void (*)(backend& on, queue q, const typename Op::in& i, const typename Op::out& o);
 
-/// What runs each operation on one kind of backend.
+/// Workspace of a call in bytes. Depends on extents and types; addresses may be null.
+template <class Op>
+using op_workspace = std::size_t (*)(const backend& on, const typename Op::in& i, const typename Op::out& o);
+
+/// What runs each operation on one kind of backend, and its workspace.
 struct operation_table {
-#define ROTOSCALE_ROW(name) op_row<op::name> name;
+#define ROTOSCALE_ROW(name)  \
+  op_row<op::name> name;     \
+  op_workspace<op::name> name##_workspace;
   ROTOSCALE_OPERATIONS(ROTOSCALE_ROW)
 #undef ROTOSCALE_ROW
 };

@@ -227,7 +227,7 @@ class model {
   void lay_out_loss(nn::memory_cursor& memory);
   void lay_out_phase(nn::memory_cursor& memory, nn::layout_phase phase);
   std::size_t lay_out_statistics(nn::memory_cursor& memory);
-  nn::workspace_request largest_operations() const;
+  std::size_t largest_workspace(std::size_t statistics);
   nn::layout layout_of(nn::memory_cursor& memory, nn::layout_phase phase) const {
     return {*ops_, memory, options_, stored_, phase, bound_};
   }
@@ -414,9 +414,7 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
 
   // After everything else: an operation's workspace is in use at any time.
   memory.rewind(category::workspace, memory.plan()[category::workspace]);
-  nn::workspace_request room = largest_operations();
-  if (observes) room.gemm_bytes = std::max(room.gemm_bytes, lay_out_statistics(memory));
-  workspace_bytes_ = ops_->workspace_bytes(room);
+  workspace_bytes_ = largest_workspace(observes ? lay_out_statistics(memory) : 0);
   workspace_ = memory.take(category::workspace, workspace_bytes_);
 }
 
@@ -440,30 +438,26 @@ inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   return bytes;
 }
 
-inline nn::workspace_request model::largest_operations() const {
-  nn::workspace_request room;
-  room.tokens = tokens();
-  room.parameters = parameters().arena_size();
-  room.sequence = options_.positions();
-  for (const group& g : blocks_.groups) {
-    for (const auto& b : g.blocks) b->require(room);
-  }
+inline std::size_t model::largest_workspace(std::size_t statistics) {
+  nn::workspace_bound room(*ops_, tokens(), options_.positions());
+  room.add_rows(tokens());
+  room.add_gemm(statistics);
+  nn::parameter_arena all;
+  all.size = parameters().arena_size();
+  room.add<nn::op::sum_squares>({nullptr, all}, {nullptr});
+  for_each_block([&](nn::block& b) { b.require(room); });
   for (const nn::linear* l : linears_) {
     const nn::linear_shape& s = l->shape();
-    room.gemm_bytes = std::max(room.gemm_bytes, l->workspace_bytes(*ops_));
-    if (l == &head()) {
-      if (stored_ == nn::dtype::bf16) room.widest = std::max(room.widest, s.in);
-    } else if (stored_ == nn::dtype::bf16) {
-      room.widest = std::max({room.widest, s.in, s.out});
-    }
+    const index_t widest = l == &head() ? s.in : std::max(s.in, s.out);  // logits are FP32
+    room.add_gemm(l->workspace_bytes(*ops_), stored_ == nn::dtype::bf16 ? widest : 0);
     if (!options_.training || !options_.statistics) continue;
-    room.observed_rows = std::max({room.observed_rows, tokens(), s.in, s.out});
-    room.observed_elements = std::max(room.observed_elements, s.in * s.out);
+    room.add<nn::op::observe>({room.extents(std::max({tokens(), s.in, s.out}), 1), {}, nullptr}, {nullptr});
+    room.add<nn::op::compare>({nullptr, nullptr, s.in * s.out}, {nullptr});
   }
   for (const nn::adapted_linear* l : layers_) {
-    for (const nn::adapter& a : l->adapters) room.widest = std::max(room.widest, a.shape().rank);  // stored as BF16
+    for (const nn::adapter& a : l->adapters) room.add_gemm(0, a.shape().rank);  // stored as BF16
   }
-  return room;
+  return room.bytes();
 }
 
 }  // namespace rotoscale::train

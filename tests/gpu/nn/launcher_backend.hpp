@@ -12,35 +12,6 @@ namespace gpu_test {
 
 namespace op = nn::op;
 
-template <class In, class Out>
-std::size_t workspace_bytes(const In&, const Out&) {
-  return 0;
-}
-inline std::size_t workspace_bytes(const op::embedding_backward::in& i, const op::embedding_backward::out& o) {
-  return gpu::embedding_backward_workspace_bytes(i.dy.extent(0), o.dtable.extent(0));
-}
-inline std::size_t workspace_bytes(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
-  return gpu::rmsnorm_backward_workspace_bytes(i.x.extent(0), i.x.extent(1));
-}
-inline std::size_t workspace_bytes(const op::layernorm_backward::in& i, const op::layernorm_backward::out&) {
-  return gpu::layernorm_backward_workspace_bytes(i.x.extent(0), i.x.extent(1));
-}
-inline std::size_t workspace_bytes(const op::bias_backward::in& i, const op::bias_backward::out& o) {
-  return gpu::bias_backward_workspace_bytes(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0));
-}
-inline std::size_t workspace_bytes(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
-  return gpu::cross_entropy_workspace_bytes(o.logits.extent(0), o.logits.extent(1));
-}
-inline std::size_t workspace_bytes(const op::sum_losses::in& i, const op::sum_losses::out&) {
-  return gpu::sum_losses_workspace_bytes(i.n);
-}
-inline std::size_t workspace_bytes(const op::sum_squares::in& i, const op::sum_squares::out&) {
-  return gpu::sum_squares_workspace_bytes(i.arena.size);
-}
-inline std::size_t workspace_bytes(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
-  return gpu::sum_squares_workspace_bytes(i.arena.size);
-}
-
 class launcher_backend : public nn::cpu_backend {
  public:
   launcher_backend() : nn::cpu_backend(1, rows) {}
@@ -65,7 +36,7 @@ class launcher_backend : public nn::cpu_backend {
   template <class Op>
   static void row(nn::backend& ops, nn::queue, const typename Op::in& i, const typename Op::out& o) {
     gpu::device_call call;
-    call.bytes = gpu_test::workspace_bytes(i, o);
+    call.bytes = gpu::workspace(i, o);
     call.workspace = static_cast<launcher_backend&>(ops).room(call.bytes);
     gpu_test::expect(gpu_test::run([&](gpu::stream s) {
       call.s = s;
@@ -96,7 +67,7 @@ class launcher_backend : public nn::cpu_backend {
   void* room_ = nullptr;
 };
 
-#define ROTOSCALE_LAUNCHER_ROW(name) row_of<op::name>(),
+#define ROTOSCALE_LAUNCHER_ROW(name) row_of<op::name>(), &nn::cpu::workspace_of<op::name>,
 inline const nn::operation_table launcher_backend::rows{ROTOSCALE_OPERATIONS(ROTOSCALE_LAUNCHER_ROW)};
 #undef ROTOSCALE_LAUNCHER_ROW
 

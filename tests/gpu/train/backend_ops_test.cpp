@@ -160,7 +160,7 @@ TEST_CASE("a BF16 unit aligns the product of two subnormal codes by their number
     return values;
   };
   const auto multiply = [&](nn::backend& ops, const nn::operand_recipe& how, const std::string& contract) {
-    const queue_workspace room(ops, {.tokens = rows, .gemm_bytes = 1 << 16, .widest = rows});
+    const queue_workspace room(ops);
     const device_array<float> x(ops, tensor(-1.0f, 16)), w(ops, tensor(1.0f, 17)), c(ops, rows * rows);
     const device_array<nn::step_state> state(ops, 1);
     nn::operand_request request;

@@ -89,8 +89,7 @@ struct results {
 results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn::dtype stored, bool training,
             const std::vector<numbers>& a, const std::vector<numbers>& b, std::uint32_t micro_batch) {
   const nn::queue q{};
-  const queue_workspace room(ops,
-                             {.tokens = tokens, .widest = out, .hidden = out, .vocabulary = 1, .parameters = 20000});
+  const queue_workspace room(ops);
   nn::adapted_linear l({layer_number, out, in, tokens, false, true, stored, stored}, r);
   for (std::size_t i = 0; adapter != nullptr && i < parts.size(); ++i) {
     nn::adapter_shape s;

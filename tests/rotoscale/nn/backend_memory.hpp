@@ -47,11 +47,10 @@ class device_array {
   T* memory_;
 };
 
-/// The default queue's workspace for the given extents.
+/// The default queue's workspace.
 class queue_workspace {
  public:
-  queue_workspace(nn::backend& ops, const nn::workspace_request& most)
-      : memory_(ops, static_cast<index_t>(ops.workspace_bytes(most))) {
+  explicit queue_workspace(nn::backend& ops, index_t bytes = 1 << 20) : memory_(ops, bytes) {
     ops.set_workspace({}, memory_.data(), static_cast<std::size_t>(memory_.size()));
   }
 

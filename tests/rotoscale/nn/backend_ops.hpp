@@ -18,17 +18,7 @@ namespace rotoscale::testing {
 class op_scene {
  public:
   explicit op_scene(nn::backend& ops)
-      : ops_(&ops),
-        room_(ops, {.tokens = 300,
-                    .gemm_bytes = 1 << 22,
-                    .widest = 300,
-                    .hidden = 60000,
-                    .heads = 300,
-                    .vocabulary = 9000,
-                    .parameters = 24000,
-                    .observed_rows = 300,
-                    .observed_elements = 40000,
-                    .partials = 150000}) {}
+      : ops_(&ops), room_(ops, 6 << 20) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};

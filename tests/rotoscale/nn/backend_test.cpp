@@ -97,7 +97,7 @@ TEST_CASE("a graph sees memory as it is when it is launched") {
 
 TEST_CASE("step state: valid targets are counted, sums start anew, micro-batches advance") {
   const auto ops = nn::make_cpu_backend(1);
-  const queue_workspace room(*ops, {.tokens = 8});
+  const queue_workspace room(*ops);
   const device_array<std::int32_t> targets(*ops, std::vector<std::int32_t>{1, nn::ignored_target, 2, 3});
   const device_array<float> loss(*ops, std::vector<float>{0.5f, 0.0f, 1.0f, 2.0f});
   nn::step_state initial;

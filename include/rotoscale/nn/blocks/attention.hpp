@@ -102,11 +102,11 @@ class attention final : public block {
     });
     if (at.phase == layout_phase::backward) lay_out_backward(at);
   }
-  void require(workspace_request& most) const override {
-    most.features = std::max({most.features, stream_->features(), qkv_.shape().out});
-    most.heads = std::max(most.heads, shape_.heads);
-    most.head_dim = std::max(most.head_dim, shape_.head_dim);
-    most.attention = contract_;
+  void require(workspace_bound& most) const override {
+    const tensor_view q = dense_tensor(nullptr, dtype::fp32, {1, most.tokens, shape_.heads, shape_.head_dim}),
+                      k = dense_tensor(nullptr, dtype::fp32, {1, most.positions, shape_.kv_heads, shape_.head_dim});
+    most.add<op::attention_backward>({q, k, k, q, nullptr, q, {}, contract_, nullptr}, {q, k, k});
+    most.add_rows(std::max(stream_->features(), qkv_.shape().out));
     norm_.require(most);
     qkv_bias_.require(most, qkv_.shape().out);
     o_bias_.require(most, stream_->features());

@@ -25,9 +25,10 @@ class bias {
   void bind(const layout& at) {
     if (!name_.empty()) own_ = at.weights(own_.number);
   }
-  /// Raises the largest extents of its operations.
-  void require(workspace_request& most, index_t features) const {
-    if (!name_.empty()) most.partials = std::max(most.partials, bias_partials(most.tokens, features, 1));
+  /// Adds the workspace of its operations.
+  void require(workspace_bound& most, index_t features) const {
+    if (name_.empty()) return;
+    most.add<op::bias_backward>({most.extents(most.tokens, features)}, {most.extents(1, features)});
   }
   /// True if its gradient is computed.
   bool trains() const { return !own_.gradient.empty(); }

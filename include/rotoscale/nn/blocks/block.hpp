@@ -82,8 +82,8 @@ class block {
   virtual void lay_out(const layout&) {}
   /// Uploads tables that the host computes.
   virtual void upload(backend&, queue) {}
-  /// Raises the largest extents of its operations.
-  virtual void require(workspace_request&) const {}
+  /// Adds the workspace of its operations.
+  virtual void require(workspace_bound&) const {}
   /// Forward pass.
   virtual void forward(const pass&) {}
   /// Recomputes what saved() leaves out.

@@ -41,9 +41,11 @@ class embedding final : public block {
     table_ = at.weights(table_.number);
     if (!places_.name.empty()) positions_ = at.weights(positions_.number);
   }
-  void require(workspace_request& most) const override {
-    if (places_.name.empty()) return;
-    most.partials = std::max(most.partials, bias_partials(most.tokens, stream_->features(), sequence_));
+  void require(workspace_bound& most) const override {
+    const index_t d = stream_->features();
+    const tensor_view dy = most.extents(most.tokens, d);
+    most.add<op::embedding_backward>({{}, dy, nullptr}, {most.extents(vocabulary_, d)});
+    if (!places_.name.empty()) most.add<op::bias_backward>({dy}, {most.extents(sequence_, d)});
   }
   void forward(const pass& p) override {
     p.ops->embedding_forward(p.queue, {p.tokens, table_.values, p.state}, {stream_->entry(0)});

@@ -48,9 +48,10 @@ class loss_head final : public block {
     norm_.lay_out_last(at);
     if (at.phase == layout_phase::loss) lay_out_chunks(at);
   }
-  void require(workspace_request& most) const override {
-    most.hidden = std::max(most.hidden, stream_->features());
-    most.vocabulary = std::max(most.vocabulary, vocabulary_);
+  void require(workspace_bound& most) const override {
+    most.add_rows(stream_->features());
+    most.add<op::cross_entropy>({}, {most.extents(most.tokens, vocabulary_), nullptr});
+    most.add<op::sum_losses>({nullptr, most.tokens}, {nullptr});
     norm_.require(most);
   }
 

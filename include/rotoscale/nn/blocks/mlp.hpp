@@ -69,8 +69,8 @@ class mlp final : public block {
       lay_out_gradients(at, {{&down_, hidden_, stream_->d}, {&up_, norm_.y, d_made_}});
     }
   }
-  void require(workspace_request& most) const override {
-    most.features = std::max({most.features, stream_->features(), width_});
+  void require(workspace_bound& most) const override {
+    most.add_rows(std::max(stream_->features(), width_));
     norm_.require(most);
     up_bias_.require(most, inputs());
     down_bias_.require(most, stream_->features());

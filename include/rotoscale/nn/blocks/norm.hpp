@@ -97,10 +97,11 @@ class norm {
     gain_ = at.weights(gain_.number);
     if (!bias_name_.empty()) bias_ = at.weights(bias_.number);
   }
-  /// Raises the largest extents of its operations.
-  void require(workspace_request& most) const {
-    if (bias_name_.empty()) return;
-    most.partials = std::max(most.partials, layernorm_partials(most.tokens, stream_->features()));
+  /// Adds the workspace of its operations.
+  void require(workspace_bound& most) const {
+    const tensor_view x = most.extents(most.tokens, stream_->features());
+    if (bias_name_.empty()) return most.add<op::rmsnorm_backward>({x, x, nullptr, nullptr}, {x, nullptr});
+    most.add<op::layernorm_backward>({x, x, nullptr, nullptr, nullptr}, {x, nullptr, nullptr});
   }
   /// Takes x at the beginning of a block's saved tensors.
   void lay_out_entry(const layout& at, saved_activations& saved) {

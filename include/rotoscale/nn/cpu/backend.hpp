@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's backend: its table of operations, contracts and workspace.
+// The CPU's backend: its table of operations and contracts.
 #pragma once
 
 #include "rotoscale/nn/cpu/queues.hpp"
@@ -60,27 +60,6 @@ class cpu_backend : public cpu::host_queues {
     return found;
   }
 
-  std::size_t workspace_bytes(const workspace_request& r) const override {
-    using numbers = scratch_array<float>;
-    using wide_numbers = scratch_array<double>;
-    const index_t chunks = (r.tokens + cpu::row_chunk - 1) / cpu::row_chunk;
-    // Needs of operations, then of each thread.
-    const std::size_t needs[] = {
-        numbers::bytes(r.tokens * r.widest) + r.gemm_bytes,
-        numbers::bytes(chunks * r.hidden) + each(cpu::row_bytes(r.hidden)),
-        numbers::bytes(r.partials) + each(cpu::row_bytes(std::max(r.features, r.hidden))),
-        scratch_array<index_t>::bytes(cpu::token_order::room(r.tokens, r.vocabulary)),
-        wide_numbers::bytes(cpu::chunk_count(r.parameters)),
-        wide_numbers::bytes(r.tokens),
-        scratch_array<operand_statistics>::bytes(r.observed_rows) + each(cpu::observed_bytes(r.observed_rows)),
-        wide_numbers::bytes(4 * cpu::chunk_count(r.observed_elements)),
-        each(cpu::row_bytes(std::max({r.features, r.hidden, r.tokens}))),
-        each(cpu::softmax_bytes(r.vocabulary)),
-        each(r.attention.tiled ? cpu::detail::tiled_scratch::bytes(r.attention.model, r.sequence, r.head_dim)
-                               : cpu::detail::attention_scratch::bytes(r.sequence, r.head_dim))};
-    return *std::max_element(std::begin(needs), std::end(needs)) + scratch_stack::alignment;
-  }
-
   operand_layout layout_operands(const operand_request& request) const override {
     return cpu::operands::layout(request);
   }
@@ -91,11 +70,10 @@ class cpu_backend : public cpu::host_queues {
   const gemm_operand& described(operand what) const override { return cpu::form_of(what); }
 
   thread_pool& pool() { return pool_; }
-
- private:
   /// Scratch memory with which each thread has `bytes`.
   std::size_t each(std::size_t bytes) const { return static_cast<std::size_t>(pool_.threads()) * bytes; }
 
+ private:
   thread_pool pool_;
 };
 
@@ -120,10 +98,23 @@ inline void row<op::residual_norm>(backend& ops, queue q, const op::residual_nor
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
 }
 
+template <class Op>
+std::size_t workspace_of(const backend& ops, const typename Op::in& i, const typename Op::out& o) {
+  const auto& on = static_cast<const cpu_backend&>(ops);
+  const room needed = [&] {
+    if constexpr (requires { workspace(i, o); }) {
+      return workspace(i, o);
+    } else {
+      return room{0, row_bytes(widest<Op>(i, o))};
+    }
+  }();
+  return needed.shared + on.each(needed.thread) + scratch_stack::alignment;
+}
+
 }  // namespace cpu
 
 /// What runs each operation on the CPU.
-#define ROTOSCALE_CPU_ROW(name) &cpu::row<op::name>,
+#define ROTOSCALE_CPU_ROW(name) &cpu::row<op::name>, &cpu::workspace_of<op::name>,
 inline constexpr operation_table cpu_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_CPU_ROW)};
 #undef ROTOSCALE_CPU_ROW
 

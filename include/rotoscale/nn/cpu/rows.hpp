@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // CPU bodies of all operations: compute(in, out, pool) names the storage types and calls the arithmetic. These bodies
-// define every contract. Threads own outputs, so results do not depend on their number.
+// define every contract. Threads own outputs, so results do not depend on their number. workspace(in, out) is the
+// workspace of a body that takes more than rows of its tensors.
 #pragma once
 
 #include "rotoscale/gemm.hpp"
@@ -22,6 +23,23 @@ scratch_array<T> work(index_t n) {
   const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T), rest = scratch_stack::of_thread().rest().size();
   if (needed <= rest) return scratch_array<T>(n);
   throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(rest));
+}
+
+/// Workspace of an operation in bytes: shared by its threads, and of each thread.
+struct room {
+  std::size_t shared = 0, thread = 0;
+};
+/// The shared part that work<T>(n) takes.
+template <class T>
+room room_for(index_t n, std::size_t thread = 0) {
+  return {scratch_array<T>::bytes(n), thread};
+}
+/// Columns of the widest tensor of a call.
+template <class Op>
+index_t widest(const typename Op::in& i, const typename Op::out& o) {
+  index_t cols = 0;
+  Op::uses([&](const op_use& u) { cols = u.at.rank < 2 ? cols : std::max(cols, u.at.extent(u.at.rank - 1)); }, i, o);
+  return cols;
 }
 
 /// Addresses of an operand's codes, block scales and factor.
@@ -64,6 +82,14 @@ inline void compute(const op::observe::in& i, const op::observe::out& o, thread_
 }
 inline void compute(const op::compare::in& i, const op::compare::out& o, thread_pool& pool) {
   compare_tensors(i.value, i.reference, i.n, work<double>(4 * chunk_count(i.n)).data(), *o.to, pool);
+}
+
+inline room workspace(const op::observe::in& i, const op::observe::out&) {
+  const index_t rows = std::max(i.source.extent(0), i.source.extent(1));
+  return room_for<operand_statistics>(rows, observed_bytes(rows));
+}
+inline room workspace(const op::compare::in& i, const op::compare::out&) {
+  return room_for<double>(4 * chunk_count(i.n));
 }
 
 /// True if the contract's unit multiplies the operand as BF16 numbers.
@@ -117,6 +143,11 @@ inline void compute(const op::gemm::in& i, const op::gemm::out& o, thread_pool& 
   multiply(form_of(i.a), form_of(i.b), i, o.c, pool);
 }
 
+/// FP32 sums of a BF16 result. The GEMM's own workspace is added: see gemm_workspace_bytes.
+inline room workspace(const op::gemm::in&, const op::gemm::out& o) {
+  return room_for<float>(o.c.type == dtype::bf16 ? o.c.extent(0) * o.c.extent(1) : 0);
+}
+
 // Layers.
 
 /// Throws std::out_of_range for an id outside the vocabulary.
@@ -142,6 +173,9 @@ inline void compute(const op::embedding_backward::in& i, const op::embedding_bac
                        room.data(), pool);
   });
 }
+inline room workspace(const op::embedding_backward::in& i, const op::embedding_backward::out& o) {
+  return room_for<index_t>(token_order::room(i.dy.extent(0), o.dtable.extent(0)));
+}
 inline void compute(const op::rmsnorm_forward::in& i, const op::rmsnorm_forward::out& o, thread_pool& pool) {
   with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
@@ -149,12 +183,15 @@ inline void compute(const op::rmsnorm_forward::in& i, const op::rmsnorm_forward:
   });
 }
 inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o, thread_pool& pool) {
-  const auto partial = work<float>((i.x.extent(0) + row_chunk - 1) / row_chunk * i.x.extent(1));
+  const auto partial = work<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)) / 2);
   with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
     rmsnorm_backward(as_matrix<const T>(i.dy), as_matrix<const T>(i.x), i.gain, i.rstd, as_matrix<T>(o.dx), o.dgain,
                      partial.data(), pool);
   });
+}
+inline room workspace(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
+  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)) / 2, row_bytes(i.x.extent(1)));
 }
 inline void compute(const op::layernorm_forward::in& i, const op::layernorm_forward::out& o, thread_pool& pool) {
   with_storage(i.x.type, [&](auto t) {
@@ -171,6 +208,9 @@ inline void compute(const op::layernorm_backward::in& i, const op::layernorm_bac
                           o.dgain, o.dbias, partial.data(), pool);
   });
 }
+inline room workspace(const op::layernorm_backward::in& i, const op::layernorm_backward::out&) {
+  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)), row_bytes(i.x.extent(1)));
+}
 inline void compute(const op::bias_forward::in& i, const op::bias_forward::out& o, thread_pool& pool) {
   with_storage(o.x.type,
                [&](auto t) { bias_forward(as_matrix<const float>(i.table), as_matrix<decltype(t)>(o.x), pool); });
@@ -181,6 +221,9 @@ inline void compute(const op::bias_backward::in& i, const op::bias_backward::out
     using T = decltype(t);
     bias_backward<T>(as_matrix<const T>(i.dy), as_matrix<float>(o.dtable), partial.data(), pool);
   });
+}
+inline room workspace(const op::bias_backward::in& i, const op::bias_backward::out& o) {
+  return room_for<float>(bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0)), row_bytes(i.dy.extent(1)));
 }
 /// With a branch and without the quantizer.
 inline void compute(const op::residual_norm::in& i, const op::residual_norm::out& o, thread_pool& pool) {
@@ -238,6 +281,15 @@ inline void compute(const op::attention_backward::in& i, const op::attention_bac
   });
 }
 
+inline room workspace(const op::attention_forward::in& i, const op::attention_forward::out&) {
+  const index_t keys = i.k.extent(1), dim = i.k.extent(3);
+  return {0, i.contract.tiled ? detail::tiled_scratch::bytes(i.contract.model, keys, dim)
+                              : detail::attention_scratch::bytes(keys, dim)};
+}
+inline room workspace(const op::attention_backward::in& i, const op::attention_backward::out&) {
+  return workspace(op::attention_forward::in{i.q, i.k, i.v, i.starts, i.contract, i.state}, {});
+}
+
 /// Input `at` of activation A: half of x if A is gated, otherwise x.
 template <class A, class T, class View>
 matrix<T> input_of(const View& x, index_t at) {
@@ -285,11 +337,15 @@ inline void compute(const op::cross_entropy::in& i, const op::cross_entropy::out
   check_tokens(now, o.logits.extent(0), o.logits.extent(1), true);
   cross_entropy(as_matrix<float>(o.logits), now, o.loss, i.gradients, i.state->gradient_scale, pool);
 }
+inline room workspace(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
+  return {0, softmax_bytes(o.logits.extent(1))};
+}
 inline void compute(const op::sum_losses::in& i, const op::sum_losses::out& o, thread_pool&) {
   const auto terms = work<double>(i.n);
   for (index_t t = 0; t < i.n; ++t) terms[t] = static_cast<double>(i.loss[t]);
   o.state->loss_sum += tree_sum(terms.data(), i.n);
 }
+inline room workspace(const op::sum_losses::in& i, const op::sum_losses::out&) { return room_for<double>(i.n); }
 inline void compute(const op::sum_squares::in& i, const op::sum_squares::out& o, thread_pool& pool) {
   for (std::size_t s = 0; s < i.arena.segments.size(); ++s) {
     const parameter_arena::segment& own = i.arena.segments[s];
@@ -298,6 +354,12 @@ inline void compute(const op::sum_squares::in& i, const op::sum_squares::out& o,
 }
 inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool& pool) {
   gradient_norm(i.arena, i.config, *o.state, work<double>(chunk_count(i.arena.size)).data(), pool);
+}
+inline room workspace(const op::sum_squares::in& i, const op::sum_squares::out&) {
+  return room_for<double>(chunk_count(i.arena.size));
+}
+inline room workspace(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
+  return room_for<double>(chunk_count(i.arena.size));
 }
 inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool& pool) {
   adamw(o.arena, i.config, *i.state, pool);

@@ -44,7 +44,7 @@ template <class T>
 std::vector<float> run_all(int threads) {
   nn::cpu_backend ops(threads);
   constexpr index_t n = 300, d = 70;
-  const queue_workspace room(ops, {.tokens = n, .hidden = d, .vocabulary = d, .parameters = n * d});
+  const queue_workspace room(ops);
   const auto make = [&](unsigned seed) {
     std::vector<T> values;
     for (const double x : random_tensor(n * d, seed, 3.0)) values.push_back(T(static_cast<float>(x)));
@@ -106,7 +106,7 @@ TEST_CASE_TEMPLATE("1, 2 and 4 threads give the same bits", T, float, bf16) {
 TEST_CASE("a GEMM stored as BF16 is the one rounded to BF16") {
   nn::cpu_backend ops(2);
   const index_t m = 5, n = 70, k = 33;
-  const queue_workspace room(ops, {.tokens = m, .widest = n});
+  const queue_workspace room(ops);
   const device_array<float> a(ops, to_float(random_tensor(m * k, 1))), b(ops, to_float(random_tensor(n * k, 2)));
   const nn::operand_recipe fp32{nn::operand_format::fp32};
   const auto make = [&](const device_array<float>& x, index_t rows) {

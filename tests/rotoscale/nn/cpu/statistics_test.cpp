@@ -44,7 +44,7 @@ struct observed {
         request(make_request(how, rows, cols, which, type)),
         source(store(rows, cols, type)),
         made(ops, request, source),
-        room(ops, {.observed_rows = rows + cols}),
+        room(ops),
         form(which) {
     state.inputs.seed = 9;
     state.inputs.step = 3;
