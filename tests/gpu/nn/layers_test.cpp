@@ -70,30 +70,19 @@ TEST_CASE("bad arguments of layers") {
   refused(gpu::add(transposed, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
   refused(gpu::add(nn::dense_tensor(memory, nn::dtype::u8, {4, 8}), rows(4, 8), rows(4, 8), {}), error_code::bad_option,
           "x");
-  refused(gpu::add(nn::dense_tensor(nullptr, nn::dtype::fp32, {4, 8}), rows(4, 8), rows(4, 8), {}),
-          error_code::bad_pointer, "x");
   refused(gpu::activation_forward(nn::activation::swiglu, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
   refused(gpu::activation_forward(nn::activation::gelu_tanh, rows(4, 16), rows(4, 8), {}), error_code::bad_extent, "x");
   refused(gpu::rmsnorm_forward(rows(4, 8), nullptr, 1e-5f, rows(4, 8), memory, {}), error_code::bad_pointer, "gain");
-  refused(gpu::rmsnorm_backward(rows(4, 8), rows(4, 8), memory, memory, rows(4, 8), memory, memory, 16, {}),
-          error_code::out_of_memory, "workspace_bytes");
   refused(gpu::layernorm_forward(rows(4, 8), memory, nullptr, 1e-5f, rows(4, 8), memory, memory, {}),
           error_code::bad_pointer, "bias");
-  refused(gpu::layernorm_forward(rows(4, 8), memory, memory, 1e-5f, rows(4, 8), nullptr, memory, {}),
-          error_code::bad_pointer, "mean");
-  refused(gpu::layernorm_backward(rows(4, 8), rows(4, 8), memory, memory, memory, rows(4, 8), memory, memory, memory,
-                                  63, {}),
-          error_code::out_of_memory, "workspace_bytes");
   refused(gpu::bias_forward(rows(1, 9), rows(4, 8), {}), error_code::bad_extent, "table");
   refused(gpu::bias_forward(narrow, narrow, {}), error_code::bad_option, "table");
-  refused(gpu::bias_backward(rows(4, 8), rows(2, 8), memory, 63, {}), error_code::out_of_memory, "workspace_bytes");
   refused(gpu::rope(nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5}), memory, memory, false, {}),
           error_code::bad_extent, "queries");
   refused(gpu::cross_entropy(narrow, {}, 0, memory, true, &state, nullptr, nullptr, 0, {}), error_code::bad_option,
           "logits");
   refused(gpu::cross_entropy(rows(1, 4096).part(0, 0, 1), {}, 0, memory, true, &state, nullptr, nullptr, 0, {}),
           error_code::bad_pointer, "targets");
-  refused(gpu::next_micro_batch(nullptr, {}), error_code::bad_pointer, "state");
   auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // misaligned: a multiple of 4 bytes
   refused(gpu::next_micro_batch(shifted, {}), error_code::bad_pointer, "state");
   refused(gpu::embedding_forward({reinterpret_cast<std::int32_t*>(memory), 0}, rows(4, 8), rows(4, 8), shifted, nullptr,
@@ -108,6 +97,18 @@ TEST_CASE("bad arguments of layers") {
   const nn::parameter_arena::segment fitting{0, 4096, true};
   arena.segments = {&fitting, 1};
   refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_pointer, "arena.segments_in_backend");
+}
+
+TEST_CASE("every launch refuses null and odd addresses, and too little workspace") {
+  launcher_backend tested;
+  tested.refusing = true;
+  std::vector<op_case> all = cases();
+  for (const op_case& c : attention_cases()) all.push_back(c);
+  for (const op_case& c : all) {
+    for (const char* const some : {"130x70 ", "200x24 ", "squares", "1x70 heads 4/2 of 8 "}) {
+      if (c.name.find(some) != c.name.npos) (void)bytes_of(c, tested);
+    }
+  }
 }
 
 TEST_CASE("the rows of an id are added once and in order, as many as a thread takes, and one more") {

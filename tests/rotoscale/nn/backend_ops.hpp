@@ -17,8 +17,7 @@ namespace rotoscale::testing {
 /// Memory of one case, and its result bytes.
 class op_scene {
  public:
-  explicit op_scene(nn::backend& ops)
-      : ops_(&ops), room_(ops, 6 << 20) {}
+  explicit op_scene(nn::backend& ops) : ops_(&ops), room_(ops, 6 << 20) {}
 
   nn::backend& ops() const { return *ops_; }
   static constexpr nn::queue queue{};

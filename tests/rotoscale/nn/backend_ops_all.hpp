@@ -127,45 +127,4 @@ inline std::vector<op_case> coarse_and_raw_cases() {
   return all;
 }
 
-/// Text in the names of an operation's cases.
-struct operation_cases {
-  const char *operation, *name;
-};
-inline constexpr operation_cases cases_of_operations[] = {
-    {"begin_step", "begin_step"},
-    {"set_gradient_scale", "set_gradient_scale"},
-    {"next_micro_batch", "next_micro_batch"},
-    {"quantize", "gemm mxfp4"},
-    {"gemm", "gemm mxfp4"},
-    {"dequantize", "dequantize and observe"},
-    {"update_scales", "update_scales"},
-    {"embedding_forward", "embedding"},
-    {"embedding_backward", "embedding"},
-    {"rmsnorm_forward", "rmsnorm"},
-    {"rmsnorm_backward", "rmsnorm"},
-    {"layernorm_forward", "layernorm"},
-    {"layernorm_backward", "layernorm"},
-    {"bias_forward", "bias of"},
-    {"bias_backward", "bias of"},
-    {"rope", "rope and attention"},
-    {"attention_forward", "rope and attention"},
-    {"attention_backward", "rope and attention"},
-    {"activation_forward", "gelu_tanh "},
-    {"activation_backward", "gelu_tanh "},
-    {"add", "add "},
-    {"dropout", "dropout"},
-    {"cross_entropy", "cross_entropy with gradients"},
-    {"sum_losses", "cross_entropy with gradients"},
-    {"sum_squares", "squares, norm, AdamW"},
-    {"gradient_norm", "squares, norm, AdamW"},
-    {"adamw", "squares, norm, AdamW"},
-    {"observe", "dequantize and observe"},
-    {"compare", "compare"},
-    {"residual_norm", "residual_norm"},
-    {"activation_quantize", "gelu_tanh to"},
-    {"activation_backward_quantize", "gelu_tanh_backward to"},
-    {"rope_both", "rope_both"},
-    {"cross_entropy_quantize", "cross_entropy to"},
-};
-
 }  // namespace rotoscale::testing
