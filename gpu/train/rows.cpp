@@ -78,9 +78,8 @@ void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activ
   const auto target = operands::one_launch(o.to, i.state);
   if (!target) return op::activation_quantize::compose(ops, q, i, o);
   device_of(ops).run_operation<op::activation_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(*target, [&](const auto&... into) {
-      return activation_quantize(i.which, i.x, kept(o.to, o.h), into..., c.s);
-    });
+    return launch_into(
+        *target, [&](const auto&... into) { return activation_quantize(i.which, i.x, kept(o.to, o.h), into..., c.s); });
   });
 }
 

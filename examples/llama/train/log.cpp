@@ -47,7 +47,7 @@ ordered_json contract_record(const llama::session& s) {
   add("bf16_layers_", s.model().bf16_linear());
   add("adapters_", s.model().adapter_linear());
   record["attention"] = s.model().attention().name;
-  for (const nn::operation_contract& c : s.ops().contracts()) record[c.operation] = c.name;
+  for (const nn::operation_contract& c : nn::reference_contracts()) record[c.operation] = c.name;
   return record;
 }
 

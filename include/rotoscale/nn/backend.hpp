@@ -28,8 +28,6 @@ class op_observer {
 /// A device and its operations: `ops.rmsnorm_forward(q, {x, gain, epsilon}, {y, rstd})`.
 class backend : public device {
  public:
-  /// Contracts of all operations but GEMMs and attention.
-  std::span<const operation_contract> contracts() const { return reference_contracts; }
   /// The contract of a GEMM of rows × cols over k, asked before the first step. Null: not supported.
   virtual std::optional<gemm_contract> contract(const gemm_recipe& gemm, index_t rows, index_t cols,
                                                 index_t k) const = 0;
@@ -48,13 +46,13 @@ class backend : public device {
   virtual const gemm_operand& described(operand what) const = 0;
 
   // Templates, so that a source compiles only what it calls.
-#define ROTOSCALE_CALL(name)                                                                \
-  template <int = 0>                                                                        \
-  void name(queue q, const op::name::in& i, const op::name::out& o) {                       \
-    run<op::name>(rows_->name, q, i, o);                                                    \
-  }                                                                                         \
-  std::size_t workspace_bytes(const op::name::in& i, const op::name::out& o) const {        \
-    return rows_->name##_workspace(*this, i, o);                                            \
+#define ROTOSCALE_CALL(name)                                                         \
+  template <int = 0>                                                                 \
+  void name(queue q, const op::name::in& i, const op::name::out& o) {                \
+    run<op::name>(rows_->name, q, i, o);                                             \
+  }                                                                                  \
+  std::size_t workspace_bytes(const op::name::in& i, const op::name::out& o) const { \
+    return rows_->name##_workspace(*this, i, o);                                     \
   }
   ROTOSCALE_OPERATIONS(ROTOSCALE_CALL)
 #undef ROTOSCALE_CALL
@@ -114,6 +112,7 @@ class backend : public device {
 /// Largest workspace of the operations that a model uses, in bytes. Extents are those of the largest calls.
 class workspace_bound {
  public:
+  /// Of no operation.
   workspace_bound(const backend& ops, index_t tokens, index_t positions)
       : tokens(tokens), positions(positions), ops_(&ops) {}
 
@@ -130,7 +129,9 @@ class workspace_bound {
     most_ = std::max(most_, ops_->workspace_bytes(i, o));
   }
   /// Covers operations on rows of `features`.
-  void add_rows(index_t features) { add<op::add>({extents(1, features), extents(1, features)}, {extents(1, features)}); }
+  void add_rows(index_t features) {
+    add<op::add>({extents(1, features), extents(1, features)}, {extents(1, features)});
+  }
   /// Covers a GEMM with `bytes` of workspace and an output of `cols` columns.
   void add_gemm(std::size_t bytes, index_t cols = 0) {
     gemm_ = std::max(gemm_, bytes);

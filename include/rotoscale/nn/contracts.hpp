@@ -146,33 +146,4 @@ inline std::optional<gemm_contract> find_gemm_contract(std::string_view name, in
   return found;
 }
 
-/// The contract of everything but GEMMs and attention, which recipes name: what a backend must equal by bytes.
-struct operation_contract {
-  const char* operation;  ///< as in backend
-  const char* name;       ///< defined in docs/reference/layers.md
-};
-/// Those of the CPU, which define them; docs/reference/layers.md has each in full.
-inline constexpr operation_contract reference_contracts[] = {
-    {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"},
-    {"layernorm", "layernorm-fp32-lanes16-rows64"},
-    {"bias", "bias-fp32-rows64"},
-    {"rope", "rope-fp32-fma"},
-// clang-format off
-#define ROTOSCALE_ROW(name) {#name, activation_math<activation::name>::contract},
-    ROTOSCALE_ACTIVATIONS(ROTOSCALE_ROW)
-#undef ROTOSCALE_ROW
-    // clang-format on
-    {"softmax_loss", "softmax-loss-fp32-lanes16-chunks4096"},
-    {"embedding", "embedding-fp32-tokens-ascending"},
-    {"squares", "squares-fp32-chunks4096-fp64-tree"},
-    {"loss_sum", "loss-fp64-tree"},
-    {"adamw", "adamw-fp32-fma"},
-    {"add", "add-fp32"},
-    {"update_scales", "delayed-scaling-fp32"},
-    {"dropout", "dropout-philox-fp32-fma"},
-    {"dequantize", "dequantize-fp32-code-scale-factor"},
-    {"observe", "observe-fp64-lanes16-tree"},
-    {"compare", "compare-fp64-lanes16-chunks4096-tree"},
-};
-
 }  // namespace rotoscale::nn

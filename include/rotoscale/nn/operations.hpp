@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The table of operations. Each has a name, a class, typed arguments and the memory that a call uses:
+// The table of operations. Each has a name, a class, a contract, typed arguments and the memory that a call uses:
 //   in       arguments that are read
 //   out      arguments that are written
 //   uses     memory of a call, outputs in the order of digests
@@ -10,6 +10,8 @@
 // step_state, so that graphs can be replayed.
 #pragma once
 
+#include <vector>
+
 #include "rotoscale/nn/operations/layers.hpp"
 #include "rotoscale/nn/operations/operands.hpp"
 #include "rotoscale/nn/operations/training.hpp"
@@ -17,41 +19,25 @@
 namespace rotoscale::nn {
 
 /// Calls X(name) for each operation.
-#define ROTOSCALE_OPERATIONS(X)   \
-  X(begin_step)                   \
-  X(set_gradient_scale)           \
-  X(next_micro_batch)             \
-  X(quantize)                     \
-  X(gemm)                         \
-  X(dequantize)                   \
-  X(update_scales)                \
-  X(embedding_forward)            \
-  X(embedding_backward)           \
-  X(rmsnorm_forward)              \
-  X(rmsnorm_backward)             \
-  X(layernorm_forward)            \
-  X(layernorm_backward)           \
-  X(bias_forward)                 \
-  X(bias_backward)                \
-  X(rope)                         \
-  X(attention_forward)            \
-  X(attention_backward)           \
-  X(activation_forward)           \
-  X(activation_backward)          \
-  X(add)                          \
-  X(dropout)                      \
-  X(cross_entropy)                \
-  X(sum_losses)                   \
-  X(sum_squares)                  \
-  X(gradient_norm)                \
-  X(adamw)                        \
-  X(observe)                      \
-  X(compare)                      \
-  X(residual_norm)                \
-  X(activation_quantize)          \
-  X(activation_backward_quantize) \
-  X(rope_both)                    \
-  X(cross_entropy_quantize)
+#define ROTOSCALE_OPERATIONS(X)    \
+  ROTOSCALE_TRAINING_OPERATIONS(X) \
+  ROTOSCALE_OPERAND_OPERATIONS(X)  \
+  ROTOSCALE_LAYER_OPERATIONS(X)
+
+/// Contracts of all operations but GEMMs and attention, which recipes name.
+inline std::vector<operation_contract> reference_contracts() {
+  std::vector<operation_contract> all;
+  const auto add = [&](const operation_contract& c) {
+    if (c.name != nullptr) all.push_back(c);
+  };
+#define ROTOSCALE_ADD(name) add(op::name::info.contract);
+  ROTOSCALE_OPERATIONS(ROTOSCALE_ADD)
+#undef ROTOSCALE_ADD
+#define ROTOSCALE_ADD(name) add({#name, activation_math<activation::name>::contract});
+  ROTOSCALE_ACTIVATIONS(ROTOSCALE_ADD)
+#undef ROTOSCALE_ADD
+  return all;
+}
 
 class backend;
 
@@ -65,8 +51,8 @@ using op_workspace = std::size_t (*)(const backend& on, const typename Op::in& i
 
 /// What runs each operation on one kind of backend, and its workspace.
 struct operation_table {
-#define ROTOSCALE_ROW(name)  \
-  op_row<op::name> name;     \
+#define ROTOSCALE_ROW(name) \
+  op_row<op::name> name;    \
   op_workspace<op::name> name##_workspace;
   ROTOSCALE_OPERATIONS(ROTOSCALE_ROW)
 #undef ROTOSCALE_ROW

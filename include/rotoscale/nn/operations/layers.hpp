@@ -7,13 +7,35 @@
 
 #include "rotoscale/nn/operations/use.hpp"
 
+/// Calls X(name) for each operation of layers.
+#define ROTOSCALE_LAYER_OPERATIONS(X) \
+  X(embedding_forward)                \
+  X(embedding_backward)               \
+  X(rmsnorm_forward)                  \
+  X(rmsnorm_backward)                 \
+  X(layernorm_forward)                \
+  X(layernorm_backward)               \
+  X(bias_forward)                     \
+  X(bias_backward)                    \
+  X(residual_norm)                    \
+  X(rope)                             \
+  X(rope_both)                        \
+  X(attention_forward)                \
+  X(attention_backward)               \
+  X(activation_forward)               \
+  X(activation_backward)              \
+  X(activation_quantize)              \
+  X(activation_backward_quantize)     \
+  X(add)                              \
+  X(dropout)
+
 // One line for `in`, one for `out`.
 // clang-format off
 namespace rotoscale::nn::op {
 
 /// Rows of the table, (vocabulary, features), by token.
 struct embedding_forward {
-  static constexpr op_info info{"embedding_forward", op_class::layer};
+  static constexpr op_info info{"embedding_forward", op_class::layer, {"embedding", "embedding-fp32-tokens-ascending"}};
   struct in { token_source tokens; const_tensor_view table; const step_state* state; };
   struct out { tensor_view y; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -35,7 +57,7 @@ struct embedding_backward {
 
 /// y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps).
 struct rmsnorm_forward {
-  static constexpr op_info info{"rmsnorm_forward", op_class::layer};
+  static constexpr op_info info{"rmsnorm_forward", op_class::layer, {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"}};
   struct in { const_tensor_view x; const float* gain; float epsilon; };
   struct out { tensor_view y; float* rstd; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -59,7 +81,7 @@ struct rmsnorm_backward {
 
 /// y = (x - mean) * rstd * gain + bias, rstd[t] = 1 / sqrt(variance + eps).
 struct layernorm_forward {
-  static constexpr op_info info{"layernorm_forward", op_class::layer};
+  static constexpr op_info info{"layernorm_forward", op_class::layer, {"layernorm", "layernorm-fp32-lanes16-rows64"}};
   struct in { const_tensor_view x; const float *gain, *bias; float epsilon; };
   struct out { tensor_view y; float *mean, *rstd; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -86,7 +108,7 @@ struct layernorm_backward {
 /// Adds row t mod r of a table (r, features), FP32, to row t of x. A bias has one row; learned positions have the rows
 /// of a sequence.
 struct bias_forward {
-  static constexpr op_info info{"bias_forward", op_class::layer};
+  static constexpr op_info info{"bias_forward", op_class::layer, {"bias", "bias-fp32-rows64"}};
   struct in { const_tensor_view table; };
   struct out { tensor_view x; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -138,7 +160,7 @@ struct residual_norm {
 
 /// In place on (batch, seq, heads, head_dim). Cosine and sine are (seq, head_dim / 2). `inverse`: the backward pass.
 struct rope {
-  static constexpr op_info info{"rope", op_class::layer};
+  static constexpr op_info info{"rope", op_class::layer, {"rope", "rope-fp32-fma"}};
   struct in { const float *cosine, *sine; bool inverse; };
   struct out { tensor_view x; };
   static void uses(const auto& use, const in&, const out& o) { use({access::update, "rope", o.x}); }
@@ -250,7 +272,7 @@ struct activation_backward_quantize {
 
 /// sum = x + y; sum may be x.
 struct add {
-  static constexpr op_info info{"add", op_class::layer};
+  static constexpr op_info info{"add", op_class::layer, {"add", "add-fp32"}};
   struct in { const_tensor_view x, y; };
   struct out { tensor_view sum; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -262,7 +284,7 @@ struct add {
 /// y = factor · x for kept elements, else 0. With `accumulate`, y = fma(x, factor, y) for kept elements. x and y may
 /// have different storage types.
 struct dropout {
-  static constexpr op_info info{"dropout", op_class::layer};
+  static constexpr op_info info{"dropout", op_class::layer, {"dropout", "dropout-philox-fp32-fma"}};
   struct in { const_tensor_view x; dropout_args args; bool accumulate; const step_state* state; };
   struct out { tensor_view y; };
   static void uses(const auto& use, const in& i, const out& o) {

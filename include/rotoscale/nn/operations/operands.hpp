@@ -5,6 +5,15 @@
 
 #include "rotoscale/nn/operations/use.hpp"
 
+/// Calls X(name) for each operation on operands.
+#define ROTOSCALE_OPERAND_OPERATIONS(X) \
+  X(quantize)                           \
+  X(gemm)                               \
+  X(dequantize)                         \
+  X(update_scales)                      \
+  X(observe)                            \
+  X(compare)
+
 // One line for `in`, one for `out`.
 // clang-format off
 namespace rotoscale::nn::op {
@@ -39,7 +48,7 @@ struct gemm {
 
 /// Values of an operand in its source's orientation, (rows, cols): code · block scale · factor. Rotations are kept.
 struct dequantize {
-  static constexpr op_info info{"dequantize", op_class::quantize};
+  static constexpr op_info info{"dequantize", op_class::quantize, {"dequantize", "dequantize-fp32-code-scale-factor"}};
   struct in { operand what; };
   struct out { tensor_view to; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -50,7 +59,7 @@ struct dequantize {
 
 /// Appends recorded maxima to the histories and computes the next scales.
 struct update_scales {
-  static constexpr op_info info{"update_scales", op_class::quantize};
+  static constexpr op_info info{"update_scales", op_class::quantize, {"update_scales", "delayed-scaling-fp32"}};
   struct in { const delayed_scaling& rule; };
   struct out { const scaling_state& state; };
   static void uses(const auto& use, const in&, const out& o) {
@@ -61,7 +70,7 @@ struct update_scales {
 
 /// Error of an operand against its source. It was quantized from the source in this microbatch.
 struct observe {
-  static constexpr op_info info{"observe", op_class::quantize};
+  static constexpr op_info info{"observe", op_class::quantize, {"observe", "observe-fp64-lanes16-tree"}};
   struct in { const_tensor_view source; operand what; const step_state* state; };
   struct out { operand_statistics* to; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -73,7 +82,7 @@ struct observe {
 
 /// Error of n values against a reference.
 struct compare {
-  static constexpr op_info info{"compare", op_class::quantize};
+  static constexpr op_info info{"compare", op_class::quantize, {"compare", "compare-fp64-lanes16-chunks4096-tree"}};
   struct in { const float *value, *reference; index_t n; };
   struct out { comparison_statistics* to; };
   static void uses(const auto& use, const in& i, const out& o) {

@@ -5,6 +5,18 @@
 
 #include "rotoscale/nn/operations/use.hpp"
 
+/// Calls X(name) for each operation of a training step.
+#define ROTOSCALE_TRAINING_OPERATIONS(X) \
+  X(begin_step)                          \
+  X(set_gradient_scale)                  \
+  X(next_micro_batch)                    \
+  X(cross_entropy)                       \
+  X(cross_entropy_quantize)              \
+  X(sum_losses)                          \
+  X(sum_squares)                         \
+  X(gradient_norm)                       \
+  X(adamw)
+
 // One line for `in`, one for `out`.
 // clang-format off
 namespace rotoscale::nn::op {
@@ -42,7 +54,8 @@ struct next_micro_batch {
 /// [first, first + rows). With `gradients`, the logits become their gradients times the state's gradient_scale.
 /// Otherwise they are lost.
 struct cross_entropy {
-  static constexpr op_info info{"cross_entropy", op_class::loss};
+  static constexpr op_info info{"cross_entropy", op_class::loss,
+                                {"softmax_loss", "softmax-loss-fp32-lanes16-chunks4096"}};
   struct in { token_source targets; index_t first; bool gradients; const step_state* state; };
   struct out { tensor_view logits; float* loss; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -71,7 +84,7 @@ struct cross_entropy_quantize {
 
 /// Adds n losses to the state's sum.
 struct sum_losses {
-  static constexpr op_info info{"sum_losses", op_class::loss};
+  static constexpr op_info info{"sum_losses", op_class::loss, {"loss_sum", "loss-fp64-tree"}};
   struct in { const float* loss; index_t n; };
   struct out { step_state* state; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -82,7 +95,7 @@ struct sum_losses {
 
 /// squares[i] = Σ x² over segment i of the arena: chunks of 4096 in FP32, a tree in FP64 over them.
 struct sum_squares {
-  static constexpr op_info info{"sum_squares", op_class::optimizer};
+  static constexpr op_info info{"sum_squares", op_class::optimizer, {"squares", "squares-fp32-chunks4096-fp64-tree"}};
   struct in { const float* x; const parameter_arena& arena; };
   struct out { double* squares; };
   static void uses(const auto& use, const in& i, const out&) {
@@ -103,7 +116,7 @@ struct gradient_norm {
 
 /// Updates every parameter once. No update if loss or norm is not finite.
 struct adamw {
-  static constexpr op_info info{"adamw", op_class::optimizer};
+  static constexpr op_info info{"adamw", op_class::optimizer, {"adamw", "adamw-fp32-fma"}};
   struct in { const optimizer_config& config; const step_state* state; };
   struct out { const parameter_arena& arena; };
   static void uses(const auto& use, const in&, const out& o) {

@@ -13,10 +13,17 @@ namespace rotoscale::nn {
 /// What an operation is for, in profiles.
 enum class op_class : std::uint8_t { gemm, quantize, attention, layer, loss, optimizer, copy, other };
 
-/// Name and class of an operation.
+/// A contract that a backend must equal by bytes.
+struct operation_contract {
+  const char* operation = nullptr;  ///< key in logs
+  const char* name = nullptr;       ///< defined in docs/reference/layers.md
+};
+/// Name, class and contract of an operation. Operations of one contract state it once. Recipes name those of GEMMs and
+/// attention.
 struct op_info {
-  const char* name;  ///< in errors, digests and profiles
-  op_class kind;     ///< in profiles
+  const char* name;                  ///< in errors, digests and profiles
+  op_class kind;                     ///< in profiles
+  operation_contract contract = {};  ///< no name: stated elsewhere
 };
 
 /// How a call uses memory.
