@@ -113,8 +113,8 @@ class backend : public device {
 class workspace_bound {
  public:
   /// Of no operation.
-  workspace_bound(const backend& ops, index_t tokens, index_t positions)
-      : tokens(tokens), positions(positions), ops_(&ops) {}
+  workspace_bound(const backend& ops, index_t pass_tokens, index_t longest)
+      : tokens(pass_tokens), positions(longest), ops_(&ops) {}
 
   const index_t tokens;     ///< of a pass
   const index_t positions;  ///< of a sequence

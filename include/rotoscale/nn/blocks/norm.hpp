@@ -99,9 +99,9 @@ class norm {
   }
   /// Adds the workspace of its operations.
   void require(workspace_bound& most) const {
-    const tensor_view x = most.extents(most.tokens, stream_->features());
-    if (bias_name_.empty()) return most.add<op::rmsnorm_backward>({x, x, nullptr, nullptr}, {x, nullptr});
-    most.add<op::layernorm_backward>({x, x, nullptr, nullptr, nullptr}, {x, nullptr, nullptr});
+    const tensor_view all = most.extents(most.tokens, stream_->features());
+    if (bias_name_.empty()) return most.add<op::rmsnorm_backward>({all, all, nullptr, nullptr}, {all, nullptr});
+    most.add<op::layernorm_backward>({all, all, nullptr, nullptr, nullptr}, {all, nullptr, nullptr});
   }
   /// Takes x at the beginning of a block's saved tensors.
   void lay_out_entry(const layout& at, saved_activations& saved) {
