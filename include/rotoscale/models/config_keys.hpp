@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Keys of Hugging Face's config.json that are no fields of a model: without effect, or with one implemented value.
+// Reads and writes Hugging Face's config.json by a table of its keys. A key is a field of the model, has one
+// implemented value, has no effect on a forward and backward pass, or is refused.
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -55,25 +57,70 @@ inline void take_implemented_values(nlohmann::ordered_json& json, const std::vec
   }
 }
 
-/// Removes keys without effect, those that are passed, and unknown ones that are null; and null for `optional`
-/// fields of Config. Throws io::error for other unknown keys.
-template <class Config>
-void take_ignored_keys(nlohmann::ordered_json& json, Config any, const std::vector<std::string>& optional,
-                       const std::vector<std::string>& passed, const io::detail::place& at) {
-  for (const auto* keys : {&ignored_keys(), &passed}) {
-    for (const std::string& key : *keys) json.erase(key);
+/// The keys of a kind of model that are not plain fields.
+struct config_keys {
+  std::vector<implemented_value> implemented;  ///< keys with one implemented value
+  std::vector<const char*> required;           ///< fields that files must have
+  std::vector<const char*> nullable;           ///< fields that files may give as null
+  std::vector<const char*> ignored;            ///< keys without effect on this kind of model
+  /// Checks keys with forms of their own, and removes or replaces them.
+  std::function<void(nlohmann::ordered_json&, const std::vector<std::string>& passed, const io::detail::place&)> take;
+};
+
+namespace detail {
+
+/// Removes `passed` keys, keys without effect, and null for unknown keys and nullable fields. Throws io::error for
+/// other unknown keys.
+inline void take_ignored_keys(nlohmann::ordered_json& json, const std::vector<std::string>& fields,
+                              const config_keys& keys, const std::vector<std::string>& passed,
+                              const io::detail::place& at) {
+  for (const auto* names : {&ignored_keys(), &passed}) {
+    for (const std::string& key : *names) json.erase(key);
   }
-  std::vector<std::string> fields;
-  describe([&](const char* key, auto&, const char*) { fields.emplace_back(key); }, any);
+  for (const char* key : keys.ignored) json.erase(key);
   for (auto entry = json.begin(); entry != json.end();) {
     const std::string key = entry.key();
     const bool known = std::find(fields.begin(), fields.end(), key) != fields.end();
-    const bool follows = !known || std::find(optional.begin(), optional.end(), key) != optional.end();
+    const bool nullable = !known || std::find(keys.nullable.begin(), keys.nullable.end(), key) != keys.nullable.end();
     if (!known && !entry.value().is_null()) {
       at.key(key).fail("unknown key" + io::did_you_mean(key, fields) + ignoring_hint);
     }
-    entry = follows && entry.value().is_null() ? json.erase(entry) : std::next(entry);
+    entry = nullable && entry.value().is_null() ? json.erase(entry) : std::next(entry);
   }
+}
+
+}  // namespace detail
+
+/// Reads the fields of a model over their defaults in `config`. On return `json` has the fields of the file alone.
+/// `passed`: unknown keys to ignore. Throws io::error that names `where` and the key.
+template <class Config>
+Config read_fields(nlohmann::ordered_json& json, const std::string& where, const config_keys& keys,
+                   const std::vector<std::string>& passed, Config config) {
+  if (json.is_object()) {
+    const io::detail::place at{where, ""};
+    std::vector<std::string> fields;
+    describe([&](const char* key, auto&, const char*) { fields.emplace_back(key); }, config);
+    take_implemented_values(json, keys.implemented, at);
+    if (keys.take) keys.take(json, passed, at);
+    detail::take_ignored_keys(json, fields, keys, passed, at);
+  }
+  io::from_json(json, config, where);
+  for (const char* key : keys.required) {
+    if (!json.contains(key)) throw io::error(where, std::string(key) + ": is missing");
+  }
+  return config;
+}
+
+/// Writes the keys that transformers needs, the fields of a model, and the dtype of its weights.
+template <class Config>
+nlohmann::ordered_json write_fields(const Config& config, const config_keys& keys, const std::string& dtype) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const implemented_value& known : keys.implemented) {
+    if (known.written) json[known.key] = known.values.front();
+  }
+  json.update(io::to_json(config));
+  json["torch_dtype"] = dtype;
+  return json;
 }
 
 }  // namespace rotoscale::models

@@ -48,16 +48,15 @@ struct linear_axes {
 
 /// A kind of model with a shape.
 struct architecture {
-  std::function<block_list()> blocks;  ///< makes the blocks
-  index_t vocabulary = 0;              ///< token ids are below it
-  index_t positions = 0;               ///< longest sequence
-  index_t attention_width = 0;         ///< of the queries of all layers
-  int layers = 0;                      ///< groups of blocks that are layers
-  std::vector<linear_axes> linears;    ///< of a layer, without tokens
-  linear_axes head;                    ///< of the output head, without tokens
-  /// Names of extents, for errors. `head`: those of the output head's weight.
-  std::function<std::vector<nn::named_extent>(bool head)> extents;
-  std::vector<nn::named_extent> saved;  ///< widths of saved activations
+  std::function<block_list()> blocks;     ///< makes the blocks
+  index_t vocabulary = 0;                 ///< token ids are below it
+  index_t positions = 0;                  ///< longest sequence
+  index_t attention_width = 0;            ///< of the queries of all layers
+  int layers = 0;                         ///< groups of blocks that are layers
+  std::vector<linear_axes> linears;       ///< of a layer, without tokens
+  linear_axes head;                       ///< of the output head, without tokens
+  std::vector<nn::named_extent> extents;  ///< of all weights but the output head's, for errors
+  std::vector<nn::named_extent> saved;    ///< widths of saved activations
   /// The model's config.json, with the dtype of its weights.
   std::function<nlohmann::ordered_json(const std::string& dtype)> config_json;
   /// True for a tensor of files that is no parameter, since config.json determines it.

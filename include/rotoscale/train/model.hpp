@@ -338,7 +338,8 @@ inline void model::check_contracts(const nn::recipe& r) {
       }
       known.push_back({"lora.rank", options_.lora->rank});
     }
-    for (const nn::named_extent& e : shape_.extents(is_head)) known.push_back(e);
+    if (is_head) known.push_back(shape_.head.out.front());
+    known.insert(known.end(), shape_.extents.begin(), shape_.extents.end());
     throw std::invalid_argument("recipe " + r.name + ": " +
                                 nn::gemm_refusal(*ops_, *refused,
                                                  is_head ? "the output head" : parameters()[l->w.number].name(), known,

@@ -63,7 +63,7 @@ bool holds(const std::string& text, const std::string& part) { return text.find(
 TEST_CASE("config.json: round trip, and what would be another architecture is refused") {
   auto c = small_config();
   c.tie_word_embeddings = true;
-  c.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
+  c.rope_scaling = nn::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
   const auto json = llama::model_config_json(c);
   CHECK(json["architectures"][0] == "LlamaForCausalLM");
   CHECK(json["head_dim"] == 2);
@@ -75,15 +75,7 @@ TEST_CASE("config.json: round trip, and what would be another architecture is re
     changed[key] = value;
     return message_of([&] { llama::read_model_config(changed, "config.json"); });
   };
-  for (const char* key : {"transformers_version", "use_cache", "bos_token_id", "attention_dropout", "dtype"}) {
-    CHECK(message(key, 1) == "(no error)");
-  }
   CHECK(message("model_type", "mistral") == "config.json: model_type: only \"llama\" is supported");
-  CHECK(holds(message("architectures", {"GPT2LMHeadModel"}), "config.json: architectures"));
-  CHECK(message("architectures", {"LLaMAForCausalLM"}) == "(no error)");  // its name in 2023
-  CHECK(holds(message("hidden_act", "gelu"), "hidden_act"));
-  CHECK(holds(message("attention_bias", true), "attention_bias"));
-  CHECK(holds(message("mlp_bias", true), "mlp_bias"));
   CHECK(holds(message("hiden_size", 8), "did you mean 'hidden_size'?"));
   CHECK(holds(message("hidden_size", "8"), "config.json: hidden_size: expected an integer, found a string"));
   CHECK(holds(message("num_key_value_heads", 3), "num_key_value_heads: 3 does not divide"));
@@ -198,35 +190,22 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
   CHECK(message_with("rope_parameters", 1) ==
         "config.json: rope_parameters: expected an object or null, found the number 1");
   CHECK(message_with("rope_parameters", nullptr) == "(no error)");
-  const std::pair<const char*, json> refused[] = {{"quantization_config", {{"quant_method", "mxfp4"}}},
-                                                  {"sliding_window", 4096},
-                                                  {"partial_rotary_factor", 0.25},
-                                                  {"is_encoder_decoder", true},
-                                                  {"add_cross_attention", true},
-                                                  {"cross_attention_hidden_size", 64},
-                                                  {"rope_interleaved", true},
-                                                  {"pruned_heads", {{"0", {1}}}},
-                                                  {"hidden_act", "gelu"},
-                                                  {"attention_bias", true}};
-  for (const auto& r : refused) {
-    CAPTURE(r.first);
-    CHECK(holds(message_with(r.first, r.second), std::string("config.json: ") + r.first + ": only "));
+  const json refused = json::parse(R"({"quantization_config": {"quant_method": "mxfp4"}, "sliding_window": 4096,
+      "partial_rotary_factor": 0.25, "is_encoder_decoder": true, "add_cross_attention": true,
+      "cross_attention_hidden_size": 64, "rope_interleaved": true, "pruned_heads": {"0": [1]}, "hidden_act": "gelu",
+      "attention_bias": true, "mlp_bias": true, "architectures": ["GPT2LMHeadModel"]})");
+  for (const auto& [key, value] : refused.items()) {
+    CAPTURE(key);
+    CHECK(holds(message_with(key, value), "config.json: " + key + ": only "));
   }
-  const std::pair<const char*, json> ignored[] = {{"sliding_window", nullptr},
-                                                  {"cross_attention_hidden_size", nullptr},
-                                                  {"rope_interleaved", false},
-                                                  {"is_llama_config", true},
-                                                  {"max_length", 20},
-                                                  {"do_sample", true},
-                                                  {"temperature", 0.6},
-                                                  {"early_stopping", false},
-                                                  {"unsloth_fixed", true},
-                                                  {"use_sdpa", true},
-                                                  {"layer_types", {"full_attention", "full_attention"}},
-                                                  {"someone_elses", nullptr}};
-  for (const auto& i : ignored) {
-    CAPTURE(i.first);
-    CHECK(message_with(i.first, i.second) == "(no error)");
+  const json ignored = json::parse(R"({"sliding_window": null, "cross_attention_hidden_size": null,
+      "rope_interleaved": false, "is_llama_config": true, "max_length": 20, "do_sample": true, "temperature": 0.6,
+      "early_stopping": false, "unsloth_fixed": true, "use_sdpa": true, "someone_elses": null, "use_cache": 1,
+      "transformers_version": 1, "bos_token_id": 1, "attention_dropout": 1, "dtype": 1,
+      "layer_types": ["full_attention", "full_attention"], "architectures": ["LLaMAForCausalLM"]})");
+  for (const auto& [key, value] : ignored.items()) {
+    CAPTURE(key);
+    CHECK(message_with(key, value) == "(no error)");
   }
   CHECK(holds(message_with("layer_types", {"sliding_attention"}), "layer_types: only \"full_attention\""));
   CHECK(message_with("attn_logit_softcapping", 50.0).starts_with("config.json: attn_logit_softcapping: unknown key"));

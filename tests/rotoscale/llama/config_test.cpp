@@ -19,7 +19,7 @@ namespace {
 template <class Change>
 std::string fault_of(Change change) {
   llama::model_config c;
-  c.rope_scaling = llama::rope_scaling{};
+  c.rope_scaling = nn::rope_scaling{};
   change(c);
   return find_fault(c).value_or("none");
 }
@@ -35,8 +35,7 @@ TEST_CASE("sizes that follow from others") {
 }
 
 TEST_CASE("JSON holds every field") {
-  llama::model_config c{512,  64, 96, 3, 8, 4, 24, 128, 1e-6, 5e5, llama::rope_scaling{"llama3", 16, 2, 8, 64},
-                        true, 0.1};
+  llama::model_config c{512, 64, 96, 3, 8, 4, 24, 128, 1e-6, 5e5, nn::rope_scaling{"llama3", 16, 2, 8, 64}, true, 0.1};
   const auto json = io::to_json(c);
   CHECK(json.size() == 13);
   CHECK(json["rope_scaling"]["factor"] == 16);

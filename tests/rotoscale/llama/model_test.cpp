@@ -41,7 +41,7 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
       CAPTURE(tied);
       CAPTURE(scaled_rope);
       auto config = small_config(tied);
-      if (scaled_rope) config.rope_scaling = llama::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
+      if (scaled_rope) config.rope_scaling = nn::rope_scaling{"llama3", 8.0, 1.0, 4.0, 64};
       // 70 tokens: two query blocks of attention, the second ragged. Head chunks of 32 tokens: five chunks.
       session_case c(config, preset("fp32"), 2, 70, 2, 7,
                      [&](llama::session_options& o) { o.model.head_chunk = tied ? 2048 : 32; });

@@ -3,11 +3,10 @@
 // The shape of a GPT-2, with the key names of Hugging Face's config.json.
 #pragma once
 
-#include <cmath>
 #include <optional>
 #include <string>
 
-#include "rotoscale/config.hpp"
+#include "rotoscale/train/shape_faults.hpp"
 
 namespace rotoscale::gpt2 {
 
@@ -33,29 +32,18 @@ void describe(Visitor&& v, model_config& c) {
   v("initializer_range", c.initializer_range, "standard deviation of initial weights");
 }
 
-/// A sentence that names the wrong field, or nothing.
+/// A sentence that names the wrong field, or nullopt. The inner width is within a size's limit too.
 inline std::optional<std::string> find_fault(const model_config& c) {
-  // Products of two sizes fit any index, and random streams count linear layers in 14 bits.
-  const struct {
-    const char* name;
-    int value, largest;
-  } sizes[] = {{"vocab_size", c.vocab_size, 1 << 24},
-               {"n_positions", c.n_positions, 1 << 24},
-               {"n_embd", c.n_embd, 1 << 22},
-               {"n_layer", c.n_layer, 4000},
-               {"n_head", c.n_head, 1 << 22}};
-  for (const auto& [name, value, largest] : sizes) {
-    if (value < 1 || value > largest) {
-      return std::string(name) + ": must be 1 to " + std::to_string(largest) + ", is " + std::to_string(value);
-    }
+  if (auto f = train::find_size_fault({{"vocab_size", c.vocab_size},
+                                       {"n_positions", c.n_positions},
+                                       {"n_embd", c.n_embd, 1 << 22},
+                                       {"n_layer", c.n_layer, train::max_layers},
+                                       {"n_head", c.n_head, 1 << 22}})) {
+    return f;
   }
-  if (c.n_embd % c.n_head != 0) {
-    return "n_head: " + std::to_string(c.n_head) + " does not divide n_embd " + std::to_string(c.n_embd);
-  }
-  const auto usable = [](double x) { return x > 0 && std::isfinite(x); };
-  if (!usable(c.layer_norm_epsilon)) return "layer_norm_epsilon: must be positive and finite";
-  if (!usable(c.initializer_range)) return "initializer_range: must be positive and finite";
-  return std::nullopt;
+  if (auto f = train::find_divisor_fault({"n_head", c.n_head}, {"n_embd", c.n_embd})) return f;
+  return train::find_number_fault(
+      {{"layer_norm_epsilon", c.layer_norm_epsilon}, {"initializer_range", c.initializer_range}});
 }
 
 }  // namespace rotoscale::gpt2

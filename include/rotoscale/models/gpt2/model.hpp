@@ -64,14 +64,11 @@ inline train::architecture architecture_of(const model_config& c) {
   a.vocabulary = c.vocab_size;
   a.positions = c.n_positions;
   a.attention_width = index_t{c.n_layer} * c.n_embd;
-  a.extents = [c](bool head) {
-    std::vector<nn::named_extent> known;
-    if (head) known.push_back({"vocab_size", c.vocab_size});
-    for (const index_t n : {1, 3, 4})
-      known.push_back({(n == 1 ? "" : std::to_string(n) + " * ") + "n_embd", n * c.n_embd});
-    return known;
-  };
-  a.saved = {{"n_embd", c.n_embd}};
+  const index_t d = c.n_embd;
+  const nn::named_extent hidden{"n_embd", d}, qkv{"3 * n_embd", 3 * d}, inner{"4 * n_embd", 4 * d};
+  a.head.out = {{"vocab_size", c.vocab_size}};
+  a.extents = {hidden, qkv, inner};
+  a.saved = {hidden};
   a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
   a.is_implied = [](const std::string& tensor) {  // masks of old files, and the tied head
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") || tensor == "lm_head.weight";

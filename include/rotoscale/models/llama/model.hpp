@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "rotoscale/models/llama/config_json.hpp"
-#include "rotoscale/models/llama/rope_table.hpp"
 #include "rotoscale/nn/blocks/embedding.hpp"
 #include "rotoscale/nn/blocks/mlp.hpp"
 #include "rotoscale/train/model.hpp"
@@ -34,8 +33,7 @@ inline train::block_list blocks_of(const model_config& c) {
   const std::string table = "model.embed_tokens.weight";
   list.groups.emplace_back();
   list.add(std::make_unique<nn::embedding>(x, c.vocab_size, table, plain));
-  const nn::rotary* const rope = list.add(
-      std::make_unique<nn::rotary>(c.head_size(), [c](index_t positions) { return make_rope_table(c, positions); }));
+  const nn::rotary* const rope = list.add(std::make_unique<nn::rotary>(c.rope()));
   for (int i = 0; i < c.num_hidden_layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".", attn = at + "self_attn.", mlp = at + "mlp.";
     list.groups.emplace_back().is_layer = true;
@@ -61,23 +59,6 @@ inline train::block_list blocks_of(const model_config& c) {
   return list;
 }
 
-/// Names of extents in errors. `head`: those of the output head's weight.
-inline std::vector<nn::named_extent> extents_of(const model_config& c, bool head) {
-  std::vector<nn::named_extent> known;
-  if (head) known.push_back({"vocab_size", c.vocab_size});
-  const index_t q = c.query_size(), kv = c.key_value_size();
-  for (const nn::named_extent& e :
-       {nn::named_extent{"hidden_size", c.hidden_size},
-        {"intermediate_size", c.intermediate_size},
-        {"2 * intermediate_size", 2 * index_t{c.intermediate_size}},
-        {"num_attention_heads * head_dim", q},
-        {"num_key_value_heads * head_dim", kv},
-        {"num_attention_heads * head_dim + 2 * num_key_value_heads * head_dim", q + 2 * kv}}) {
-    known.push_back(e);
-  }
-  return known;
-}
-
 /// The model as training sees it.
 inline train::architecture architecture_of(const model_config& c) {
   train::architecture a;
@@ -86,13 +67,15 @@ inline train::architecture architecture_of(const model_config& c) {
   a.positions = c.max_position_embeddings;
   a.attention_width = c.num_hidden_layers * c.query_size();
   a.layers = c.num_hidden_layers;
-  const nn::named_extent hidden{"hidden_size", c.hidden_size}, inner{"intermediate_size", c.intermediate_size},
-      query{"num_attention_heads * head_dim", c.query_size()}, kv{"num_key_value_heads * head_dim", c.key_value_size()};
-  a.linears = {{{hidden}, {query, kv}, {}}, {{query}, {hidden}, {}}, {{hidden}, {inner}, {}}, {{inner}, {hidden}, {}}};
+  const index_t q = c.query_size(), kv = c.key_value_size(), f = c.intermediate_size;
+  const nn::named_extent hidden{"hidden_size", c.hidden_size}, inner{"intermediate_size", f},
+      both{"2 * intermediate_size", 2 * f}, query{"num_attention_heads * head_dim", q},
+      keys{"num_key_value_heads * head_dim", kv};
+  a.linears = {
+      {{hidden}, {query, keys}, {}}, {{query}, {hidden}, {}}, {{hidden}, {inner}, {}}, {{inner}, {hidden}, {}}};
   a.head = {{hidden}, {{"vocab_size", c.vocab_size}}, {}};
-  a.extents = [c](bool head) { return extents_of(c, head); };
-  a.saved = {hidden, query, {"2 * num_key_value_heads * head_dim", 2 * c.key_value_size()},
-             {"2 * intermediate_size", 2 * index_t{c.intermediate_size}}};
+  a.extents = {hidden, inner, both, query, keys, {query.name + " + 2 * " + keys.name, q + 2 * kv}};
+  a.saved = {hidden, query, {"2 * " + keys.name, 2 * kv}, both};
   a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
   a.is_implied = [c](const std::string& tensor) {
     return tensor.ends_with(".rotary_emb.inv_freq") || (c.tie_word_embeddings && tensor == "lm_head.weight");
