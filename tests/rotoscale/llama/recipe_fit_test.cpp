@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "rotoscale/models/gpt2/model.hpp"
 #include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/preset.hpp"
 
@@ -17,8 +18,8 @@ namespace nn = rotoscale::nn;
 
 namespace {
 
-std::string fault(const llama::model_config& c, const nn::recipe& r, const llama::pass_extents& p = {64, 64, true}) {
-  return llama::find_block_fault(c, r, p).value_or("none");
+std::string fault(const train::architecture& c, const nn::recipe& r, const train::pass_extents& p = {64, 64, true}) {
+  return train::find_block_fault(c, r, p).value_or("none");
 }
 
 }  // namespace
@@ -75,6 +76,21 @@ TEST_CASE("the head has lengths of its own: the vocabulary, and chunks of tokens
   CHECK(fault(c, r, {64, 48, true}) ==
         "head_chunk: 48 is not a multiple of 32, which the blocks of head.wgrad.dy need");
   CHECK(fault(c, r, {64, 100, true}) == "none");  // one chunk
+}
+
+TEST_CASE("GPT-2 names its extents") {
+  gpt2::model_config c;
+  nn::recipe r = preset("mxfp4");
+  CHECK(fault(c, r) == "none");
+  c.n_embd = 48;
+  CHECK(fault(c, r) == "n_embd: 48 is not a multiple of 32, which the blocks of fprop.x need");
+  c.n_embd = 96;
+  r.dgrad.left.rotation.points = r.dgrad.right.rotation.points = 256;
+  CHECK(fault(c, r) == "3 * n_embd: 288 is not a multiple of 256, which the blocks of dgrad.dy need");
+  r.bf16_first_layers = c.n_layer;
+  r.head = preset("mxfp4");
+  CHECK(fault(c, r) == "vocab_size: 50257 is not a multiple of 32, which the blocks of head.dgrad.dy need");
+  CHECK(train::find_frozen_fault(c, preset("mxfp4_h16_step_signs"))->starts_with("fprop.w.rotation.signs: step"));
 }
 
 TEST_CASE("signs of each step and weights that are quantized once") {

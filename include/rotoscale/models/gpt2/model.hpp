@@ -64,9 +64,11 @@ inline train::architecture architecture_of(const model_config& c) {
   a.vocabulary = c.vocab_size;
   a.positions = c.n_positions;
   a.attention_width = index_t{c.n_layer} * c.n_embd;
+  a.layers = c.n_layer;
   const index_t d = c.n_embd;
   const nn::named_extent hidden{"n_embd", d}, qkv{"3 * n_embd", 3 * d}, inner{"4 * n_embd", 4 * d};
-  a.head.out = {{"vocab_size", c.vocab_size}};
+  a.linears = {{{hidden}, {qkv}, {}}, {{hidden}, {hidden}, {}}, {{hidden}, {inner}, {}}, {{inner}, {hidden}, {}}};
+  a.head = {{hidden}, {{"vocab_size", c.vocab_size}}, {}};
   a.extents = {hidden, qkv, inner};
   a.saved = {hidden};
   a.config_json = [c](const std::string& dtype) { return model_config_json(c, dtype); };
