@@ -183,6 +183,14 @@ TEST_CASE("oracle: transformers' LlamaForCausalLM has the same loss and gradient
   CHECK(oracle::clip_grad_norm(grads, 1.0) == doctest::Approx(11.922213600202832).epsilon(recorded_tolerance));
 }
 
+TEST_CASE("oracle: transformers' GPT2LMHeadModel has the same loss and gradient norm") {
+  const gpt2_case m = gpt2_model({256, 48, 24, 2, 4}, 2, 40, 21);
+  CHECK(oracle::gpt2::loss(m.config, m.params, m.tokens, m.targets, 2, 40) ==
+        doctest::Approx(15.497448967397972).epsilon(recorded_tolerance));
+  tensor_map grads = oracle::gpt2::gradients(m.config, m.params, m.tokens, m.targets, 2, 40);
+  CHECK(oracle::clip_grad_norm(grads, 1.0) == doctest::Approx(9.9028528539584233).epsilon(recorded_tolerance));
+}
+
 TEST_CASE("oracle: transformers' llama3 frequencies, with the values of Llama 3.1") {
   const tensor f = oracle::rope_frequencies(128, 500000.0, oracle::rope_scaling{8.0, 1.0, 4.0, 8192.0});
   const std::pair<size_t, double> recorded[] = {{0, 1.0},
