@@ -40,7 +40,7 @@ class Gpt2(OnDevice):
         config = json.loads((self.checkpoint("run", 4) / "config.json").read_text())
         self.assertEqual((config["model_type"], config["n_layer"]), ("gpt2", 2))
         self.assertIn(" digests", self.replay("--steps", "2:4"))
-        self.assertTrue((self.folder / "run/statistics.jsonl").is_file())
+        self.assertIn('"layer":1,', (self.folder / "run/statistics.jsonl").read_text())
         self.succeed("eval", "--checkpoint", "run")
         self.succeed("sample", "--checkpoint", "run", "--prompt", "the ", "--tokens", 8)
 
@@ -63,17 +63,37 @@ class Gpt2(OnDevice):
         self.succeed("merge", "--base", "base", "--adapter", "lora", "--out", "merged")
         self.succeed("eval", "--checkpoint", "merged", "--data", "text.txt", "--sequence", 32)
 
+    def llmc_file(self, tensors, dtype):
+        """Bytes of the file that llm.c's train_gpt2.py writes."""
+        width, heads, layers = SHAPE["n_embd"], SHAPE["n_head"], SHAPE["n_layer"]
+        header = [20240326, {"F32": 3, "BF16": 5}[dtype], SHAPE["n_positions"], 256, layers, heads, width, 256]
+        names = ["wte.weight", "wpe.weight"]
+        for kind in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
+            names += [f"h.{i}.{kind}.{part}" for part in ("weight", "bias") for i in range(layers)]
+        words = []
+        for name in names + ["ln_f.weight", "ln_f.bias"]:
+            _, shape, data = tensors["transformer." + name]
+            own = struct.unpack(f"<{len(data) // 4}I", data)
+            if ".c_" in name and name.endswith("weight"):  # Conv1D
+                own = [x for column in range(shape[1]) for x in own[column::shape[1]]]
+            words += own
+        if dtype == "BF16":  # to nearest even
+            body = struct.pack(f"<{len(words)}H", *(x + 0x7fff + (x >> 16 & 1) >> 16 for x in words))
+        else:
+            body = struct.pack(f"<{len(words)}I", *words)
+        return struct.pack("<256i", *header, *[0] * 248) + body
+
     def test_files_of_llm_c(self):
         self.run_gpt2("run", steps=2)
-        self.succeed("convert", "--from", "run", "--out", "model.bin")
-        header = struct.unpack("<8i", (self.folder / "model.bin").read_bytes()[:32])
-        self.assertEqual(header, (20240326, 3, 64, 256, 2, 2, 32, 256))
-        self.succeed("convert", "--from", "model.bin", "--out", "again")
-        self.assertEqual(load(self.folder / "again/model.safetensors"),
-                         load(self.checkpoint("run", 2) / "model.safetensors"))
+        tensors = load(self.checkpoint("run", 2) / "model.safetensors")
+        for dtype in ("BF16", "F32"):
+            self.succeed("convert", "--from", "run", "--out", dtype, "--dtype", dtype)
+            self.assertTrue((self.folder / dtype).read_bytes() == self.llmc_file(tensors, dtype), dtype)
+        self.succeed("convert", "--from", "F32", "--out", "again")
+        self.assertEqual(load(self.folder / "again/model.safetensors"), tensors)
         self.run_gpt2("more", "--init", "again", steps=1)
         self.refuse(["convert", "--from", "text.txt", "--out", "b"], "not a model of llm.c")
-        self.refuse(["convert", "--from", "run", "--out", "model.bin"], "exists")
+        self.refuse(["convert", "--from", "run", "--out", "F32"], "exists")
 
     def test_flags_of_a_llama_are_refused(self):
         self.refuse(["train", "--config", "small.json", "--out", "run", "--data", "text.txt", "--hidden-size", 64],
