@@ -3,6 +3,7 @@
 #include "arrays.hpp"
 
 #include <stdexcept>
+#include <type_traits>
 
 #include "rotoscale/dlpack.hpp"
 #include "rotoscale/nearest_name.hpp"
