@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 
 #include "make_device.hpp"
 #include "oracle/share.hpp"
 #include "rotoscale/llama/cache_case.hpp"
+#include "rotoscale/models/gpt2/model.hpp"
 
 namespace train_training_test {
 
@@ -30,11 +32,20 @@ std::vector<std::int32_t> document_starts(int sequences) {
   return starts;
 }
 
+train::architecture small_llama(bool tied) {
+  llama::model_config c = small_config(tied);
+  c.hidden_size = 32;
+  c.intermediate_size = 64;
+  c.num_attention_heads = 2;
+  c.num_key_value_heads = 1;
+  return c;
+}
+
 /// Returns the checkpoint contents after `steps` steps under each recipe, and evaluation losses. `targets`: modules
-/// with adapters on a frozen base.
+/// with adapters on a frozen base. `shape`: of another model than a small Llama.
 std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases, int steps, bool tied = false,
                          const std::vector<std::string>& targets = {}, int micro_batches = 2, int rank = 4,
-                         const change_options& change = nullptr) {
+                         const change_options& change = nullptr, const std::optional<train::architecture>& shape = {}) {
   llama::session_options o;
   o.model.batch = 1;
   o.model.sequence = 32;
@@ -49,12 +60,7 @@ std::vector<float> train(nn::backend& ops, const std::vector<nn::recipe>& phases
     o.model.lora->targets = targets;
   }
   if (change) change(o);
-  llama::model_config shape = small_config(tied);
-  shape.hidden_size = 32;
-  shape.intermediate_size = 64;
-  shape.num_attention_heads = 2;
-  shape.num_key_value_heads = 1;
-  llama::session s(ops, shape, o, phases);
+  llama::session s(ops, shape ? *shape : small_llama(tied), o, phases);
   nn::step_inputs inputs;
   inputs.seed = 5;
   s.set_inputs(inputs);
@@ -222,18 +228,34 @@ TEST_CASE("what the backward pass computes again or keeps in 8 bits, and documen
   }
 }
 
-TEST_CASE("adapters: each one's mask, beside a frozen base in MXFP4 and FP8") {
+TEST_CASE("adapters of both models: masks, accumulated microbatches, recomputation, a base in MXFP4 and FP8") {
   const auto cpu = nn::make_cpu_backend(2);
   const auto device = make_device();
-  for (const char* name : {"fp8_amd", "mxfp4_h16"}) {
-    for (const std::vector<std::string>& targets :
-         {std::vector<std::string>{"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"},
-          std::vector<std::string>{"qkv_proj", "o_proj"}}) {
-      CAPTURE(name);
-      CAPTURE(targets.size());
-      const auto want = train(*cpu, preset(name), 2, false, targets);
-      CHECK(same_bytes(want, train(*device, preset(name), 2, false, targets)));
-    }
+  gpt2::model_config gpt2;
+  gpt2.vocab_size = 64;
+  gpt2.n_positions = gpt2.n_embd = 32;
+  gpt2.n_layer = gpt2.n_head = 2;
+  using part = nn::recompute_part;
+  const train::architecture llama = small_llama(false);
+  const std::vector<std::string> each{"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"},
+      fused{"qkv_proj", "o_proj", "gate_up_proj"}, all{"c_attn", "c_fc", "c_proj"};
+  const struct {
+    const char* recipe;
+    const train::architecture& shape;
+    const std::vector<std::string>& targets;
+    part recompute;
+  } cases[] = {{"fp8_amd", llama, each, part::none},        {"mxfp4_h16", llama, each, part::layer},
+               {"fp8_amd", llama, fused, part::layer},      {"mxfp4_h16", llama, fused, part::elementwise},
+               {"mxfp4_h16", gpt2, all, part::elementwise}, {"fp8_amd", gpt2, all, part::layer}};
+  for (const auto& c : cases) {
+    CAPTURE(c.recipe);
+    CAPTURE(c.targets.size());
+    CAPTURE(nn::to_string(c.recompute));
+    const auto trained = [&](nn::backend& ops, part recompute) {
+      return train(
+          ops, {preset(c.recipe)}, 2, false, c.targets, 2, 4, [&](auto& o) { o.model.recompute = recompute; }, c.shape);
+    };
+    CHECK(same_bytes(trained(*cpu, part::none), trained(*device, c.recompute)));
   }
 }
 
