@@ -32,6 +32,9 @@ status dequantize(const gemm_operand& q, block_axis axis, matrix<fp16> target, s
 /// To BF16.
 status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, stream s);
 
+/// Dequantizes two operands along rows, in one launch if their elements have one format.
+status dequantize_pair(const gemm_operand& a, matrix<bf16> to_a, const gemm_operand& b, matrix<bf16> to_b, stream s);
+
 /// Writes an operand's values, code * scale * factor, as FP32 or rounded to BF16. Rows are `stride` elements apart, at
 /// least a row. The result is [rows, k], or [k, rows] if `transposed`. Operands are those of fp32_fma_chain
 /// (gemm.hpp). One

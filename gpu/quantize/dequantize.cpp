@@ -23,8 +23,19 @@ status launch_dequantize(const dequantize_kernel_args& a, bool is_transposed, st
   return launch(kernel, grid, dim3{256, 1, 1}, 0, s, a);
 }
 
+/// Launches a kernel by the format of elements: body(element).
+template <class Body>
+status with_element(const format& f, const Body& body) {
+  if (f == formats::e2m1) return body(e2m1{});
+  if (f == formats::e2m3) return body(e2m3{});
+  if (f == formats::e3m2) return body(e3m2{});
+  if (f == formats::e4m3) return body(e4m3{});
+  return body(e5m2{});
+}
+
+/// Checks the arguments and fills the kernel's. No rows: there is nothing to do.
 template <class T>
-status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, stream stream) {
+status prepare_dequantize(const gemm_operand& q, block_axis axis, matrix<T> target, dequantize_kernel_args& a) {
   const block_format f = q.blocks();
   if (!dequantizes(f)) return {error_code::bad_option, "q.element", "must be in blocks that dequantizes() names"};
   const bool is_transposed = axis == block_axis::column;
@@ -44,16 +55,12 @@ status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, s
   if (status s = check_pointer(q.codes, f.element.bits() == 6 ? 1 : 4, "q.codes"); !s.ok()) return s;
   if (status s = check_pointer(q.scales, 1, "q.scales"); !s.ok()) return s;
   if (status s = check_pointer(target.data, sizeof(T), "target"); !s.ok()) return s;
-  dequantize_kernel_args a;
   if (status s = prepare_layout(f, q.code_order, q.scale_order, q.code_stride, q.scale_stride, q.rows, q.k,
                                 f.element.bits() == 6 ? 1 : 4,
                                 {"q.code_order", "q.scale_order", "q.code_stride", "q.scale_stride"}, a.in);
       !s.ok()) {
     return s;
   }
-  device_info device;
-  if (status s = current_device(device); !s.ok()) return s;
-  if (status s = check_stream(stream); !s.ok()) return s;
   a.in.codes = const_cast<std::uint8_t*>(q.codes);
   a.in.scales = const_cast<std::uint8_t*>(q.scales);
   a.rows = static_cast<unsigned>(q.rows);
@@ -68,11 +75,17 @@ status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, s
   a.factor = q.factor;
   a.vectors = a.k_stride == 1 && reinterpret_cast<std::uintptr_t>(a.target) % 16 == 0 &&
               a.row_stride * static_cast<index_t>(sizeof(T)) % 16 == 0;
-  if (f.element == formats::e2m1) return launch_dequantize<T, e2m1>(a, is_transposed, stream);
-  if (f.element == formats::e2m3) return launch_dequantize<T, e2m3>(a, is_transposed, stream);
-  if (f.element == formats::e3m2) return launch_dequantize<T, e3m2>(a, is_transposed, stream);
-  if (f.element == formats::e4m3) return launch_dequantize<T, e4m3>(a, is_transposed, stream);
-  return launch_dequantize<T, e5m2>(a, is_transposed, stream);
+  return {};
+}
+
+template <class T>
+status dequantize_to(const gemm_operand& q, block_axis axis, matrix<T> target, stream stream) {
+  dequantize_kernel_args a;
+  if (status s = prepare_dequantize(q, axis, target, a); !s.ok() || a.rows == 0) return s;
+  if (status s = check_ready(stream); !s.ok()) return s;
+  return with_element(q.element, [&](auto element) {
+    return launch_dequantize<T, decltype(element)>(a, axis == block_axis::column, stream);
+  });
 }
 
 }  // namespace
@@ -85,6 +98,28 @@ status dequantize(const gemm_operand& q, block_axis axis, matrix<fp16> target, s
 }
 status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, stream s) {
   return dequantize_to(q, axis, target, s);
+}
+
+status dequantize_pair(const gemm_operand& a, matrix<bf16> to_a, const gemm_operand& b, matrix<bf16> to_b, stream s) {
+  dequantize_pair_args p;
+  if (status c = prepare_dequantize(a, block_axis::row, to_a, p.of[0].matrix); !c.ok()) return c;
+  if (status c = prepare_dequantize(b, block_axis::row, to_b, p.of[1].matrix); !c.ok()) return c;
+  if (a.element != b.element || p.of[0].matrix.rows == 0 || p.of[1].matrix.rows == 0) {
+    const status first = dequantize(a, block_axis::row, to_a, s);
+    return first.ok() ? dequantize(b, block_axis::row, to_b, s) : first;
+  }
+  if (status c = check_ready(s); !c.ok()) return c;
+  return with_element(a.element, [&](auto element) {
+    using Element = decltype(element);
+    index_t count = 0;
+    for (auto& x : p.of) {
+      const unsigned fours = (x.matrix.rows + 3) / 4;
+      x.across = (x.matrix.k / word_count<Element::format> + 255) / 256;
+      x.down = fours < 65535 ? fours : 65535;
+      count += index_t{x.across} * x.down;
+    }
+    return launch(dequantize_pair_kernel<bf16, Element>, blocks(count), blocks(256), 0, s, p);
+  });
 }
 
 }  // namespace rotoscale::gpu

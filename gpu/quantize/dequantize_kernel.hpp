@@ -136,14 +136,15 @@ __device__ inline void store_words(const std::uint32_t (&word)[Words], void* to)
 }
 
 /// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed targets). Each takes
-/// four words in the other direction, which share a group of 16 rows or a 16-byte vector. The grid's y walks these
-/// groups.
+/// four words in the other direction, which share a group of 16 rows or a 16-byte vector: of the fours `first`,
+/// `first` + `step`, and so on. `across`: index of the thread block's 256 words.
 template <class T, class Element, bool Transposed>
-__global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_kernel_args a) {
+__device__ inline void dequantize_words(const dequantize_kernel_args& a, unsigned across, unsigned first,
+                                        unsigned step) {
   constexpr format F = Element::format;
   constexpr unsigned count = word_count<F>;
   const unsigned words = a.k / count, inner = Transposed ? a.rows : words, outer = Transposed ? words : a.rows;
-  const unsigned i = block_index().x * 256 + thread_index().x;
+  const unsigned i = across * 256 + thread_index().x;
   if (i >= inner) return;
   const index_t code_step = Transposed ? word_bytes<F> : a.in.code_row,
                 target_step = Transposed ? count * a.k_stride : a.row_stride;
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
   const bool is_e8m0 = a.scale == e8m0_format;
   const float factor = a.factor == nullptr ? 1.0f : *a.factor;
   ROTOSCALE_KEEP_LOOP
-  for (unsigned o = 4 * block_index().y; o < outer; o += 4 * grid_size().y) {
+  for (unsigned o = 4 * first; o < outer; o += 4 * step) {
     const unsigned r = Transposed ? i : o, w = Transposed ? o : i;
     const std::uint8_t* const codes = a.in.codes + (F.bits() == 6 ? r * a.in.code_stride + w * index_t{3}
                                                                   : code_offset(a.in, r, w / 4) + w % 4 * index_t{4});
@@ -191,6 +192,27 @@ __global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CO
       }
     }
   }
+}
+
+template <class T, class Element, bool Transposed>
+__global__ void __launch_bounds__(256) dequantize_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_kernel_args a) {
+  dequantize_words<T, Element, Transposed>(a, block_index().x, block_index().y, grid_size().y);
+}
+
+/// Two matrices along rows. Thread block b of one takes the words of column b % across and row b / across.
+struct dequantize_pair_args {
+  struct {
+    dequantize_kernel_args matrix;
+    unsigned across = 1, down = 0;  ///< thread blocks
+  } of[2];
+};
+template <class T, class Element>
+__global__ void __launch_bounds__(256) dequantize_pair_kernel(const ROTOSCALE_GRID_CONSTANT dequantize_pair_args p) {
+  const unsigned of_first = p.of[0].across * p.of[0].down;
+  const bool second = block_index().x >= of_first;
+  const unsigned b = block_index().x - (second ? of_first : 0);
+  const auto& own = p.of[second ? 1 : 0];
+  dequantize_words<T, Element, false>(own.matrix, b % own.across, b / own.across, own.down);
 }
 
 }  // namespace rotoscale::gpu

@@ -25,6 +25,21 @@ struct shape {
   index_t extra_code_stride = 0, extra_scale_stride = 0, extra_stride = 0;
 };
 
+/// The first rows of q and all of them, in one launch.
+void check_pair(const gemm_operand& q, const std::vector<bf16>& expected, index_t stride) {
+  gemm_operand first = q;
+  first.rows = q.block_rows;
+  const device_array<bf16> some(expected.size()), all(expected.size());
+  const gpu::status status = run([&](gpu::stream stream) {
+    return gpu::dequantize_pair(first, row_major(some.data(), first.rows, q.k, stride), q,
+                                row_major(all.data(), q.rows, q.k, stride), stream);
+  });
+  CHECK_MESSAGE(status.ok(), status.message());
+  CHECK(std::memcmp(all.read().data(), expected.data(), expected.size() * sizeof(bf16)) == 0);
+  CHECK(std::memcmp(some.read().data(), expected.data(), static_cast<std::size_t>(first.rows * stride) * 2) == 0);
+  CHECK((some.guards_hold() && all.guards_hold()));
+}
+
 template <class T>
 void check(block_format f, const shape& s, block_axis axis, float factor, unsigned seed) {
   CAPTURE(s.rows);
@@ -81,6 +96,10 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
   const std::vector<T> found = target.read();
   CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(T)) == 0);
   CHECK(target.guards_hold());
+  if constexpr (std::is_same_v<T, bf16>) {
+    const bool row_major_only = s.code_order == placement::row_major && s.scale_order == placement::row_major;
+    if (axis == block_axis::row && row_major_only) check_pair(q, expected, stride);
+  }
 }
 
 }  // namespace
