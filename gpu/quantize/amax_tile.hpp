@@ -59,11 +59,7 @@ template <class T>
 __global__ void __launch_bounds__(tile_threads, 3) amax_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
   general_options& g = block_shared<general_options>();
   const bool rows = a.row.amax != nullptr, columns = a.column.amax != nullptr;
-  // The factor is not known yet.
-  made_options row = a.row, column = a.column;
-  row.amax = column.amax = nullptr;
-  make_options(row, a.format, g.of[0].get());
-  make_options(column, a.format, g.of[1].get());
+  make_both_options(a, g, false);
   const bool turns_rows = rows && a.row.options.rotation.points != 0,
              turns_columns = columns && a.column.options.rotation.points != 0;
   const bool plain = (rows && !turns_rows) || (columns && !turns_columns);

@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   block_options& o = block_shared<options_memory>().get();
   const block_format f = Blocks::of(a.format);
-  make_options(a, f, o);
+  if (thread_index().x < unsigned{subgroup_lanes}) make_options(a, f, a.amax, o);
+  block_barrier();
   const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
   const auto bits = static_cast<unsigned>(storage_bits(f.element));
@@ -179,9 +180,8 @@ template <class T>
 __global__ void __launch_bounds__(definition_block_threads)
     tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   block_options& o = block_shared<options_memory>().get();
-  made_options made = a;
-  made.amax = nullptr;  // the factor is not known yet
-  make_options(made, a.format, o);
+  if (thread_index().x < unsigned{subgroup_lanes}) make_options(a, a.format, nullptr, o);
+  block_barrier();
   const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
   const std::uint64_t items = std::uint64_t{a.rows} * across;
   std::uint32_t most = 0;

@@ -56,11 +56,21 @@ struct general_options {
   float multiplier[2][128];  ///< under UE4M3 scales: the factor of elements for each scale
 };
 
+/// Makes the options of both orientations in shared memory, one subgroup each. All threads call it. `measured`: amax is
+/// known.
+__device__ inline void make_both_options(const quantize_kernel_args& a, general_options& g, bool measured) {
+  const unsigned t = thread_index().x;
+  if (t < 2 * unsigned{subgroup_lanes}) {
+    const made_options& from = t < unsigned{subgroup_lanes} ? a.row : a.column;
+    make_options(from, a.format, measured ? from.amax : nullptr, g.of[t / subgroup_lanes].get());
+  }
+  block_barrier();
+}
+
 /// Makes the options of the general path, once per thread block.
 __device__ inline void make_general_options(const quantize_kernel_args& a) {
   general_options& g = block_shared<general_options>();
-  make_options(a.row, a.format, g.of[0].get());
-  make_options(a.column, a.format, g.of[1].get());
+  make_both_options(a, g, true);
   if (a.format.has_e8m0_scale()) return;
   static_assert(tile_threads == 128, "a thread per scale");
   const unsigned t = thread_index().x;

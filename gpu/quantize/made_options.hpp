@@ -51,28 +51,32 @@ __device__ inline void store_amax(std::uint32_t* words, std::uint32_t amax) {
   for (unsigned i = grid_size().x + t; i < unsigned{amax_words}; i += block_size().x) words[i] = 0;
 }
 
-/// Makes the options in shared memory. All threads call it, and may read `to` afterwards.
-__device__ inline void make_options(const made_options& from, const block_format& f, block_options& to) {
-  std::uint32_t amax = 0;
-  if (from.amax != nullptr) {
-    for (unsigned i = thread_index().x; i < unsigned{amax_words}; i += block_size().x) {
-      amax = from.amax[i] > amax ? from.amax[i] : amax;
+/// Makes the options in shared memory. One subgroup calls it; a barrier must follow. `amax`: from.amax, or null before
+/// it is measured.
+__device__ inline void make_options(const made_options& from, const block_format& f, const std::uint32_t* amax,
+                                    block_options& to) {
+  const unsigned lane = thread_index().x % subgroup_lanes;
+  std::uint32_t most = 0;
+  if (amax != nullptr) {
+    ROTOSCALE_UNROLL_16
+    for (unsigned i = 0; i < unsigned{amax_words} / subgroup_lanes; ++i) {
+      const std::uint32_t word = amax[i * subgroup_lanes + lane];
+      most = word > most ? word : most;
     }
-    amax = block_max(amax);
+    most = subgroup_max(most);
   }
-  if (thread_index().x == 0) {
-    block_options o = from.options;
-    if (from.state != nullptr) {
-      o.random = from.draws.words(*from.state);
-      o.rotation.signs[0] = from.draws.mask(*from.state);
-    }
-    if (from.amax != nullptr) {
-      o.encode_factor = tensor_encode_factor(fp32_from_bits(amax), f.element, f.scale);
-      if (from.factor != nullptr && block_index().x == 0) *from.factor = 1.0f / o.encode_factor;
-    }
-    to = o;
+  if (lane != 0) return;
+  block_options o = from.options;
+  if (from.state != nullptr) {
+    o.random = from.draws.words(*from.state);
+    o.rotation.signs[0] = from.draws.mask(*from.state);
   }
-  block_barrier();
+  if (amax != nullptr) {
+    o.encode_factor = tensor_encode_factor(fp32_from_bits(most), f.element, f.scale);
+    if (from.factor != nullptr && block_index().x == 0) *from.factor = 1.0f / o.encode_factor;
+  }
+  to = o;
 }
+static_assert(amax_words % subgroup_lanes == 0, "a lane reads as many words as the others");
 
 }  // namespace rotoscale::gpu
