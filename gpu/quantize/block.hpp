@@ -15,10 +15,18 @@ namespace rotoscale::gpu {
 
 /// Compile-time variants of the kernel.
 enum class quantize_path {
-  general,        ///< blocks and options known at run time
-  fast_h16,       ///< MX blocks of 32 with H16, no signs, nearest even, by rules that cannot exceed the largest code
-  fast_unrotated  ///< the same without rotation
+  general,         ///< blocks and options known at run time
+  fast_h16,        ///< MX blocks of 32 with H16, no signs, nearest even, by rules that cannot exceed the largest code
+  fast_unrotated,  ///< the same without rotation
+  // NVFP4: E2M1 in blocks of 16 with UE4M3 scales, rotated or not.
+  nvfp4_nearest,     ///< blocks of one row, nearest even
+  nvfp4_stochastic,  ///< blocks of one row, 32 random bits per element
+  nvfp4_square       ///< squares of 16 × 16, nearest even
 };
+/// True for paths of general_tile.hpp, which make options on the device.
+ROTOSCALE_HD constexpr bool is_general(quantize_path path) {
+  return path != quantize_path::fast_h16 && path != quantize_path::fast_unrotated;
+}
 
 /// Constants of block_options under E8M0 scales, computed once by the launcher.
 struct fast_rule {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The quantizer's general path: one or two blocks of a run of 32 elements, with length, scale format, signs, squares
-// and stochastic rounding known at run time. Runs off the fast path take the definition's functions.
+// The quantizer's general path: one or two blocks of a run of 32 elements. Signs are known at run time. Length, scale
+// format, squares and rounding are constants of NVFP4's paths, and known at run time in the general one. Runs off the
+// fast path take the definition's functions.
 #pragma once
 
 #include "gpu/quantize/tile_stores.hpp"
@@ -50,6 +51,21 @@ __device__ inline void load_sixteen(const tile_view<T>& tile, unsigned v, unsign
 inline constexpr unsigned row_step = tile_threads / 4;
 static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
 
+/// Blocks and rounding of a path.
+template <quantize_path Path>
+struct run_kind {
+  static constexpr bool is_nvfp4 = Path != quantize_path::general;
+  __device__ static bool has_e8m0_scale(const block_format& f) { return !is_nvfp4 && f.has_e8m0_scale(); }
+  __device__ static unsigned length(const block_format& f) { return is_nvfp4 ? 16u : static_cast<unsigned>(f.length); }
+  __device__ static unsigned height(const block_format& f) {
+    constexpr unsigned known = Path == quantize_path::nvfp4_square ? 16 : 1;
+    return is_nvfp4 ? known : static_cast<unsigned>(f.rows);
+  }
+  __device__ static bool is_stochastic(const block_options& o) {
+    return is_nvfp4 ? Path == quantize_path::nvfp4_stochastic : o.rounding == rounding::stochastic;
+  }
+};
+
 /// Options of both orientations as a thread block uses them: drawn words and signs, and the tensor's factor.
 struct general_options {
   options_memory of[2];      ///< rows, columns
@@ -71,10 +87,11 @@ __device__ inline void make_both_options(const quantize_kernel_args& a, general_
 __device__ inline void make_general_options(const quantize_kernel_args& a) {
   general_options& g = block_shared<general_options>();
   make_both_options(a, g, true);
-  if (a.format.has_e8m0_scale()) return;
   static_assert(tile_threads == 128, "a thread per scale");
   const unsigned t = thread_index().x;
-  for (int i = 0; i < 2; ++i) g.multiplier[i][t] = scale_inverse(fp8_value(true, t), g.of[i].get().encode_factor);
+  for (int i = 0; i < 2 && !a.format.has_e8m0_scale(); ++i) {
+    g.multiplier[i][t] = scale_inverse(fp8_value(true, t), g.of[i].get().encode_factor);
+  }
   block_barrier();
 }
 
@@ -83,11 +100,11 @@ struct general_scale {
   std::uint32_t byte;
   float multiplier;
 };
-template <format F>
+template <format F, quantize_path Path>
 __device__ inline general_scale choose_general_scale(const quantize_kernel_args& a, const fast_rule& rule,
                                                      const block_options& o, const float (&multiplier)[128],
                                                      std::uint32_t amax) {
-  if (F.bits() != 4 || a.format.has_e8m0_scale()) {
+  if (F.bits() != 4 || run_kind<Path>::has_e8m0_scale(a.format)) {
     const fast_scale s = choose_fast_scale<false>(rule, amax);
     return {s.byte, fp32_from_bits(s.inverse << 23)};
   }
@@ -109,29 +126,52 @@ __device__ inline std::uint32_t magnitude_of(const float (&y)[16]) {
 }
 
 /// amax of a square of blocks under `o.policy`, for the two halves of a run. The lanes of a subgroup hold 32 vectors.
+template <quantize_path Path>
 __device__ inline void share_amax(const quantize_kernel_args& a, const block_options& o, const float (&y)[2][16],
                                   std::uint32_t (&amax)[2]) {
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) amax[half] = block_amax(y[half], 16, o.policy);
-  if (a.format.length == 32) amax[0] = amax[1] = larger_amax(amax[0], amax[1]);
+  if (run_kind<Path>::length(a.format) == 32) amax[0] = amax[1] = larger_amax(amax[0], amax[1]);
   ROTOSCALE_KEEP_LOOP
-  for (unsigned mask = 1; mask < static_cast<unsigned>(a.format.rows); mask *= 2) {
+  for (unsigned mask = 1; mask < run_kind<Path>::height(a.format); mask *= 2) {
     amax[0] = larger_amax(amax[0], shuffle_xor(amax[0], mask));
     amax[1] = larger_amax(amax[1], shuffle_xor(amax[1], mask));
   }
 }
 
+/// Codes of a run's elements, which are divided by their scales.
+template <format F>
+[[gnu::always_inline]] __device__ inline void encode_run(const general_options& g, int side, bool stochastic,
+                                                         std::uint64_t index, const float (&y)[2][16],
+                                                         std::uint32_t (&code)[storage_bits(F)]) {
+  constexpr int bits = storage_bits(F);
+  if (!stochastic) {
+    typename block_for<F>::type block;
+    block.put(0, y[0]);
+    block.put(1, y[1]);
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < bits; ++w) code[w] = block.codes(w, {0, 127, true});
+    return;
+  }
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    stochastic_codes<F>(y[half], g.of[side].get().random, (index + 16 * static_cast<unsigned>(half)) / 4,
+                        code + half * bits / 2);
+  }
+}
+
 /// Quantizes the run of 32 elements from `first` on of row `v` of the tile (Rows) or column `v`. Returns its scale,
 /// that of a second block in the second byte. `index` is the random word of the first element.
-template <class T, format F, bool Rows>
+template <class T, format F, quantize_path Path, bool Rows>
 __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, const tile_view<T>& tile, unsigned v,
                                              unsigned first, std::uint64_t index,
                                              std::uint32_t (&code)[storage_bits(F)]) {
+  using kind = run_kind<Path>;
   constexpr int bits = storage_bits(F), side = Rows ? 0 : 1;
   const block_output& out = Rows ? a.row : a.column;
   const general_options& g = block_shared<general_options>();
   const block_options& o = g.of[side].get();
-  const bool halves = a.format.length == 16, square = a.format.rows != 1;
+  const bool halves = kind::length(a.format) == 16, square = kind::height(a.format) != 1;
   // 1. Load and rotate.
   float y[2][16];
   std::uint32_t own[2];
@@ -144,11 +184,11 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   // 2. Each block's amax.
   std::uint32_t amax[2] = {own[0], own[1]};
   if (!halves) amax[0] = amax[1] = own[0] > own[1] ? own[0] : own[1];
-  if (square) share_amax(a, o, y, amax);
-  bool slow = out.exact;
+  if (square) share_amax<Path>(a, o, y, amax);
+  bool slow = !kind::is_nvfp4 && out.exact;
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const bool fits = a.format.has_e8m0_scale() ? takes_fast_path(amax[half]) : amax[half] < fp32_infinity_bits;
+    const bool fits = kind::has_e8m0_scale(a.format) ? takes_fast_path(amax[half]) : amax[half] < fp32_infinity_bits;
     slow = slow || !fits || own[half] >= fp32_infinity_bits;
   }
   if (slow) {
@@ -164,35 +204,25 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   general_scale scale[2];
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    scale[half] = choose_general_scale<F>(a, out.fast, o, g.multiplier[side], amax[half]);
+    scale[half] = choose_general_scale<F, Path>(a, out.fast, o, g.multiplier[side], amax[half]);
     ROTOSCALE_UNROLL
     for (int i = 0; i < 16; ++i) y[half][i] = rounded_product(y[half][i], scale[half].multiplier);
   }
   // 4. Codes.
-  if (o.rounding == rounding::stochastic) {
-    ROTOSCALE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      stochastic_codes<F>(y[half], o.random, (index + 16 * static_cast<unsigned>(half)) / 4, code + half * bits / 2);
-    }
-  } else {
-    typename block_for<F>::type block;
-    block.put(0, y[0]);
-    block.put(1, y[1]);
-    ROTOSCALE_UNROLL
-    for (int w = 0; w < bits; ++w) code[w] = block.codes(w, {0, 127, true});
-  }
+  encode_run<F>(g, side, kind::is_stochastic(o), index, y, code);
   return scale[0].byte | (halves ? scale[1].byte << 8 : 0u);
 }
 
 /// Stores the scales of run `run` of vector `v`. The rows of a square have one row-major scale.
+template <quantize_path Path>
 __device__ inline void store_run_scales(const quantize_kernel_args& a, const block_output& out, unsigned v,
                                         unsigned run, std::uint32_t scales) {
-  const auto height = static_cast<unsigned>(a.format.rows);
+  const unsigned height = run_kind<Path>::height(a.format);
   if (height != 1 && out.scale_order == placement::row_major) {
     if (v % height != 0) return;
     v /= height;
   }
-  const bool halves = a.format.length == 16;
+  const bool halves = run_kind<Path>::length(a.format) == 16;
   std::uint8_t* const to = out.scales + scale_offset(out, v, halves ? 2 * run : run);
   if (halves && out.has_scale_words) {
     *reinterpret_cast<any_half*>(to) = static_cast<std::uint16_t>(scales);
@@ -203,46 +233,46 @@ __device__ inline void store_run_scales(const quantize_kernel_args& a, const blo
 }
 
 /// The general path along rows. The lanes of a subgroup hold 32 rows where a square shares its scale.
-template <class T, format F>
+template <class T, format F, quantize_path Path>
 __device__ inline void quantize_rows_generally(const quantize_kernel_args& a, const tile_view<T>& tile,
                                                const tile_origin& at) {
   const block_output& out = a.row;
-  const bool square = a.format.rows != 1;
+  const bool square = run_kind<Path>::height(a.format) != 1;
   const unsigned t = thread_index().x, b = square ? t / 32 : t % 4, end = rows_of<T>(a, at);
   if (!at.whole && at.column + 32 * b >= a.columns) return;
   ROTOSCALE_KEEP_LOOP
   for (unsigned r = square ? t % 32 : t / 4; r < end; r += row_step) {
     const std::uint64_t index = out.random_first + (at.row + r) * out.random_step + at.column + 32 * b;
     std::uint32_t code[storage_bits(F)];
-    const std::uint32_t scales = quantize_run<T, F, true>(a, tile, r, 32 * b, index, code);
+    const std::uint32_t scales = quantize_run<T, F, Path, true>(a, tile, r, 32 * b, index, code);
     const unsigned run = at.column / 32 + b;
     store_units<F>(out.codes + code_offset(out, at.row + r, run * code_stage<T, F>::block_vecs), out.code_vec, code);
-    store_run_scales(a, out, at.row + r, run, scales);
+    store_run_scales<Path>(a, out, at.row + r, run, scales);
   }
 }
 
 /// The general path along columns, into the stage.
-template <class T, format F>
+template <class T, format F, quantize_path Path>
 __device__ inline void quantize_columns_generally(const quantize_kernel_args& a, const tile_view<T>& tile,
                                                   const code_stage<T, F>& stage, const tile_origin& at) {
   const block_output& out = a.column;
   const unsigned c = thread_index().x % tile_columns, v = at.column + c, end = rows_of<T>(a, at);
   if (!at.whole && v >= a.columns) return;
-  const bool as_words = out.has_scale_words && end == tile_rows<T> && a.format.rows == 1;
-  const unsigned count = tile_rows<T> / static_cast<unsigned>(a.format.length),
-                 run_scales = count / (tile_rows<T> / 32);
+  const unsigned length = run_kind<Path>::length(a.format);
+  const bool as_words = out.has_scale_words && end == tile_rows<T> && run_kind<Path>::height(a.format) == 1;
+  const unsigned count = tile_rows<T> / length, run_scales = count / (tile_rows<T> / 32);
   std::uint64_t all = 0;  // scales, the first block's in the lowest byte
   ROTOSCALE_KEEP_LOOP
   for (unsigned b = 0; 32 * b < end; ++b) {
     const std::uint64_t index = out.random_first + v * out.random_step + at.row + 32 * b;
     std::uint32_t code[storage_bits(F)];
-    const std::uint32_t scales = quantize_run<T, F, false>(a, tile, c, 32 * b, index, code);
+    const std::uint32_t scales = quantize_run<T, F, Path, false>(a, tile, c, 32 * b, index, code);
     stage.put(c, b, code);
     all |= std::uint64_t{scales} << (8 * run_scales * b);
-    if (!as_words) store_run_scales(a, out, v, at.row / 32 + b, scales);
+    if (!as_words) store_run_scales<Path>(a, out, v, at.row / 32 + b, scales);
   }
   if (!as_words) return;
-  std::uint8_t* const to = out.scales + scale_offset(out, v, at.row / static_cast<unsigned>(a.format.length));
+  std::uint8_t* const to = out.scales + scale_offset(out, v, at.row / length);
   store_scales(to, count < 4 ? count : 4, static_cast<std::uint32_t>(all));
   if (count == 8) store_scales(to + 4, 4, static_cast<std::uint32_t>(all >> 32));
 }

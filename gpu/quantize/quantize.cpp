@@ -13,6 +13,21 @@ namespace {
 
 using namespace detail;
 
+/// NVFP4's path in place of the general one, if all wanted orientations have it.
+inline quantize_path known_path(quantize_path path, const quantize_kernel_args& a) {
+  if (path != quantize_path::general || a.format.length != 16 || a.format.scale != formats::ue4m3) return path;
+  bool stochastic = false, nearest = false;
+  for (const block_output* const out : {&a.row, &a.column}) {
+    if (out->codes == nullptr) continue;
+    if (out->exact) return path;
+    (out->options.rounding == rounding::stochastic ? stochastic : nearest) = true;
+  }
+  if (stochastic && (nearest || a.format.rows != 1)) return path;
+  return stochastic           ? quantize_path::nvfp4_stochastic
+         : a.format.rows == 1 ? quantize_path::nvfp4_nearest
+                              : quantize_path::nvfp4_square;
+}
+
 /// Launches the tile kernel with as many blocks as are resident.
 template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
@@ -28,6 +43,16 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
   if constexpr (Element::format.bits() != 6) {
     if (path == quantize_path::fast_h16) kernel = quantize_kernel<T, Element, quantize_path::fast_h16>;
     if (path == quantize_path::fast_unrotated) kernel = quantize_kernel<T, Element, quantize_path::fast_unrotated>;
+  }
+  if constexpr (std::is_same_v<Element, e2m1> && !std::is_same_v<T, fp16>) {
+    switch (known_path(path, a)) {
+      case quantize_path::nvfp4_nearest: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_nearest>; break;
+      case quantize_path::nvfp4_stochastic:
+        kernel = quantize_kernel<T, Element, quantize_path::nvfp4_stochastic>;
+        break;
+      case quantize_path::nvfp4_square: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_square>; break;
+      default: break;
+    }
   }
   return launch(kernel, grid, dim3{tile_threads, 1, 1}, quantize_shared_bytes<T, Element>, s, a);
 }

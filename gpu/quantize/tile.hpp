@@ -177,8 +177,8 @@ template <class T, format F, quantize_path Path>
 __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_view<T>& tile,
                                      const code_stage<T, F>& stage, const tile_origin& at, bool columns, bool rows) {
   if (columns) {
-    if constexpr (Path == quantize_path::general) {
-      quantize_columns_generally<T, F>(a, tile, stage, at);
+    if constexpr (is_general(Path)) {
+      quantize_columns_generally<T, F, Path>(a, tile, stage, at);
     } else {
       quantize_tile_columns<T, F, Path>(a, tile, stage, at);
     }
@@ -189,8 +189,8 @@ __device__ inline void quantize_tile(const quantize_kernel_args& a, const tile_v
     }
   }
   if (rows) {
-    if constexpr (Path == quantize_path::general) {
-      quantize_rows_generally<T, F>(a, tile, at);
+    if constexpr (is_general(Path)) {
+      quantize_rows_generally<T, F, Path>(a, tile, at);
     } else {
       quantize_tile_rows<T, F, Path>(a, tile, at);
     }
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(tile_threads, quantize_blocks_per_processor<El
   constexpr unsigned buffers = tile_buffers<Element::format>;
   auto* shared = dynamic_shared<unsigned char>();
   const code_stage<T, Element::format> stage{shared + buffers * tile_rows<T> * tile_columns * sizeof(T)};
-  if constexpr (Path == quantize_path::general) make_general_options(a);
+  if constexpr (is_general(Path)) make_general_options(a);
   walk_tiles<T, buffers>(a, shared, [&](const tile_view<T>& tile, const tile_item& item) {
     quantize_tile<T, Element::format, Path>(a, tile, stage, item.at, item.columns, item.rows);
   });
