@@ -265,9 +265,25 @@ __device__ inline T pick(const T (&y)[N], unsigned i) {
   return bit_cast<T>(bits);
 }
 
+/// Code of |x| in E2M1 by encode_stochastic. Codes of numbers below 1 count halves, others continue FP32's bits.
+__device__ inline std::uint32_t e2m1_stochastic_magnitude(float x, std::uint32_t random) {
+  constexpr float below_one = 0x1.fffffep-1f;
+  constexpr std::uint32_t zero = 252, largest = 7;  // of the upper word below
+  const std::uint32_t u = fp32_bits(x) & fp32_magnitude_mask;
+  const float m = fp32_from_bits(u);
+  const bool small = m < 1.0f, half = m >= 0.5f;
+  const auto part = static_cast<std::uint32_t>(((small ? m : below_one) - (half ? 0.5f : 0.0f)) * 0x1p33f);
+  // The code in the upper word, the discarded fraction in the lower one.
+  const std::uint32_t top = small ? (half ? zero + 1 : zero) : u >> 22, fraction = small ? part : u << 10;
+  const std::uint64_t sum = (std::uint64_t{top} << 32 | fraction) + random;
+  const std::uint32_t code = static_cast<std::uint32_t>(sum >> 32) - zero;
+  return code < largest ? code : largest;
+}
+
 /// encode(F, x, stochastic, saturate, {random, 32}). x must not be NaN.
 template <format F>
 __device__ inline std::uint32_t encode_stochastic(float x, std::uint32_t random) {
+  if constexpr (F == formats::e2m1) return e2m1_stochastic_magnitude(x, random) | (fp32_bits(x) >> 28 & 8u);
   constexpr unsigned drop = 23 - F.mantissa_bits, least = static_cast<unsigned>(F.min_exponent() + 127);
   constexpr std::uint32_t bias_gap = static_cast<std::uint32_t>(127 - F.bias) << F.mantissa_bits;
   constexpr auto largest = static_cast<std::uint32_t>(F.max_code());
@@ -281,23 +297,59 @@ __device__ inline std::uint32_t encode_stochastic(float x, std::uint32_t random)
   return (code < largest ? code : largest) | fp32_bits(x) >> 31 << F.magnitude_bits();
 }
 
-/// Packed codes of 16 elements, `word[i]` being word i. Random words begin at block `random_block` of `random`.
-template <format F>
-[[gnu::always_inline]] __device__ inline void stochastic_codes(const float (&y)[16], const random_stream& random,
+/// A random_stream with the keys of all rounds. Blocks of a run share the keys, which compilers otherwise add again for
+/// each block.
+struct keyed_stream {
+  static constexpr int rounds = 10;
+  std::uint64_t stream;
+  std::uint32_t key[2 * rounds];
+
+  ROTOSCALE_HD constexpr void set(const random_stream& from) {
+    stream = from.stream;
+    for (std::uint32_t i = 0; i < rounds; ++i) {
+      key[2 * i] = static_cast<std::uint32_t>(from.seed) + i * 0x9E3779B9u;
+      key[2 * i + 1] = static_cast<std::uint32_t>(from.seed >> 32) + i * 0xBB67AE85u;
+    }
+  }
+  /// from.block(i)
+  ROTOSCALE_HD constexpr philox_block block(std::uint64_t i) const {
+    philox_block b{{static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32),
+                    static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}};
+    ROTOSCALE_UNROLL
+    for (int r = 0; r < rounds; ++r) b = philox4x32(b, key[2 * r], key[2 * r + 1], 1);
+    return b;
+  }
+};
+
+/// Packed codes of 16 elements, `word[i]` being word i. Random words begin at block `random_block` of `random`, a
+/// random_stream or keyed_stream.
+template <format F, class Random>
+[[gnu::always_inline]] __device__ inline void stochastic_codes(const float (&y)[16], const Random& random,
                                                                std::uint64_t random_block, std::uint32_t* word) {
   constexpr int bits = storage_bits(F);
   ROTOSCALE_UNROLL
   for (int w = 0; w < bits / 2; ++w) word[w] = 0;
+  std::uint32_t sign[2] = {};  // E2M1: bit 3 of nibble i is that of element i
   ROTOSCALE_UNROLL
-  for (int four = 0; four < 4; ++four) {
+  for (int four = 3; four >= 0; --four) {
     const philox_block drawn = random.block(random_block + static_cast<unsigned>(four));
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int at = bits * (4 * four + i);
-      const std::uint32_t code = encode_stochastic<F>(y[4 * four + i], drawn.word[i]);
-      word[at / 32] |= code << at % 32;
-      if (at % 32 + bits > 32) word[at / 32 + 1] |= code >> (32 - at % 32);
+    for (int i = 3; i >= 0; --i) {
+      const float x = y[4 * four + i];
+      if constexpr (F == formats::e2m1) {
+        word[four / 2] = word[four / 2] * 16 + e2m1_stochastic_magnitude(x, drawn.word[i]);
+        sign[four / 2] = sign[four / 2] << 4 | fp32_bits(x) >> 28;
+      } else {
+        const int at = bits * (4 * four + i);
+        const std::uint32_t code = encode_stochastic<F>(x, drawn.word[i]);
+        word[at / 32] |= code << at % 32;
+        if (at % 32 + bits > 32) word[at / 32 + 1] |= code >> (32 - at % 32);
+      }
     }
+  }
+  if constexpr (F == formats::e2m1) {
+    ROTOSCALE_UNROLL
+    for (int w = 0; w < 2; ++w) word[w] |= sign[w] & 0x88888888u;
   }
 }
 

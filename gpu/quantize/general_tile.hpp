@@ -68,7 +68,8 @@ struct run_kind {
 
 /// Options of both orientations as a thread block uses them: drawn words and signs, and the tensor's factor.
 struct general_options {
-  options_memory of[2];      ///< rows, columns
+  options_memory of[2];  ///< rows, columns
+  keyed_stream random[2];
   float multiplier[2][128];  ///< under UE4M3 scales: the factor of elements for each scale
 };
 
@@ -89,6 +90,7 @@ __device__ inline void make_general_options(const quantize_kernel_args& a) {
   make_both_options(a, g, true);
   static_assert(tile_threads == 128, "a thread per scale");
   const unsigned t = thread_index().x;
+  if (t < 2) g.random[t].set(g.of[t].get().random);
   for (int i = 0; i < 2 && !a.format.has_e8m0_scale(); ++i) {
     g.multiplier[i][t] = scale_inverse(fp8_value(true, t), g.of[i].get().encode_factor);
   }
@@ -153,10 +155,16 @@ template <format F>
     for (int w = 0; w < bits; ++w) code[w] = block.codes(w, {0, 127, true});
     return;
   }
-  ROTOSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    stochastic_codes<F>(y[half], g.of[side].get().random, (index + 16 * static_cast<unsigned>(half)) / 4,
-                        code + half * bits / 2);
+  const auto draw = [&](const auto& random) {
+    ROTOSCALE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      stochastic_codes<F>(y[half], random, (index + 16 * static_cast<unsigned>(half)) / 4, code + half * bits / 2);
+    }
+  };
+  if constexpr (bounds_count_waves) {
+    draw(g.of[side].get().random);  // the keys' registers would cost a wave of occupancy
+  } else {
+    draw(g.random[side]);
   }
 }
 
