@@ -400,6 +400,7 @@ class _EagerLinear(torch.autograd.Function):
         return _linear(*inputs)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         return _gradients(ctx, dy, _linear_backward)
 

@@ -80,3 +80,10 @@ def test_dtypes_shapes_and_evaluation():
     assert "recipe=mxfp4_sr" in repr(layer)
     with pytest.raises(ValueError, match="recipe: no 'mxfp5'"):
         emulated.Linear(64, 32, recipe="mxfp5")
+
+
+def test_a_second_derivative_is_refused():
+    layer, x = emulated.Linear(32, 32), torch.randn(32, 32, requires_grad=True)
+    dx, = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        dx.sum().backward()
