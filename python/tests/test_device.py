@@ -92,6 +92,29 @@ def test_a_tensor_is_its_object_of_the_cpu(dtype, options):
         assert np.array_equal(placed.cpu().scales, expected.to("nvidia_scale_128x4").scales)
 
 
+class Lent:
+    """An array of another library, as CuPy's: DLPack alone."""
+
+    def __init__(self, tensor):
+        self.tensor, self.dtype, self.shape = tensor, tensor.dtype, tensor.shape
+        if DEVICE.type == "cpu":
+            self.is_cpu = True  # host mode computes PyTorch's CPU tensors alone
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+def test_dlpack_alone_is_enough():
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    q, expected = rotoscale.quantize(Lent(x), preset="te_rocm"), rotoscale.quantize(x, preset="te_rocm")
+    assert torch.equal(q.codes, expected.codes) and torch.equal(q.scales, expected.scales)
+    assert q.sqnr(Lent(x)) == expected.sqnr(x)
+    assert torch.equal(rotoscale.gemm(Lent(x), Lent(x)), rotoscale.gemm(x, x))
+
+
 def test_strides_axes_and_slices():
     x = torch.randn(4, 6, 128).to(DEVICE)
     for source in (x, x[:, ::2], x[..., 1:65], x.transpose(0, 1), x[:0]):
