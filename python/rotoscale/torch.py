@@ -411,8 +411,9 @@ class Linear(torch.nn.Linear):
     recipe       a name in rotoscale.recipes, or such a record
     layer, seed  name the random streams of stochastic rounding and of signs
 
-    in_features and out_features must be multiples of the blocks and of the rotation. Tokens are padded with zeros.
-    PyTorch adds the bias and sums its gradient. A backward pass is a step of delayed scaling and of random streams.
+    in_features and out_features must be multiples of the blocks and of the rotation, else ValueError. Tokens are padded
+    with zeros. PyTorch adds the bias and sums its gradient. A backward pass is a step of delayed scaling and of random
+    streams.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None,
@@ -431,6 +432,15 @@ class Linear(torch.nn.Linear):
                 raise ValueError(f"{name} {getattr(self, name)}: {self.gemms.recipe['name']} needs a multiple of {run}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """y (..., out_features) of x (..., in_features), in x's dtype: float32, bfloat16, float16 or float64.
+
+        Raises TypeError for another dtype, ValueError for another last axis or for a recipe without kernels on x's
+        device.
+        """
+        if not x.is_floating_point():
+            raise TypeError(f"x: dtype {x.dtype}, expected floating-point numbers")
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(f"x of shape {tuple(x.shape)}: the last axis must have {self.in_features} elements")
         rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         tokens, run = rows.shape[0], self.gemms.run
         if tokens % run:
@@ -451,7 +461,9 @@ def convert(model: torch.nn.Module, recipe: str | dict = "mxfp4_h16", *, skip: I
             seed: int = 0) -> torch.nn.Module:
     """Replaces the torch.nn.Linear modules of `model` in place by Linear with the same parameters; returns the model.
 
-    skip  names of modules to leave as they are, such as "lm_head"; their parts are left as well
+    recipe  a name in rotoscale.recipes, or such a record
+    skip    names of modules to leave as they are, such as "lm_head"; their parts are left as well
+    seed    of stochastic rounding and of signs
 
     Layers are numbered in the order of model.named_modules(). A model that has been converted switches to the recipe,
     as healing does: convert(model, "fp8_amd") after some steps. Raises ValueError naming a module whose features are

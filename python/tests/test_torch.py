@@ -80,6 +80,10 @@ def test_dtypes_shapes_and_evaluation():
     assert "recipe=mxfp4_sr" in repr(layer)
     with pytest.raises(ValueError, match="recipe: no 'mxfp5'"):
         emulated.Linear(64, 32, recipe="mxfp5")
+    with pytest.raises(ValueError, match=r"x of shape \(2, 10, 32\): the last axis must have 64"):
+        layer(x.reshape(2, 10, 32))
+    with pytest.raises(TypeError, match="x: dtype torch.int64"):
+        layer(x.long())
 
 
 def test_a_second_derivative_is_refused():
