@@ -115,11 +115,11 @@ inline void take_rope(nlohmann::ordered_json& json, const std::vector<std::strin
 /// The object rope_scaling of config.json, or null.
 inline nlohmann::ordered_json rope_scaling_json(const std::optional<nn::rope_scaling>& scaling) {
   if (!scaling) return nullptr;
-  const nlohmann::ordered_json all = io::to_json(*scaling);
+  const nlohmann::ordered_json fields = io::to_json(*scaling);
   std::size_t needed = 0;
   nlohmann::ordered_json rope = {{"rope_type", scaling->rope_type}};
   for (const std::string& key : detail::rope_keys(scaling->rope_type, needed)) {
-    if (!all[key].is_null()) rope[key] = all[key];
+    if (!fields[key].is_null()) rope[key] = fields[key];
   }
   return rope;
 }
