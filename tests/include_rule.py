@@ -66,7 +66,7 @@ MAX_FUNCTION_LINES = 60  # from `template` to its brace, in headers and programs
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|Users|home/\w+)/\w")
 
 # The program whose headers are included relative to its folder. Its units, a header with its source, have no circle.
-TRAINER = Path("examples/llama")
+TRAINER = Path("examples/train")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)

@@ -204,7 +204,7 @@ elif [ $sanitize = no ]; then
   # README names.
   if [ "${CI:-}" = true ] && [ -z "$filter" ] && [ "$(uname -m)" = x86_64 ]; then
     objects=(include/compiled/librotoscale_compiled.a tests/vector_tests.p/rotoscale_{gemm,quantize}_test.cpp.o)
-    port_gpu=none port g++ x86-64 "${objects[@]}" examples/llama/mini-llama.p/{device,profile}.cpp.o
+    port_gpu=none port g++ x86-64 "${objects[@]}" examples/llama/mini-llama.p/.._train_{device,profile}.cpp.o
     port g++ sapphirerapids "${objects[@]}" tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o
     also benchmarks env ROTOSCALE_BUILD=build bench/run.sh --quick
     also demo env ROTOSCALE_BUILD=build examples/demo.sh --quick

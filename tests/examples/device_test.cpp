@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // --device of a program built for a missing device. The error names the device and the alternatives; `auto` continues
-// on the CPU and says so. This file replaces the device library.
-#define ROTOSCALE_LLAMA_DEVICES
-#include "examples/llama/device.cpp"
+// on the CPU and says so. This file replaces the device library and the front.
+#define ROTOSCALE_TRAIN_DEVICES
+#include "examples/train/device.cpp"
 
 #include <doctest/doctest.h>
 
@@ -14,6 +14,8 @@ std::string mode;
 rotoscale::gpu::status answer;
 int made_for = -1, devices = 0;
 }  // namespace
+
+const char* const rotoscale::program::program_name = "mini-llama";
 
 namespace rotoscale::gpu {
 const char* build_mode() { return mode.c_str(); }
@@ -31,7 +33,7 @@ status make_device_backend(const train_options& options, std::unique_ptr<nn::bac
 namespace device_test {
 
 using namespace rotoscale;
-using llama_program::device_choice;
+using program::device_choice;
 
 namespace {
 
@@ -52,7 +54,7 @@ result choose(const std::string& built_for, const gpu::status& device, const std
   std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
   result r;
   try {
-    const llama_program::chosen_backend chosen = llama_program::choose_backend({name, 5, 1});
+    const program::chosen_backend chosen = program::choose_backend({name, 5, 1});
     r.threads = chosen.ops->threads();
     CHECK(said.str().empty());
     chosen.say_note();

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `mini-llama report` on generated logs. No model was trained for any number in this file.
 
-#include "examples/llama/report/report.hpp"
+#include "examples/train/report/report.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "../rotoscale/io/scratch.hpp"
-#include "examples/llama/report/published.hpp"
+#include "examples/train/report/published.hpp"
 #include "report/parts.hpp"
 #include "rotoscale/io/json.hpp"
 
-namespace llama_report_test {
+namespace report_test {
 
 namespace io = rotoscale::io;
 using io::testing::get;
@@ -27,9 +27,9 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 using json = nlohmann::ordered_json;
-namespace report_parts = rotoscale::llama_program::report_parts;
-using rotoscale::llama_program::report_options;
-using rotoscale::llama_program::write_report;
+namespace report_parts = rotoscale::program::report_parts;
+using rotoscale::program::report_options;
+using rotoscale::program::write_report;
 
 namespace {
 
@@ -579,4 +579,4 @@ TEST_CASE("AMD's published curve: the gap before the switch closes within 45 ste
   CHECK((below.points[0].gap == -1.0 && below.points[1].gap == 0.2 && below.before == -0.5));
 }
 
-}  // namespace llama_report_test
+}  // namespace report_test

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "../rotoscale/io/scratch.hpp"
-#include "examples/llama/report/report.hpp"
+#include "examples/train/report/report.hpp"
 #include "study/page.hpp"
 
 namespace llama_study_test {
@@ -23,7 +23,7 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 using json = nlohmann::ordered_json;
-using namespace rotoscale::llama_program;
+using namespace rotoscale::program;
 
 namespace {
 

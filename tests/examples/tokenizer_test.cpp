@@ -15,7 +15,7 @@
 namespace llama_tokenizer_test {
 
 using namespace rotoscale;
-using namespace rotoscale::llama_program;
+using namespace rotoscale::program;
 using io::testing::get;
 using io::testing::message_of;
 using io::testing::put;

@@ -15,7 +15,7 @@
 namespace llama_windows_test {
 
 using namespace rotoscale;
-using namespace rotoscale::llama_program;
+using namespace rotoscale::program;
 using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;

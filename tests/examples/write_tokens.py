@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Token files of examples/llama/write_tokens.py: both forms. A token outside the vocabulary leaves no file.
+"""Token files of examples/train/write_tokens.py: both forms. A token outside the vocabulary leaves no file.
 Usage: write_tokens.py SCRIPT"""
 import importlib.util
 import os

@@ -7,7 +7,7 @@
 //   decoding gives the text again.
 // - Any lines as records: refused, or packed into windows.
 //
-// fuzz: -Iexamples/llama -DROTOSCALE_SENTENCEPIECE examples/llama/data/tokenizer.cpp examples/llama/data/records.cpp
+// fuzz: -Iexamples/train -DROTOSCALE_SENTENCEPIECE examples/train/data/tokenizer.cpp examples/train/data/records.cpp
 // fuzz: -lsentencepiece -lsentencepiece_train
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace tokenizer_fuzz {
 namespace {
 
 using namespace rotoscale;
-using namespace rotoscale::llama_program;
+using namespace rotoscale::program;
 using fuzz::require;
 
 void check_model(std::string_view bytes) {

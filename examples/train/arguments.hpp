@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// What a command line holds.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert.hpp"
+#include "data/commands.hpp"
+#include "device.hpp"
+#include "field_names.hpp"
+#include "merge.hpp"
+#include "replay.hpp"
+#include "report/report.hpp"
+#include "rotoscale/io/error.hpp"
+#include "sample.hpp"
+#include "study/command.hpp"
+#include "trainer/train.hpp"
+
+namespace rotoscale::program {
+
+struct arguments {
+  run_options run;
+  train::lora_config lora;  ///< becomes run.lora if a field is set
+  session_options session;
+  std::string config, model_config, checkpoint, resume, schedule_override;
+  device_choice device;
+  std::optional<effective_schedule> schedule;  ///< from --config, unless a flag names another
+  std::string digest_steps;
+  replay_options replay;
+  std::map<std::string, std::string> flags;  ///< given flags, under all of their names
+  field_names names;
+  bool no_progress = false;
+  bool profile_operations = false;  ///< a table by operation as well
+  std::optional<std::int64_t> statistics_every;
+  std::vector<std::string> data;
+  std::vector<std::string> passed_keys;  ///< of a model's config.json, unknown and without arithmetic
+  int windows = 0, sequence = 0;
+  bool all = false;  ///< eval: every token of the data
+  std::string adapter;
+  merge_options merge;
+  convert_options convert;
+  sample_options sample;
+  report_options report;
+  study_options study;
+  std::string tokenizer, text_format, begin_of_text = "auto";
+  std::string logits;  ///< a file for them; empty: not written
+  tokenizer_arguments tokens;
+};
+
+}  // namespace rotoscale::program

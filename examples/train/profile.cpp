@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "profile.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ostream>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "clock.hpp"
+#include "device_failure.hpp"
+#include "front.hpp"
+#include "rotoscale/io/file.hpp"
+#include "rotoscale/philox.hpp"
+
+#if defined(ROTOSCALE_TRAIN_DEVICES)
+#include "gpu/api/gemm_library.hpp"
+#include "gpu/api/train.hpp"
+#endif
+
+namespace rotoscale::program {
+
+#if !defined(ROTOSCALE_TRAIN_DEVICES)
+
+int profile(const trainer_state&, const device_choice& device, const profile_options&, std::ostream&) {
+  throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
+}
+
+#else
+
+namespace {
+
+/// By nn::op_class.
+constexpr const char* class_names[] = {"GEMM", "quantize",  "attention", "norm and activation",
+                                       "loss", "optimizer", "copies",    "other"};
+constexpr int name_width = 26;  // of the tables: no operation's name is longer
+
+void expect(const gpu::status& s) {
+  if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
+}
+
+/// Device memory, freed by the destructor.
+class device_memory {
+ public:
+  explicit device_memory(std::size_t bytes) { expect(gpu::allocate(data_, bytes)); }
+  device_memory(const device_memory&) = delete;
+  device_memory& operator=(const device_memory&) = delete;
+  ~device_memory() { (void)gpu::release(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Seconds of the fastest of five runs of `work`, which puts itself on the null stream.
+template <class Work>
+double best_seconds(const Work& work) {
+  double best = 1e30;
+  for (int i = 0; i < 6; ++i) {
+    const double start = now_seconds();
+    work();
+    expect(gpu::synchronize());
+    if (i > 0) best = std::min(best, now_seconds() - start);
+  }
+  return best;
+}
+
+/// Bytes read and written a second by the device's own copy.
+double measure_copy_rate() {
+  const std::size_t bytes = std::size_t{1} << (std::string_view(gpu::build_mode()) == "host" ? 24 : 30);
+  const device_memory from(bytes), to(bytes);
+  expect(gpu::fill(from.data(), 1, bytes));
+  return 2.0 * static_cast<double>(bytes) / best_seconds([&] { expect(gpu::copy(to.data(), from.data(), bytes)); });
+}
+
+/// Operations a second of the vendor library's BF16 GEMM; 0 in a build without one.
+double measure_matrix_rate() {
+  constexpr index_t n = 8192;
+  if (std::string_view(gpu::build_mode()) == "host") return 0;
+  const device_memory a(2 * n * n), b(2 * n * n), c(2 * n * n);
+  for (const device_memory* m : {&a, &b}) expect(gpu::fill(m->data(), 0x3C, 2 * n * n));
+  gpu::plain_problem p;
+  const auto operand = [](const device_memory& m) {
+    return gemm_operand{formats::bf16, n, n, static_cast<const std::uint8_t*>(m.data()), 2 * n};
+  };
+  p.a = operand(a);
+  p.b = operand(b);
+  p.out = c.data();
+  gpu::plain_gemm plan;
+  if (!gpu::plain_gemm::make(p, plan).ok()) return 0;
+  const device_memory workspace(plan.workspace_bytes() + 1);
+  return 2.0 * n * n * n / best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {})); });
+}
+
+/// Measured without a session, whose model may leave no memory.
+struct device_rates {
+  double copy = 0;    ///< bytes read and written a second
+  double matrix = 0;  ///< operations a second of BF16's product; 0: not measured
+};
+device_rates measure_rates() {
+  // The driver clears freed memory, which would slow the measurement.
+  if (std::string(gpu::build_mode()) != "host") std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const double copy = measure_copy_rate();
+  return {copy, measure_matrix_rate()};
+}
+
+/// A session on random tokens and targets, new ones in each step. A model that learns its tokens by heart has gradients
+/// of a growing range, which slows some kernels.
+class random_run {
+ public:
+  random_run(const trainer_state& state, const device_choice& device, const gpu::train_options& options,
+             std::size_t memory_limit)
+      : state_(state), ops_(make_device(device, options, "")) {
+    const train::session_options o = session_options_for(state.run, memory_limit, false);
+    const std::vector recipes{state.phases.front().recipe};
+    plan_ = train::plan_session(*ops_, state.run.architecture(), o, recipes);
+    with_plan(plan_, "while the model was loaded", [&] {
+      session_ = std::make_unique<train::session>(*ops_, state.run.architecture(), o, recipes);
+      session_->initialize(state.run.train.seed);
+    });
+  }
+  /// Median seconds of `steps` steps, from end to end. The next step is queued before the host waits.
+  double train(int steps) {
+    return with_plan(plan_, "in a step", [&] { return train_steps(steps); });
+  }
+  nn::backend& ops() const { return *ops_; }
+  const train::session& session() const { return *session_; }
+  const nn::memory_plan& plan() const { return plan_; }
+
+ private:
+  double train_steps(int steps) {
+    std::vector<std::vector<std::int32_t> > tokens, targets;
+    for (int i = 0; i < steps; ++i) {
+      tokens.push_back(draw());
+      targets.push_back(draw());
+    }
+    std::vector<double> ends = {now_seconds()};
+    for (std::size_t i = 0; i < tokens.size(); ++i, ++state_.step) {
+      session_->train_step(step_inputs_for(state_), tokens[i], targets[i]);
+      if (i > 0) end_step(session_->queued_steps() - 2, ends);
+    }
+    end_step(session_->queued_steps() - 1, ends);
+    for (std::size_t i = 0; i + 1 < ends.size(); ++i) ends[i] = ends[i + 1] - ends[i];
+    ends.pop_back();
+    std::sort(ends.begin(), ends.end());
+    return 0.5 * (ends[(ends.size() - 1) / 2] + ends[ends.size() / 2]);
+  }
+  void end_step(std::uint64_t number, std::vector<double>& ends) {
+    session_->finish_step(number);
+    ends.push_back(now_seconds());
+  }
+  /// Tokens of a step that no other call returned.
+  std::vector<std::int32_t> draw() {
+    const random_stream words{state_.run.train.seed, 77};
+    std::vector<std::int32_t> some(static_cast<std::size_t>(session_->step_tokens()));
+    for (std::int32_t& token : some) {
+      token = static_cast<std::int32_t>(words.word(drawn_++) % static_cast<std::uint32_t>(state_.run.vocabulary()));
+    }
+    return some;
+  }
+
+  trainer_state state_;
+  std::unique_ptr<nn::backend> ops_;
+  nn::memory_plan plan_;
+  std::unique_ptr<train::session> session_;
+  std::uint64_t drawn_ = 0;
+};
+
+/// A line of a table: operations of one class or name, per step.
+struct timing_row {
+  std::string name;
+  double microseconds = 0, bytes = 0, operations = 0;
+  int launches = 0;
+};
+
+/// Rows of `names`. `row_of` maps an operation to the number of its row.
+template <class RowOf>
+std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing, int steps,
+                                const std::vector<std::string>& names, const RowOf& row_of) {
+  std::vector<timing_row> rows;
+  for (const std::string& name : names) rows.push_back({name});
+  for (const gpu::timed_operation& t : timing) {
+    timing_row& s = rows[row_of(t)];
+    s.microseconds += t.microseconds / steps;
+    s.bytes += static_cast<double>(t.bytes) / steps;
+    s.operations += t.operations / steps;
+    ++s.launches;
+  }
+  return rows;
+}
+
+std::vector<timing_row> rows_by_class(const std::vector<gpu::timed_operation>& timing, int steps) {
+  return rows_of(timing, steps, {std::begin(class_names), std::end(class_names)},
+                 [](const gpu::timed_operation& t) { return static_cast<std::size_t>(t.kind); });
+}
+
+/// The longest first.
+std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation>& timing, int steps) {
+  std::set<std::string> found;
+  for (const gpu::timed_operation& t : timing) found.emplace(t.name);
+  const std::vector<std::string> names(found.begin(), found.end());
+  auto rows = rows_of(timing, steps, names, [&](const gpu::timed_operation& t) {
+    return static_cast<std::size_t>(std::lower_bound(names.begin(), names.end(), t.name) - names.begin());
+  });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const timing_row& x, const timing_row& y) { return x.microseconds > y.microseconds; });
+  return rows;
+}
+
+/// `head` is the title of the first column.
+void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const device_rates& rates,
+                std::ostream& out) {
+  char line[192];
+  double total = 0;
+  for (const timing_row& s : rows) total += s.microseconds;
+  std::snprintf(line, sizeof line, "%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width,
+                head);
+  out << line;
+  for (const timing_row& s : rows) {
+    if (s.launches == 0) continue;
+    const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
+    std::snprintf(line, sizeof line, "%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(),
+                  (s.launches + steps - 1) / steps, s.microseconds, 100 * s.microseconds / std::max(total, 1e-3),
+                  s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / rates.copy);
+    out << line;
+    if (s.operations > 0) {
+      std::snprintf(line, sizeof line, " %8.1f", s.operations / seconds * 1e-12);
+      out << line;
+      std::snprintf(line, sizeof line, " %8.1f%%", 100 * s.operations / seconds / rates.matrix);
+      out << (rates.matrix > 0 ? line : "         -");  // a build without the vendor's library measures none
+    }
+    out << "\n";
+  }
+}
+
+/// Bytes of the plan. If the runtime tells: bytes in use on the device, other programs included.
+std::string memory_line(const nn::memory_plan& plan) {
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
+  char line[128];
+  std::snprintf(line, sizeof line, "memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device)));
+  std::string text = line;
+  std::size_t free = 0, total = 0;
+  if (gpu::memory_info(free, total).ok()) {
+    std::snprintf(line, sizeof line, ", %.1f MiB in use on it", mib(total - free));
+    text += line;
+  }
+  return text + "\n";
+}
+
+constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
+
+/// Returns the seconds of a training step and prints the profile. `memory` becomes the line about memory after these
+/// steps.
+double profile_steps(const trainer_state& state, random_run& run, bool graphs, std::string& memory, std::ostream& out) {
+  run.train(warm_steps);
+  const double seconds = run.train(measured_steps);
+  memory = memory_line(run.plan());
+  const std::size_t phases = state.phases.size();
+  const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
+  const auto tokens = static_cast<double>(run.session().step_tokens());
+  char line[192];
+  std::snprintf(line, sizeof line, "%s, recipe %s%s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n",
+                run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), phase.c_str(), tokens,
+                seconds * 1e3, tokens / seconds, graphs ? "" : ", without graphs");
+  out << line;
+  return seconds;
+}
+
+/// `eager_seconds`: of a step without graphs; 0: the profile is of one.
+void print_rates(double eager_seconds, const device_rates& rates, std::ostream& out) {
+  char line[128];
+  if (eager_seconds > 0) {
+    std::snprintf(line, sizeof line, "without graphs %.3f ms a step; ", eager_seconds * 1e3);
+    out << line;
+  }
+  std::snprintf(line, sizeof line, "copy %.0f GB/s", rates.copy * 1e-9);
+  out << line;
+  if (rates.matrix > 0) {
+    std::snprintf(line, sizeof line, ", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
+    out << line;
+  }
+  out << "\n";
+}
+
+}  // namespace
+
+int profile(const trainer_state& state, const device_choice& device, const profile_options& o, std::ostream& out) {
+  const std::string mode = gpu::build_mode();
+  if (device.name == "cpu" || (device.name != "auto" && device.name != mode)) {
+    throw io::error("--device " + device.name, "a profile is of a device; this program was built for " + mode);
+  }
+  if (device.wait_for_each)
+    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
+  // One session at a time, because memory may hold only one.
+  const auto begin = [&](const gpu::train_options& t) {
+    return std::make_unique<random_run>(state, device, t, o.memory_limit);
+  };
+  std::string memory;
+  gpu::train_options options;
+  auto run = begin(options);
+  const nn::memory_plan plan = run->plan();
+  const double step_seconds = profile_steps(state, *run, device.graphs, memory, out);
+  run.reset();
+  double eager_seconds = 0;
+  if (device.graphs) {
+    options.graphs = false;
+    run = begin(options);
+    run->train(warm_steps);
+    eager_seconds = run->train(measured_steps);
+    run.reset();
+  }
+  std::vector<gpu::timed_operation> timing;
+  options.timing = &timing;
+  run = begin(options);
+  run->train(1);
+  timing.clear();
+  run->train(timed_steps);
+  run.reset();
+  const device_rates rates = with_plan(plan, "while its rates were measured", measure_rates);
+  print_rates(eager_seconds, rates, out);
+  out << memory << "\n";
+  const auto classes = rows_by_class(timing, timed_steps);
+  print_rows("class", classes, timed_steps, rates, out);
+  double gaps = step_seconds * 1e6;
+  for (const timing_row& row : classes) gaps -= row.microseconds;
+  char line[192];
+  std::snprintf(line, sizeof line, "%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
+  out << line;
+  if (o.operations) {
+    out << "\n";
+    print_rows("operation", rows_by_operation(timing, timed_steps), timed_steps, rates, out);
+  }
+  return exit_ok;
+}
+
+#endif
+
+}  // namespace rotoscale::program

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "train_command.hpp"
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "begin_run.hpp"
+#include "clock.hpp"
+#include "continue_run.hpp"
+#include "device.hpp"
+#include "front.hpp"
+#include "read_arguments.hpp"
+
+namespace rotoscale::program {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Calls f. Options without a kernel are named by their flags or file.
+template <class Function>
+std::invoke_result_t<Function> naming_flags(const field_names& names, const Function& f) {
+  try {
+    return f();
+  } catch (const std::invalid_argument& e) {
+    throw io::error(names.text(e.what()));
+  }
+}
+
+/// Throws io::error if an option names a step beyond the run.
+void check_steps(const arguments& a, std::int64_t steps) {
+  const std::string has = "the run has " + std::to_string(steps) + " steps (--steps)";
+  if (a.session.stop_at > steps) throw io::error("--stop-at", std::to_string(a.session.stop_at) + ": " + has);
+  if (!a.digest_steps.empty() && parse_steps(a.digest_steps, "--digest-steps").first >= steps) {
+    throw io::error("--digest-steps", a.digest_steps + ": " + has);
+  }
+}
+
+}  // namespace
+
+int train(int argc, char** argv, arguments& a) {
+  const chosen_backend device = choose_backend(a.device);
+  nn::digest_observer digests(*device.ops);
+  std::optional<digest_recorder> recorder;
+  const auto watch = [&](const trainer_state& state) {
+    check_steps(a, state.run.train.steps);
+    if (a.digest_steps.empty()) return;
+    recorder.emplace(digests, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
+    a.session.watcher = &*recorder;
+  };
+  a.session.threads = device.ops->threads();
+  a.session.progress = !a.no_progress;
+  a.session.began_ms = milliseconds_since_1970();
+  if (!a.resume.empty()) {
+    check_resume_flags(argc, argv);
+    return resume(device, a, find_resume_points(a.resume), nullptr, watch);
+  }
+  if (a.session.out.empty()) throw io::error("--out", "is required");
+  if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
+  settle_statistics(a);
+  const trainer_state state = begin(a, given_files::needed);
+  a.session.passed_keys = a.passed_keys;
+  a.session.inputs = {a.config, a.model_config, a.session.synthetic_recipe};
+  find_synthetic_recipe(a, state);
+  if (a.session.auto_resume && fs::exists(a.session.out)) {
+    const std::vector<resume_point> points = find_resume_points(a.session.out);
+    if (!points.empty()) return resume(device, a, points, &state, watch);
+  }
+  watch(state);
+  const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(*device.ops, state, a.session); });
+  device.say_note();
+  return t->run();
+}
+
+int plan(arguments& a) {
+  settle_statistics(a);
+  const trainer_state state = begin(a, given_files::none);
+  const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
+  const chosen_backend device = choose_backend(a.device);
+  const nn::memory_plan planned = naming_flags(a.names, [&] {
+    return train::plan_session(*device.ops, state.run.architecture(),
+                               session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
+                                                   a.session.async_checkpoints),
+                               recipes_of(state, a.session, synthetic));
+  });
+  device.say_note();
+  std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);
+  const std::size_t limit = a.session.memory_limit;
+  if (limit != 0 && planned.total() > limit) {
+    throw io::error("--memory-limit", train::over_budget(planned, limit).what());
+  }
+  return exit_ok;
+}
+
+}  // namespace rotoscale::program
