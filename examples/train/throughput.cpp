@@ -57,7 +57,7 @@ double measure(int threads) {
 
 double model_flops_per_token(const train::model& m, int sequence) {
   double flops = 0;
-  for (const train::weight_location& w : m.weights()) {
+  for (const train::weight_location& w : m.weights().locations()) {
     flops += (w.trains ? 6.0 : 4.0) * static_cast<double>(m.parameters()[w.number].size());
   }
   return flops + 6.0 * static_cast<double>(m.shape().attention_width) * sequence;

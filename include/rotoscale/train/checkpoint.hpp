@@ -293,7 +293,7 @@ inline void read_moments(const std::filesystem::path& directory, session& into) 
       float* const arena = second ? m.arena().v : m.arena().m;
       detail::read_rows(optimizer, p, detail::moment_prefixes[second],
                         [&](index_t first, std::span<const float> values) {
-                          m.set_arena_values(into.queue(), arena, i, values, first);
+                          m.weights().set_arena_values(into.queue(), arena, i, values, first);
                         });
     }
   }

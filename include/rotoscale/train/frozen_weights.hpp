@@ -70,21 +70,21 @@ class frozen_weights {
     }
   }
 
-  /// Uploads the operands of recipe `r` on queue `q`. Returns their bytes. The model is laid out for `r`.
-  std::size_t stream(nn::backend& ops, nn::queue q, const nn::recipe& r, model& into) const {
+  /// Uploads the operands of recipe `r` on queue `q`. Returns their bytes. The weights are laid out for `r`.
+  std::size_t stream(nn::backend& ops, nn::queue q, const nn::recipe& r, weights& into) const {
     const kept_recipe* const k = find(r);
     std::size_t bytes = 0;
     if (k == nullptr) return bytes;
     for (const entry& e : k->entries) {
       if (!e.filled) continue;
-      const weight_location& w = into.weights()[e.linear];
+      const weight_location& w = into.locations()[e.linear];
       ROTOSCALE_ASSERT(w.request == e.request && w.bytes == e.bytes);
       ops.upload(q, w.at, e.pinned, e.bytes);
       if (e.source_bytes != 0) {
         ops.upload(q, const_cast<void*>(into.loaded(e.number).data), e.pinned + e.bytes, e.source_bytes);
       }
       if (e.request.has_fp8()) {
-        const nn::scaling_state scale = into.scales().entry(e.layer, nn::tensor_role::w);
+        const nn::scaling_state scale = into.scales.entry(e.layer, nn::tensor_role::w);
         nn::forget_maxima(ops, q, scale);
         ops.upload(q, scale.scale, e.scales, sizeof(float));
         ops.upload(q, scale.scale_inverse, e.scales + 1, sizeof(float));

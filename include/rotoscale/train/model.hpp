@@ -41,7 +41,7 @@ class model {
         shape_(shape),
         options_(std::move(options)),
         blocks_(shape.blocks()),
-        weights_(ops, parameter_list(blocks_, trains(), options_.lora)) {
+        weights_(ops, parameter_list(blocks_, trains(), options_.lora), options_.training) {
     if (const auto fault = shape_.find_fault(options_.recompute, options_.kept)) throw std::invalid_argument(*fault);
   }
   model(const model&) = delete;
@@ -84,28 +84,16 @@ class model {
   /// Granularity of passes that continue a sequence, in tokens: see nn::cache_rows. 0 without a cache.
   index_t cache_rows() const { return cache_rows_; }
 
+  /// FP32 values, gradients, moments and operands.
+  class weights& weights() { return weights_; }
+  /// FP32 values, gradients, moments and operands.
+  const class weights& weights() const { return weights_; }
   /// The parameters that train.
   nn::parameter_arena arena() const { return weights_.arena(); }
-  /// Clears gradients before a step's first pass.
-  void clear_gradients(nn::queue q) const { weights_.clear_gradients(q); }
   /// Scales of FP8 operands.
   const nn::delayed_scaling_state& scales() const { return weights_.scales; }
   /// Scales of FP8 operands.
   nn::delayed_scaling_state& scales() { return weights_.scales; }
-  /// Places of weights' operands: of the layers in order, the head, then the matrices of adapters.
-  const std::vector<weight_location>& weights() const { return weights_.locations(); }
-  /// FP32 values of a parameter in backend memory: kept, or loaded last.
-  nn::const_tensor_view loaded(std::size_t number) const { return weights_.loaded(number); }
-  /// Frees the operands of all weights, until the next lay_out.
-  void release_weights() { weights_.release(); }
-  /// The operands of weight i were copied from those of the parameter's present values.
-  void note_written(std::size_t i) { weights_.note_written(i); }
-  /// Quantizes weights that have FP32 values again before the next pass.
-  void void_weights() { weights_.invalidate(); }
-  /// Sets values of a parameter from element `first` on: see weights::load.
-  void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
-    weights_.load(p, number, first, values, options_.training);
-  }
   /// FP32 values of a parameter. Throws std::logic_error if they are not kept.
   std::vector<float> values(nn::queue q, std::size_t number) const {
     return values(q, number, 0, parameters()[number].rows);
@@ -123,15 +111,6 @@ class model {
                                   index_t rows) const {
     return weights_.arena_values(q, from, number, first_row, rows);
   }
-  /// Sets elements of a parameter's gradient or moment, from element `first` on. Waits.
-  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
-                        index_t first = 0) const {
-    weights_.set_arena_values(q, to, number, values, first);
-  }
-  /// Quantizes every weight that changed since it was quantized last.
-  void requantize(const nn::pass& p) { weights_.requantize(p, options_.training); }
-  /// After an update of all parameters that train.
-  void note_update() { weights_.note_update(); }
 
   /// Losses of a microbatch into loss(). With p.training also the gradients of the head and of its input.
   void forward(nn::pass p, const nn::token_source& tokens, const nn::token_source& targets) {

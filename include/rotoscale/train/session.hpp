@@ -152,9 +152,9 @@ class session {
   /// Sets values of a parameter from element `first` on; they count once its last element is set.
   void load(std::size_t number, std::span<const float> values, index_t first = 0) {
     snapshot_.order(*ops_, queue_);
-    model_.load(evaluation_pass(), number, first, values);
+    model_.weights().load(evaluation_pass(), number, first, values);
     if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
-    stash_.keep(evaluation_pass(), number, model_.loaded(number));
+    stash_.keep(evaluation_pass(), number, model_.weights().loaded(number));
   }
   /// Initial values from a seed.
   void initialize(std::uint64_t seed) {
@@ -273,7 +273,7 @@ class session {
     for (const nn::recipe& r : recipes) {
       nn::memory_cursor counting;
       lay_out(counting, r);
-      places.push_back(model_.weights());
+      places.push_back(model_.weights().locations());
     }
     stash_.plan(recipes, places);
     nn::memory_plan most;
@@ -434,7 +434,7 @@ inline void session::capture() {
     ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
     sum_over_ranks(&state_->valid_tokens);
     ops_->set_gradient_scale(queue_, {}, {state_});
-    model_.clear_gradients(queue_);
+    model_.weights().clear_gradients(queue_);
   });
   const auto micro_batch = [this](bool last, bool observe) {
     gradients_of_micro_batch(last, observe);
@@ -494,11 +494,11 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics().size_bytes());
   t.done = ops_->record(queue_);
   t.in_flight = true;
-  model_.note_update();
+  model_.weights().note_update();
 }
 
 inline void session::launch_gradients(bool observe) {
-  model_.requantize(training_pass());
+  model_.weights().requantize(training_pass());
   ops_->launch(queue_, *begin_);
   for (int i = 0; i < options_.micro_batches; ++i) {
     const bool last = i + 1 == options_.micro_batches;
@@ -524,7 +524,7 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
                                             std::span<const std::int32_t> targets,
                                             std::span<const std::int32_t> starts) {
   upload_pass(evaluation_state_, inputs, tokens, targets, starts);
-  model_.requantize(evaluation_pass());
+  model_.weights().requantize(evaluation_pass());
   if (!evaluation_) {
     evaluation_ = ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), this->tokens(), this->targets()); });
   }
@@ -556,7 +556,7 @@ inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<co
 template <class Use>
 void session::run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
   std::vector<float> host;
-  model_.requantize(p);
+  model_.weights().requantize(p);
   model_.logits(p, tokens(), first, count, [&](const nn::const_tensor_view& rows) {
     host.resize(static_cast<std::size_t>(rows.size()));
     ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
@@ -574,7 +574,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   const nn::scaling_snapshot scales = has_scales ? model_.scales().save(*ops_, queue_) : nn::scaling_snapshot{};
   ledger_.restart_peak();
   last_switch_ = {ledger_.now()[quantized]};
-  model_.release_weights();
+  model_.weights().release();
   last_switch_.between = ledger_.now()[quantized];
 
   recipe_ = r;
@@ -588,7 +588,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   if (has_scales) model_.scales().keep(*ops_, queue_, scales, keeps_all ? nn::gemm_scope::all : switched);
   if (!stash_.empty()) {
     ops_->order(stash_queue_, ops_->record(queue_));
-    last_switch_.streamed = stash_.stream(*ops_, stash_queue_, recipe_, model_);
+    last_switch_.streamed = stash_.stream(*ops_, stash_queue_, recipe_, model_.weights());
     ops_->order(queue_, ops_->record(stash_queue_));
   }
   last_switch_.after = ledger_.now()[quantized];
@@ -602,9 +602,9 @@ inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs,
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
-  model_.void_weights();
+  model_.weights().invalidate();
   upload_pass(state_, inputs, tokens, targets, starts);
-  model_.requantize(training_pass());
+  model_.weights().requantize(training_pass());
   ops_->launch(queue_, *begin_);
   // Not the graphs of a step, which were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {

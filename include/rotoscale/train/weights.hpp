@@ -34,8 +34,9 @@ class weights {
   using category = nn::memory_category;          ///< shorthand
   using linear_list = std::vector<nn::linear*>;  ///< layers of the model, the head, matrices of adapters
 
-  /// Weights without memory.
-  weights(nn::backend& ops, parameter_list list) : ops_(&ops), list_(std::move(list)) {}
+  /// Weights without memory. `training`: a backward pass follows.
+  weights(nn::backend& ops, parameter_list list, bool training)
+      : ops_(&ops), list_(std::move(list)), training_(training) {}
 
   /// Names and shapes.
   const parameter_list& list() const { return list_; }
@@ -172,20 +173,20 @@ class weights {
     for (parameter& p : list_.all()) p.version += p.trains;
   }
   /// Quantizes every weight that changed since it was quantized last.
-  void requantize(const nn::pass& p, bool training) {
+  void requantize(const nn::pass& p) {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const parameter& w = list_[linears_[i]->w.number];
       if (prepared_[i].valid && prepared_[i].version == w.version) continue;
       if (linears_[i]->w.values.empty()) {
         throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
       }
-      quantize(p, i, linears_[i]->w.values, training);
+      quantize(p, i, linears_[i]->w.values);
       prepared_[i] = {w.version, true};
     }
   }
   /// Sets values from element `first` on. They count when the last element is set: a weight without FP32 values is
   /// then quantized. Waits.
-  void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values, bool training) {
+  void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
     parameter& into = list_[number];
     const index_t end = first + static_cast<index_t>(values.size());
     ROTOSCALE_ASSERT(first >= 0 && end <= into.size());
@@ -195,7 +196,7 @@ class weights {
     if (end == into.size()) ++into.version;
     for (std::size_t i = 0; end == into.size() && !kept && i < linears_.size(); ++i) {
       if (linears_[i]->w.number != number) continue;
-      quantize(p, i, loaded(number), training);
+      quantize(p, i, loaded(number));
       prepared_[i] = {into.version, true};
     }
     ops_->synchronize(p.queue);
@@ -216,7 +217,7 @@ class weights {
   }
   /// Sets elements of a gradient or moment, from element `first` of the parameter on. Waits.
   void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
-                        index_t first) const {
+                        index_t first = 0) const {
     ops_->upload(q, to + list_[number].offset + first, values.data(), values.size_bytes());
     ops_->synchronize(q);
   }
@@ -238,9 +239,9 @@ class weights {
   }
   /// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are those of
   /// the training run.
-  void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source, bool training) const {
+  void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source) const {
     const nn::linear& l = *linears_[i];
-    const bool frozen_fp8 = training && !l.shape().trains && locations_[i].request.has_fp8();
+    const bool frozen_fp8 = training_ && !l.shape().trains && locations_[i].request.has_fp8();
     if (!frozen_fp8) return l.quantize_weights(p, source);
     nn::quantize_frozen(p, *l.weights(), source, scales.entry(l.shape().layer, nn::tensor_role::w), locations_[i].fp8);
   }
@@ -251,6 +252,7 @@ class weights {
   };
   nn::backend* ops_;
   parameter_list list_;
+  bool training_;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *staging_ = nullptr;

@@ -80,7 +80,7 @@ struct healing_case {
   nn::scaling_snapshot scales() { return session.model().scales().save(ops, session.queue()); }
   /// Operands of linear layer i in the CPU backend.
   nn::cpu::operands operands(std::size_t i) const {
-    const llama::weight_location& w = session.model().weights()[i];
+    const llama::weight_location& w = session.model().weights().locations()[i];
     return {w.request, w.at, {}};
   }
 };
@@ -103,8 +103,8 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
     for (std::uint64_t s = 0; s < 2; ++s) c.step(data, s);
     c.session.use(fp8);
     const llama::model& m = c.session.model();
-    for (std::size_t i = 0; i + 1 < m.weights().size(); ++i) {
-      const llama::weight_location& w = m.weights()[i];
+    for (std::size_t i = 0; i + 1 < m.weights().locations().size(); ++i) {
+      const llama::weight_location& w = m.weights().locations()[i];
       const auto values = llama::initial_values(m.parameters()[w.number], 3);
       float amax = 0.0f;
       for (const float x : values) amax = std::fmax(amax, std::fabs(as_bf16(x)));
@@ -120,7 +120,7 @@ TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscal
     }
     // It stays; no step quantizes it again.
     for (std::uint64_t s = 2; s < 5; ++s) c.step(data, s);
-    const auto values = llama::initial_values(m.parameters()[m.weights()[0].number], 3);
+    const auto values = llama::initial_values(m.parameters()[m.weights().locations()[0].number], 3);
     CHECK(c.operands(0).form(nn::operand_form::row).codes[5] == as_e4m3(as_bf16(values[5]) * c.scales().scale[1]));
     // As a base that is FP8 from the start.
     healing_case from_start({fp8});
@@ -328,9 +328,9 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
         const auto given = p.trains ? from.values(c.session.queue(), i) : llama::initial_values(p, 3);
         resumed.session.load(i, given);
         if (!p.trains) continue;
-        to.set_arena_values(resumed.session.queue(), to.arena().m, i,
+        to.weights().set_arena_values(resumed.session.queue(), to.arena().m, i,
                             from.arena_values(c.session.queue(), from.arena().m, i));
-        to.set_arena_values(resumed.session.queue(), to.arena().v, i,
+        to.weights().set_arena_values(resumed.session.queue(), to.arena().v, i,
                             from.arena_values(c.session.queue(), from.arena().v, i));
       }
       resumed.session.model().scales().restore(resumed.ops, resumed.session.queue(), c.scales());
