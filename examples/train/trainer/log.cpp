@@ -42,10 +42,10 @@ ordered_json contract_record(const train::session& s) {
     if (l == nullptr) return;
     for (const auto& [name, kind] : kinds) record[prefix + name] = l->contract(kind).name;
   };
-  add("", &s.model().inner_linear());
+  add("", &s.model().linears().middle());
   add("head_", &s.model().head());
-  add("bf16_layers_", s.model().bf16_linear());
-  add("adapters_", s.model().adapter_linear());
+  add("bf16_layers_", s.model().linears().exempt());
+  add("adapters_", s.model().linears().adapter());
   record["attention"] = s.model().attention().name;
   for (const nn::operation_contract& c : nn::reference_contracts()) record[c.operation] = c.name;
   return record;

@@ -123,7 +123,8 @@ void statistics_log::write_sum(const char* event, std::int64_t step, const std::
 
 void statistics_log::write(std::int64_t step, const std::string& recipe, const train::model& model,
                            std::span<const train::linear_statistics> observed) {
-  const index_t count = model.linear_count();
+  const auto& layers = model.linears().layers();
+  const auto count = static_cast<index_t>(layers.size());
   for (index_t i = 0; i < count; ++i) {
     const train::linear_statistics& l = observed[static_cast<std::size_t>(i)];
     for (int u = 0; u < train::operands_per_linear; ++u) {
@@ -132,14 +133,15 @@ void statistics_log::write(std::int64_t step, const std::string& recipe, const t
       ordered_json record = begin_record("operand", step, i, count);
       record["tensor"] = tensor_names[static_cast<int>(use.tensor)];
       record["gemm"] = gemm_names[static_cast<int>(use.gemm)];
-      record["format"] = to_string(nn::recipe_for(model.linear_layer(i).current(), use.tensor, use.form).format);
+      record["format"] =
+          to_string(nn::recipe_for(layers[static_cast<std::size_t>(i)]->current(), use.tensor, use.form).format);
       add_operand(record, l.operands[u]);
       log_->write(record);
     }
     write_gradient("gradient", step, i, count, "", l.gradient);
   }
   for_each_adapter(model, [&](index_t linear, const std::string& tensor, std::size_t number) {
-    const auto at = static_cast<std::size_t>(model.observed_number(number));
+    const auto at = static_cast<std::size_t>(train::record_of(model.parameters(), number));
     write_gradient("gradient", step, linear, count, tensor, observed[at].gradient);
   });
   write_sum("step", step, recipe, train::all_gradients(observed));
@@ -147,9 +149,10 @@ void statistics_log::write(std::int64_t step, const std::string& recipe, const t
 
 void statistics_log::write_noise(std::int64_t step, const std::string& recipe, const train::model& model,
                                  std::span<const nn::comparison_statistics> each) {
-  const index_t count = model.linear_count();
+  const auto& layers = model.linears().layers();
+  const auto count = static_cast<index_t>(layers.size());
   for (index_t i = 0; i < count; ++i) {
-    write_gradient("noise", step, i, count, "", each[model.linear_layer(i).w.number]);
+    write_gradient("noise", step, i, count, "", each[layers[static_cast<std::size_t>(i)]->w.number]);
   }
   for_each_adapter(model, [&](index_t linear, const std::string& tensor, std::size_t number) {
     write_gradient("noise", step, linear, count, tensor, each[number]);

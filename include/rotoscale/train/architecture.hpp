@@ -4,6 +4,7 @@
 // each kind.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -30,6 +31,10 @@ struct block_list {
   nn::loss_head* head = nullptr;                ///< the last block
   nn::attention* attention = nullptr;           ///< a block of attention
 
+  /// Number of groups that are layers.
+  std::ptrdiff_t layer_count() const {
+    return std::count_if(groups.begin(), groups.end(), [](const group& g) { return g.is_layer; });
+  }
   /// Appends a block to the last group, and returns it.
   template <class Block>
   Block* add(std::unique_ptr<Block> b) {

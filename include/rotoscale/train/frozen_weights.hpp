@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "rotoscale/train/model.hpp"
+#include "rotoscale/train/weights.hpp"
 
 namespace rotoscale::train {
 

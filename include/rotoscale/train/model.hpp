@@ -11,22 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "rotoscale/train/weights.hpp"
+#include "rotoscale/train/linears.hpp"
 
 namespace rotoscale::train {
-
-using nn::all_gradients;
-using nn::kept_format;
-using nn::linear_statistics;
-using nn::operand_number;
-using nn::operands_per_linear;
-using nn::recompute_part;
-
-/// Extents and modes of a model, its adapters, and the parameters that train.
-struct model_options : nn::pass_options {
-  std::optional<lora_config> lora;               ///< adapters of frozen layers; null: none
-  std::function<bool(const parameter&)> trains;  ///< parameters that train; null: all, or with `lora` the adapters
-};
 
 /// Forward and backward pass over memory that a cursor hands out.
 class model {
@@ -53,8 +40,8 @@ class model {
   const model_options& options() const { return options_; }
   /// Names and shapes.
   const parameter_list& parameters() const { return weights_.list(); }
-  /// Number of linear layers, with the head. Adapters are not counted.
-  index_t linear_count() const { return static_cast<index_t>(layers_.size()); }
+  /// Linear layers under the recipe of the layout.
+  const model_linears& linears() const { return linears_; }
   /// Tokens of a pass.
   index_t tokens() const { return options_.tokens(); }
 
@@ -85,7 +72,9 @@ class model {
   index_t cache_rows() const { return cache_rows_; }
 
   /// FP32 values, gradients, moments and operands.
-  class weights& weights() { return weights_; }
+  class weights& weights() {
+    return weights_;
+  }
   /// FP32 values, gradients, moments and operands.
   const class weights& weights() const { return weights_; }
   /// The parameters that train.
@@ -153,32 +142,6 @@ class model {
   /// Statistics after an observed step: of each linear layer, then of each matrix of an adapter. Null without
   /// options().statistics.
   const linear_statistics* statistics() const { return probe_.records(); }
-  /// Number of statistics.
-  index_t observed_count() const { return observed_number(parameters().all().size()); }
-  /// Place of the statistics of an adapter's matrix, by the number of its parameter.
-  index_t observed_number(std::size_t parameter) const {
-    const auto heads = static_cast<index_t>(parameters().linears()) + 1;
-    return heads + static_cast<index_t>(parameter - parameters().base_count());
-  }
-  /// Linear layer i of linear_count().
-  const nn::adapted_linear& linear_layer(index_t i) const { return *layers_[static_cast<std::size_t>(i)]; }
-
-  /// For logs: a linear layer in the middle, where the recipe has no exempt layers, and the head.
-  const nn::linear& inner_linear() const { return *middle_; }
-  /// For logs: a linear layer that the recipe leaves in BF16, or null.
-  const nn::linear* bf16_linear() const {
-    for (const nn::adapted_linear* l : layers_) {
-      if (&l->current() == &exempt_recipe_) return l;
-    }
-    return nullptr;
-  }
-  /// For logs: an adapter's first matrix, or null.
-  const nn::linear* adapter_linear() const {
-    for (const nn::adapted_linear* l : layers_) {
-      if (!l->adapters.empty()) return &l->adapters.front().a();
-    }
-    return nullptr;
-  }
   /// The output head.
   const nn::linear& head() const { return blocks_.head->layer(); }
   /// Contract of attention.
@@ -189,9 +152,6 @@ class model {
     if (options_.training) return options_.trains;
     return [](const parameter&) { return false; };
   }
-  std::ptrdiff_t layer_count() const {
-    return std::count_if(blocks_.groups.begin(), blocks_.groups.end(), [](auto& g) { return g.is_layer; });
-  }
   template <class Function>
   void for_each_block(const Function& f) {
     for (group& g : blocks_.groups) {
@@ -199,16 +159,13 @@ class model {
     }
   }
   void report(std::size_t g, const gradients_ready& ready) const;
-  void make_linears(const nn::recipe& r);
-  void make_adapters(nn::adapted_linear& l);
-  void check_contracts(const nn::recipe& r);
   void lay_out_forward(nn::memory_cursor& memory);
   void lay_out_loss(nn::memory_cursor& memory);
   void lay_out_phase(nn::memory_cursor& memory, nn::layout_phase phase);
   std::size_t lay_out_statistics(nn::memory_cursor& memory);
   std::size_t largest_workspace(std::size_t statistics);
   nn::layout layout_of(nn::memory_cursor& memory, nn::layout_phase phase) const {
-    return {*ops_, memory, options_, stored_, phase, bound_};
+    return {*ops_, memory, options_, linears_.stored(), phase, bound_};
   }
 
   nn::backend* ops_;
@@ -216,14 +173,10 @@ class model {
   model_options options_;
   block_list blocks_;
   class weights weights_;
+  model_linears linears_;
   nn::statistics_probe probe_;
 
-  nn::linear_recipe head_recipe_, adapter_recipe_, exempt_recipe_;
   nn::token_source starts_;
-  nn::dtype stored_ = nn::dtype::fp32;       ///< of activations
-  std::vector<nn::adapted_linear*> layers_;  ///< by number, the head last
-  std::vector<nn::linear*> linears_;         ///< the same, then the matrices of adapters
-  const nn::linear* middle_ = nullptr;
   std::function<nn::weight(std::size_t)> bound_ = [this](std::size_t number) { return weights_.of(number); };
   index_t cache_rows_ = 0;
   void* workspace_ = nullptr;
@@ -253,79 +206,6 @@ inline void model::report(std::size_t g, const gradients_ready& ready) const {
   tell(first_adapter, last_adapter);
 }
 
-inline void model::make_adapters(nn::adapted_linear& l) {
-  const parameter_list& list = parameters();
-  for (const adapter_parameters& own : list.adapters()) {
-    if (own.linear != l.shape().layer) continue;
-    nn::adapter_shape s;
-    s.base = l.shape();
-    s.base.trains = list[own.a].trains;
-    s.rank = list[own.a].rows;
-    s.scale = own.scale;
-    s.dropout = options_.lora->dropout;
-    s.part = own.target.slice;
-    s.first_row = list[own.b].base_row;
-    s.rows = list[own.b].rows;
-    nn::adapter& made = l.adapters.emplace_back(s, adapter_recipe_);
-    made.a().w.number = own.a;
-    made.b().w.number = own.b;
-    made.a().record = observed_number(own.a);
-    made.b().record = observed_number(own.b);
-  }
-}
-
-inline void model::make_linears(const nn::recipe& r) {
-  stored_ = nn::storage_for(r.activations);
-  exempt_recipe_ = nn::bf16_layers_of(r);
-  adapter_recipe_ = nn::adapters_of(r);
-  head_recipe_ = nn::head_of(r);
-  head_recipe_.fprop.output = nn::operand_format::fp32;  // logits go straight into the loss
-  const std::ptrdiff_t layers = layer_count();
-  nn::linear_maker maker{*ops_, options_, parameters(), r, nullptr, &head_recipe_, stored_};
-  layers_.clear();
-  std::ptrdiff_t layer = 0;
-  for (group& g : blocks_.groups) {
-    const bool exempt = layer < r.bf16_first_layers || layer >= layers - r.bf16_last_layers;
-    maker.layers = exempt ? &exempt_recipe_ : &r;
-    const std::size_t first = layers_.size();
-    for (const auto& b : g.blocks) {
-      b->make(maker);
-      for (const nn::linear_use& use : b->linears()) layers_.push_back(use.layer);
-    }
-    if (g.is_layer && layer++ == layers / 2) middle_ = layers_[first];
-  }
-  linears_.assign(layers_.begin(), layers_.end());
-  for (nn::adapted_linear* l : layers_) {
-    l->record = l->shape().layer;
-    make_adapters(*l);
-    for (nn::adapter& a : l->adapters) linears_.insert(linears_.end(), {&a.a(), &a.b()});
-  }
-  check_contracts(r);
-}
-
-inline void model::check_contracts(const nn::recipe& r) {
-  for (nn::adapted_linear* l : layers_) {
-    const auto refused = l->take_contracts(*ops_);
-    if (!refused) continue;
-    const bool is_head = l == &blocks_.head->layer();
-    std::vector<nn::named_extent> known;
-    if (options_.lora) {
-      if (options_.lora->patterns) {
-        for (const lora_pattern& p : options_.lora->patterns->rank) {
-          known.push_back({"lora.patterns.rank", static_cast<index_t>(p.value)});
-        }
-      }
-      known.push_back({"lora.rank", options_.lora->rank});
-    }
-    if (is_head) known.push_back(shape_.head.out.front());
-    known.insert(known.end(), shape_.extents.begin(), shape_.extents.end());
-    throw std::invalid_argument("recipe " + r.name + ": " +
-                                nn::gemm_refusal(*ops_, *refused,
-                                                 is_head ? "the output head" : parameters()[l->w.number].name(), known,
-                                                 tokens()));
-  }
-}
-
 /// One phase of all blocks, one after the other. Groups share memory in the scratch phase, blocks in the backward
 /// phase.
 inline void model::lay_out_phase(nn::memory_cursor& memory, nn::layout_phase phase) {
@@ -350,7 +230,8 @@ inline void model::lay_out_phase(nn::memory_cursor& memory, nn::layout_phase pha
 
 inline void model::lay_out_forward(nn::memory_cursor& memory) {
   lay_out_phase(memory, nn::layout_phase::fixed);
-  blocks_.stream->lay_out(layout_of(memory, nn::layout_phase::fixed), static_cast<std::size_t>(layer_count()) + 1);
+  blocks_.stream->lay_out(layout_of(memory, nn::layout_phase::fixed),
+                          static_cast<std::size_t>(blocks_.layer_count()) + 1);
   const std::size_t forward = memory.mark(category::workspace);
   lay_out_phase(memory, nn::layout_phase::scratch);
   lay_out_phase(memory, nn::layout_phase::saved);
@@ -373,13 +254,15 @@ inline void model::lay_out_loss(nn::memory_cursor& memory) {
 }
 
 inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe) {
-  make_linears(r);
-  weights_.lay_out(memory, linears_);
+  linears_.make(*ops_, shape_, blocks_, options_, parameters(), r);
+  const std::vector<nn::linear*>& all = linears_.all();
+  weights_.lay_out(memory, all);
   lay_out_phase(memory, nn::layout_phase::weights);
-  for (std::size_t i = layers_.size(); i < linears_.size(); ++i) linears_[i]->w = weights_.of(linears_[i]->w.number);
-  weights_.lay_out_operands(memory, linears_, layers_.size() - 1, same_recipe, r.fp8);
-  weights_.scales = nn::delayed_scaling_state(memory, linear_count(), r);
-  cache_rows_ = options_.cache == 0 ? 0 : nn::cache_rows(*ops_, linears_);
+  const std::size_t layers = linears_.layers().size();
+  for (std::size_t i = layers; i < all.size(); ++i) all[i]->w = weights_.of(all[i]->w.number);
+  weights_.lay_out_operands(memory, all, layers - 1, same_recipe, r.fp8);
+  weights_.scales = nn::delayed_scaling_state(memory, static_cast<index_t>(layers), r);
+  cache_rows_ = options_.cache == 0 ? 0 : nn::cache_rows(*ops_, all);
 
   lay_out_forward(memory);
   if (options_.training) blocks_.stream->lay_out_backward(layout_of(memory, nn::layout_phase::backward));
@@ -404,7 +287,7 @@ inline std::size_t model::lay_out_statistics(nn::memory_cursor& memory) {
   const auto add = [&](const nn::linear& l, nn::const_tensor_view x, nn::const_tensor_view dy) {
     bytes = std::max(bytes, probe_.add(*ops_, memory, l, x, dy));
   };
-  probe_.lay_out(memory, observed_count());
+  probe_.lay_out(memory, record_count(parameters()));
   for_each_block([&](nn::block& b) {
     for (const nn::linear_use& use : b.linears()) {
       add(*use.layer, use.x, use.dy);
@@ -426,15 +309,15 @@ inline std::size_t model::largest_workspace(std::size_t statistics) {
   all.size = parameters().arena_size();
   room.add<nn::op::sum_squares>({nullptr, all}, {nullptr});
   for_each_block([&](nn::block& b) { b.require(room); });
-  for (const nn::linear* l : linears_) {
+  for (const nn::linear* l : linears_.all()) {
     const nn::linear_shape& s = l->shape();
     const index_t widest = l == &head() ? s.in : std::max(s.in, s.out);  // logits are FP32
-    room.add_gemm(l->workspace_bytes(*ops_), stored_ == nn::dtype::bf16 ? widest : 0);
+    room.add_gemm(l->workspace_bytes(*ops_), linears_.stored() == nn::dtype::bf16 ? widest : 0);
     if (!options_.training || !options_.statistics) continue;
     room.add<nn::op::observe>({room.extents(std::max({tokens(), s.in, s.out}), 1), {}, nullptr}, {nullptr});
     room.add<nn::op::compare>({nullptr, nullptr, s.in * s.out}, {nullptr});
   }
-  for (const nn::adapted_linear* l : layers_) {
+  for (const nn::adapted_linear* l : linears_.layers()) {
     for (const nn::adapter& a : l->adapters) room.add_gemm(0, a.shape().rank);  // stored as BF16
   }
   return room.bytes();

@@ -188,7 +188,7 @@ class session {
   /// As model::statistics(), after finish_step; empty unless that step was observed.
   std::span<const linear_statistics> statistics() const {
     const transfer& t = transfer_of(steps_ - 1);
-    return {t.statistics, t.observed ? static_cast<std::size_t>(model_.observed_count()) : 0};
+    return {t.statistics, t.observed ? static_cast<std::size_t>(record_count(model_.parameters())) : 0};
   }
 
   /// Losses of each token, without a trace in what trains or in scales.
@@ -463,7 +463,8 @@ inline void session::lay_out_transfers(nn::memory_cursor& memory) {
   };
   for (transfer& t : transfers_) {
     t.pinned = memory.array<pinned_block>(category, 1);
-    if (options_.model.statistics) t.statistics = memory.array<linear_statistics>(category, model_.observed_count());
+    if (options_.model.statistics)
+      t.statistics = memory.array<linear_statistics>(category, record_count(model_.parameters()));
     t.amax_memory = memory.array<float>(category, model_.scales().state().count);
     t.tokens = numbers();
     t.targets = numbers();

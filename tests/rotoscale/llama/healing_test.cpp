@@ -329,9 +329,9 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
         resumed.session.load(i, given);
         if (!p.trains) continue;
         to.weights().set_arena_values(resumed.session.queue(), to.arena().m, i,
-                            from.arena_values(c.session.queue(), from.arena().m, i));
+                                      from.arena_values(c.session.queue(), from.arena().m, i));
         to.weights().set_arena_values(resumed.session.queue(), to.arena().v, i,
-                            from.arena_values(c.session.queue(), from.arena().v, i));
+                                      from.arena_values(c.session.queue(), from.arena().v, i));
       }
       resumed.session.model().scales().restore(resumed.ops, resumed.session.queue(), c.scales());
       for (std::uint64_t s = 2; s < 4; ++s) CHECK(c.step(data, s).loss_sum == resumed.step(data, s).loss_sum);

@@ -152,9 +152,9 @@ TEST_CASE("layers left in BF16 add as the recipe says of them") {
   a.step(data);
   b.step(data);
   CHECK(same_bytes(a.all(), b.all()));
-  CHECK(a.session.model().bf16_linear() == nullptr);
-  REQUIRE(b.session.model().bf16_linear() != nullptr);
-  CHECK(b.session.model().bf16_linear()->contract(nn::gemm_kind::wgrad).name == "ampere-mma-fp16-f32");
+  CHECK(a.session.model().linears().exempt() == nullptr);
+  REQUIRE(b.session.model().linears().exempt() != nullptr);
+  CHECK(b.session.model().linears().exempt()->contract(nn::gemm_kind::wgrad).name == "ampere-mma-fp16-f32");
   left.bf16_layers = {};
   session_case chains(config, left, 2, 32);
   chains.step(data);
@@ -174,7 +174,7 @@ TEST_CASE("adapters add as the recipe says of them") {
     session_case c(config, r, 2, 32, 1, 3, adapters);
     c.step(data, 0, 1e-2f);  // B is initially zero
     c.step(data, 1);
-    const nn::linear* const own = c.session.model().adapter_linear();
+    const nn::linear* const own = c.session.model().linears().adapter();
     REQUIRE(own != nullptr);
     CHECK(own->contract(nn::gemm_kind::fprop).name == r.adapters.fprop);
     CHECK(own->contract(nn::gemm_kind::dgrad).name == r.adapters.dgrad);
@@ -191,7 +191,7 @@ TEST_CASE("adapters add as the recipe says of them") {
     CHECK(!same_bytes(gradients_of(r), expected));
   }
   session_case none(config, plain, 2, 32);
-  CHECK(none.session.model().adapter_linear() == nullptr);
+  CHECK(none.session.model().linears().adapter() == nullptr);
 }
 
 TEST_CASE("over budget is refused before anything is allocated, with the plan") {

@@ -107,7 +107,7 @@ TEST_CASE("records are of the tensors they name") {
     nn::comparison_statistics sum;
     for (std::size_t i = 0; i < all.size(); ++i) {
       CAPTURE(i);
-      const nn::linear& l = m.linear_layer(static_cast<index_t>(i));
+      const nn::linear& l = *m.linears().layers()[i];
       const llama::linear_statistics& s = all[i];
       for (const nn::operand_use& use : nn::operand_uses) {
         const nn::operand_statistics& o = of(s, use.tensor, use.form);
@@ -199,7 +199,8 @@ TEST_CASE("adapters: gradients of A and B against the FP32 GEMM, and no bit move
         for (std::size_t i = m.parameters().base_count(); i < m.parameters().all().size(); ++i) {
           const llama::parameter& p = m.parameters()[i];
           CAPTURE(p.name());
-          const nn::comparison_statistics& s = all[static_cast<std::size_t>(m.observed_number(i))].gradient;
+          const nn::comparison_statistics& s =
+              all[static_cast<std::size_t>(train::record_of(m.parameters(), i))].gradient;
           CHECK(s.elements == p.size());
           double squares = 0;
           for (const float g : m.arena_values(with->session.queue(), m.arena().gradient, i)) {
