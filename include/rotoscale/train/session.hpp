@@ -12,6 +12,7 @@
 #include "rotoscale/nn/schedule.hpp"
 #include "rotoscale/train/frozen_weights.hpp"
 #include "rotoscale/train/snapshot.hpp"
+#include "rotoscale/train/step_transfers.hpp"
 
 namespace rotoscale::train {
 
@@ -26,14 +27,11 @@ struct session_options {
   std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
 };
 
-/// The plan does not fit the limit.
-class over_budget : public std::runtime_error {
+/// A session needs memory that it does not get.
+class memory_refused : public std::runtime_error {
  public:
-  /// With both numbers in the message.
-  over_budget(const nn::memory_plan& plan, std::size_t limit)
-      : std::runtime_error("needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) +
-                           " are allowed"),
-        plan_(plan) {}
+  /// `plan`: what would be needed, by category.
+  memory_refused(const nn::memory_plan& plan, const std::string& what) : std::runtime_error(what), plan_(plan) {}
   /// What would be needed, by category.
   const nn::memory_plan& plan() const { return plan_; }
 
@@ -41,17 +39,21 @@ class over_budget : public std::runtime_error {
   nn::memory_plan plan_;
 };
 
+/// The plan does not fit the limit.
+class over_budget : public memory_refused {
+ public:
+  /// With both numbers in the message.
+  over_budget(const nn::memory_plan& plan, std::size_t limit)
+      : memory_refused(plan,
+                       "needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) + " are allowed") {}
+};
+
 /// The backend has less memory than the plan takes.
-class out_of_memory : public std::runtime_error {
+class out_of_memory : public memory_refused {
  public:
   /// `what` was asked for last, and refused.
   out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
-      : std::runtime_error("out of memory at " + std::to_string(bytes) + " bytes for " + what), plan_(plan) {}
-  /// What would be needed, by category.
-  const nn::memory_plan& plan() const { return plan_; }
-
- private:
-  nn::memory_plan plan_;
+      : memory_refused(plan, "out of memory at " + std::to_string(bytes) + " bytes for " + what) {}
 };
 
 /// A model with its memory, queue, step state and graphs.
@@ -173,22 +175,25 @@ class session {
                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
                   bool observe = false);
   /// How many steps were queued so far. The last two may be in flight, and are asked for by their numbers, from 0 on.
-  std::uint64_t queued_steps() const { return steps_; }
+  std::uint64_t queued_steps() const { return transfers_.count(); }
   /// The state behind step `number`; waits for it, not for what was queued behind it.
   nn::step_state finish_step(std::uint64_t number) {
-    const transfer& t = transfer_of(number);
+    const step_transfer& t = transfers_.of(number);
     ops_->synchronize(t.done);
-    return t.pinned->result;
+    return t.state->result;
   }
   /// The state behind the step queued last; waits for it.
-  nn::step_state finish_step() { return finish_step(steps_ - 1); }
+  nn::step_state finish_step() { return finish_step(queued_steps() - 1); }
   /// After finish_step of it: the maxima, by tensor of delayed scaling, that step `number` made scales of last (of all
   /// ranks where the recipe says so). Empty where no GEMM reads FP8.
-  std::span<const float> amaxes(std::uint64_t number) const { return transfer_of(number).amaxes; }
+  std::span<const float> amaxes(std::uint64_t number) const {
+    const step_transfer& t = transfers_.of(number);
+    return t.has_scales ? t.amaxes : std::span<float>();
+  }
   /// As model::statistics(), after finish_step; empty unless that step was observed.
   std::span<const linear_statistics> statistics() const {
-    const transfer& t = transfer_of(steps_ - 1);
-    return {t.statistics, t.observed ? static_cast<std::size_t>(record_count(model_.parameters())) : 0};
+    const step_transfer& t = transfers_.of(queued_steps() - 1);
+    return t.observed ? t.statistics : std::span<linear_statistics>();
   }
 
   /// Losses of each token, without a trace in what trains or in scales.
@@ -238,25 +243,6 @@ class session {
   nn::token_source targets() const { return {targets_, pass_tokens()}; }
 
  private:
-  struct pinned_block {
-    nn::step_inputs inputs;
-    nn::step_state result;
-  };
-  /// Host memory of a step in flight.
-  struct transfer {
-    std::span<std::int32_t> tokens, targets, starts;
-    pinned_block* pinned = nullptr;
-    linear_statistics* statistics = nullptr;
-    float* amax_memory = nullptr;
-    std::span<const float> amaxes;
-    nn::event done;
-    bool in_flight = false, observed = false;
-  };
-  const transfer& transfer_of(std::uint64_t number) const {
-    ROTOSCALE_ASSERT(number < steps_ && number + transfers_.size() >= steps_);
-    return transfers_[static_cast<std::size_t>(number) % transfers_.size()];
-  }
-
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
                                       const std::vector<nn::recipe>&);
   /// Gradients that another pass has begun cannot lend their memory.
@@ -318,7 +304,10 @@ class session {
       drop_snapshot(plan_);
     }
   }
-  void lay_out_transfers(nn::memory_cursor& memory);
+  void lay_out_transfers(nn::memory_cursor& memory) {
+    transfers_.lay_out(memory, step_tokens(), options_.model.statistics ? record_count(model_.parameters()) : 0,
+                       model_.scales().state().count);
+  }
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
     constexpr nn::memory_category category = nn::memory_category::workspace;
     state_ = memory.array<nn::step_state>(category, 1);
@@ -380,8 +369,7 @@ class session {
   double* squares_ = nullptr;
   float* amaxes_ = nullptr;
   std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
-  std::array<transfer, 2> transfers_;
-  std::uint64_t steps_ = 0;
+  step_transfers transfers_;
 };
 
 /// What a session would allocate; nothing is.
@@ -454,45 +442,26 @@ inline void session::capture() {
   });
 }
 
-/// Called once: other extents of a pass do not change the steps in flight.
-inline void session::lay_out_transfers(nn::memory_cursor& memory) {
-  constexpr nn::memory_category category = nn::memory_category::transfers;
-  const auto numbers = [&] {
-    std::int32_t* const at = memory.array<std::int32_t>(category, step_tokens());
-    return std::span(at, at == nullptr ? 0 : static_cast<std::size_t>(step_tokens()));
-  };
-  for (transfer& t : transfers_) {
-    t.pinned = memory.array<pinned_block>(category, 1);
-    if (options_.model.statistics)
-      t.statistics = memory.array<linear_statistics>(category, record_count(model_.parameters()));
-    t.amax_memory = memory.array<float>(category, model_.scales().state().count);
-    t.tokens = numbers();
-    t.targets = numbers();
-    t.starts = numbers();
-  }
-}
-
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                 std::span<const std::int32_t> targets, std::span<const std::int32_t> starts,
                                 bool observe) {
   ROTOSCALE_ASSERT(options_.model.training && (options_.model.statistics || !observe) &&
                    static_cast<index_t>(tokens.size()) == step_tokens() && tokens.size() == targets.size() &&
                    (starts.empty() || starts.size() == tokens.size()));
-  transfer& t = transfers_[steps_++ % transfers_.size()];
-  if (t.in_flight) ops_->synchronize(t.done);  // two steps ago
+  step_transfer& t = transfers_.begin(*ops_);
   std::copy(tokens.begin(), tokens.end(), t.tokens.begin());
   std::copy(targets.begin(), targets.end(), t.targets.begin());
   std::copy(starts.begin(), starts.end(), t.starts.begin());
-  t.pinned->inputs = inputs;
-  upload_pass(state_, t.pinned->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
+  t.state->inputs = inputs;
+  upload_pass(state_, t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
   ops_->launch(queue_, *update_);
-  ops_->download(queue_, &t.pinned->result, state_, sizeof(nn::step_state));
-  t.amaxes = {t.amax_memory, has_fp8() ? static_cast<std::size_t>(model_.scales().state().count) : 0};
-  if (has_fp8()) ops_->download(queue_, t.amax_memory, amaxes_, t.amaxes.size_bytes());
+  ops_->download(queue_, &t.state->result, state_, sizeof(nn::step_state));
+  t.has_scales = has_fp8();
+  if (t.has_scales) ops_->download(queue_, t.amaxes.data(), amaxes_, t.amaxes.size_bytes());
   t.observed = observe;
-  if (observe) ops_->download(queue_, t.statistics, model_.statistics(), statistics().size_bytes());
+  if (observe) ops_->download(queue_, t.statistics.data(), model_.statistics(), t.statistics.size_bytes());
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.weights().note_update();
