@@ -65,11 +65,8 @@ class session {
   /// come with a cache.
   session(nn::backend& ops, const train::architecture& shape, session_options options,
           const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr)
-      : ops_(&ops),
-        ranks_(ranks),
-        options_(settled(std::move(options))),
-        model_(ops, shape, options_.model),
-        memory_(ops) {
+      : session(ops, shape, std::move(options), only_count{}) {
+    ranks_ = ranks;
     if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
       throw std::invalid_argument("micro_batches: " + std::to_string(n) +
                                   " over all ranks, random words repeat after 256");
@@ -159,14 +156,9 @@ class session {
     stash_.keep(evaluation_pass(), number, model_.weights().loaded(number));
   }
   /// Initial values from a seed.
-  void initialize(std::uint64_t seed) {
-    initialize(seed, 0, model_.parameters().base_count());
-    initialize_adapters(seed);
-  }
+  void initialize(std::uint64_t seed) { initialize(seed, 0); }
   /// Those of the adapters alone, beside given weights.
-  void initialize_adapters(std::uint64_t seed) {
-    initialize(seed, model_.parameters().base_count(), model_.parameters().all().size());
-  }
+  void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
   /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
   /// the place within its sequence where each token's document begins; empty: sequences are documents. `observe` leaves
@@ -341,8 +333,8 @@ class session {
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }
-  void initialize(std::uint64_t seed, std::size_t first, std::size_t last) {
-    for (std::size_t i = first; i < last; ++i) {
+  void initialize(std::uint64_t seed, std::size_t first) {
+    for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
       load(i, initial_values(model_.parameters()[i], seed));
     }
   }
