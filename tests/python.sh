@@ -39,7 +39,10 @@ sanitized() {
   local build=$scratch/$1 preload=() library target
   meson setup "$build" -Dpython=enabled -Dtests=disabled -Dexamples=disabled -Dbench=disabled -Ddocs=disabled \
     -Dgpu=none -Damd_check=disabled -Dnative=false -Dbuildtype=debugoptimized -Doptimization=1 -Dcpp_args=-g1 \
-    "-Db_sanitize=$1" -Db_lundef=false -Db_ndebug=false >"$scratch/meson.log"
+    -Dpython.allow_limited_api=false "-Db_sanitize=$1" -Db_lundef=false -Db_ndebug=false >"$scratch/meson.log" || {
+    tail -n 5 "$scratch/meson.log" >&2
+    return 1
+  }
   target=$(ninja -C "$build" -t targets all | grep -oE '^python/_core[^/:]*\.so:' | tr -d :)
   ninja -C "$build" "$target" >"$scratch/ninja.log" || { tail -n 30 "$scratch/ninja.log" >&2; return 1; }
   mkdir -p "$build/site/rotoscale"
