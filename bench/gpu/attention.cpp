@@ -82,17 +82,20 @@ void measure(const shape& s, const nn::attention_contract& contract) {
     return nn::as_heads(all.part(1, first, heads * s.dim), s.batch, heads, s.dim);
   };
   const index_t row = q + 2 * kv;
-  const nn::attention_tensors t{part(in, row, 0, s.heads),
-                                part(in, row, q, s.kv_heads),
-                                part(in, row, q + kv, s.kv_heads),
-                                part(out, q, 0, s.heads),
-                                lse,
-                                {}};
-  const nn::attention_gradients d{part(d_out, q, 0, s.heads), part(d_in, row, 0, s.heads),
-                                  part(d_in, row, q, s.kv_heads), part(d_in, row, q + kv, s.kv_heads)};
-  const std::size_t room = gpu::attention_backward_workspace_bytes(s.batch, s.seq, s.heads);
-  const auto forward = [&] { expect(gpu::attention_forward(contract, t, nullptr, {})); };
-  const auto backward = [&] { expect(gpu::attention_backward(contract, t, d, nullptr, dots, room, {})); };
+  const nn::tensor_view o_view = part(out, q, 0, s.heads);
+  const gpu::op::attention_forward::in i{part(in, row, 0, s.heads),
+                                         part(in, row, q, s.kv_heads),
+                                         part(in, row, q + kv, s.kv_heads),
+                                         {},
+                                         contract,
+                                         nullptr};
+  const gpu::op::attention_backward::in from{i.q, i.k,      i.v,    o_view, lse, part(d_out, q, 0, s.heads),
+                                             {},  contract, nullptr};
+  const gpu::op::attention_backward::out to{part(d_in, row, 0, s.heads), part(d_in, row, q, s.kv_heads),
+                                            part(d_in, row, q + kv, s.kv_heads)};
+  const std::size_t room = gpu::workspace_bytes<gpu::op::attention_backward>(from, to);
+  const auto forward = [&] { expect(gpu::launch<gpu::op::attention_forward>({}, i, {o_view, lse})); };
+  const auto backward = [&] { expect(gpu::launch<gpu::op::attention_backward>({{}, dots, room}, from, to)); };
   forward();
   backward();
   const auto o = bytes_of(out, n * q * 2), gradients = bytes_of(d_in, n * row * 2);

@@ -10,6 +10,7 @@
 #include "timing.hpp"
 
 using namespace gpu_bench;
+namespace op = nn::op;
 
 namespace {
 
@@ -99,30 +100,30 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
   const index_t n = rows * cols;
   const numbers x(type, n), branch(type, n), y(type, n), sum(type, n), gain(nn::dtype::fp32, cols);
   const numbers rstd(nn::dtype::fp32, rows), dgain(nn::dtype::fp32, cols);
-  const std::size_t bytes = gpu::rmsnorm_backward_workspace_bytes(rows, cols);
-  const device_bytes room(static_cast<index_t>(bytes));
   const auto view = [&](const numbers& t) { return nn::dense_tensor(t.data, type, {rows, cols}); };
   const std::string shape = text("%td x %td %s", rows, cols, type);
   const double element = static_cast<double>(n * nn::size_of(type));
-  measure("add", shape.c_str(), 3 * element, [&] { return gpu::add(view(x), view(branch), view(sum), {}); });
-  measure("RMSNorm", shape.c_str(), 2 * element,
-          [&] { return gpu::rmsnorm_forward(view(x), gain.floats(), 1e-5f, view(y), rstd.floats(), {}); });
-  nn::residual_norm_args args;
-  args.x = view(x);
-  args.branch = view(branch);
-  args.gain = gain.floats();
-  args.sum = view(sum);
-  args.y = view(y);
-  args.rstd = rstd.floats();
-  measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] { return gpu::residual_norm(args, {}); });
-  args.y = {};
+  measure("add", shape.c_str(), 3 * element, [&] {
+    return gpu::launch<op::add>({}, {view(x), view(branch)}, {view(sum)});
+  });
+  measure("RMSNorm", shape.c_str(), 2 * element, [&] {
+    return gpu::launch<op::rmsnorm_forward>({}, {view(x), gain.floats(), 1e-5f}, {view(y), rstd.floats()});
+  });
+  const op::residual_norm::in in{view(x), view(branch), gain.floats(), 1e-5f, nullptr};
+  measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] {
+    return gpu::launch<op::residual_norm>({}, in, {view(sum), view(y), rstd.floats(), {}});
+  });
   const operands q(rows, cols);
   const double blocks = operands::bytes_of_element * static_cast<double>(n);
-  measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + blocks,
-          [&] { return gpu::residual_norm_quantize(args, mxfp4, q.output(0), q.output(1), {}); });
+  measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + blocks, [&] {
+    return gpu::residual_norm_quantize({}, in, {view(sum), {}, rstd.floats(), {}}, mxfp4, q.output(0), q.output(1));
+  });
+  const op::rmsnorm_backward::in from{view(branch), view(x), gain.floats(), rstd.floats()};
+  const op::rmsnorm_backward::out to{view(y), dgain.floats()};
+  const std::size_t bytes = gpu::workspace_bytes<op::rmsnorm_backward>(from, to);
+  const device_bytes room(static_cast<index_t>(bytes));
   measure("RMSNorm backward with gain", shape.c_str(), 4 * element, [&] {
-    return gpu::rmsnorm_backward(view(branch), view(x), gain.floats(), rstd.floats(), view(y), dgain.floats(),
-                                 room.data, bytes, {});
+    return gpu::launch<op::rmsnorm_backward>({{}, room.data, bytes}, from, to);
   });
 }
 
@@ -133,16 +134,20 @@ void swiglu(index_t rows, index_t cols, nn::dtype type) {
   const std::string shape = text("%td x %td %s", rows, cols, type);
   const double element = static_cast<double>(rows * cols * nn::size_of(type));
   constexpr nn::activation swiglu = nn::activation::swiglu;
-  measure("SwiGLU", shape.c_str(), 3 * element,
-          [&] { return gpu::activation_forward(swiglu, wide(gate_up), narrow, {}); });
-  measure("SwiGLU backward", shape.c_str(), 5 * element,
-          [&] { return gpu::activation_backward(nn::activation::swiglu, narrow, wide(gate_up), wide(d), {}); });
+  measure("SwiGLU", shape.c_str(), 3 * element, [&] {
+    return gpu::launch<op::activation_forward>({}, {wide(gate_up), swiglu}, {narrow});
+  });
+  measure("SwiGLU backward", shape.c_str(), 5 * element, [&] {
+    return gpu::launch<op::activation_backward>({}, {narrow, wide(gate_up), swiglu}, {wide(d)});
+  });
   const operands q(rows, 2 * cols);
   const double blocks = operands::bytes_of_element * static_cast<double>(rows * cols);
-  measure("SwiGLU to MXFP4", shape.c_str(), 2 * element + blocks,
-          [&] { return gpu::activation_quantize(swiglu, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {}); });
+  measure("SwiGLU to MXFP4", shape.c_str(), 2 * element + blocks, [&] {
+    return gpu::activation_quantize({}, {wide(gate_up), swiglu, nullptr}, {}, mxfp4, q.output(0), q.output(1));
+  });
   measure("SwiGLU backward to MXFP4", shape.c_str(), 3 * element + 2 * blocks, [&] {
-    return gpu::activation_backward_quantize(swiglu, narrow, wide(gate_up), {}, mxfp4, q.output(0), q.output(1), {});
+    return gpu::activation_backward_quantize({}, {narrow, wide(gate_up), swiglu, nullptr}, {}, mxfp4, q.output(0),
+                                             q.output(1));
   });
 }
 
@@ -156,8 +161,9 @@ void rope(index_t seq, index_t head_dim, nn::dtype type) {
   const auto k = nn::as_heads(all.part(1, heads * head_dim, kv_heads * head_dim), batch, kv_heads, head_dim);
   const std::string shape = text("4 x %td, 32 + 8 heads of %td %s", seq, head_dim, type);
   const double bytes = 2.0 * static_cast<double>(rows * (heads + kv_heads) * head_dim * nn::size_of(type));
-  measure("RoPE of q and k", shape.c_str(), bytes,
-          [&] { return gpu::rope_both(q, k, cosine.floats(), sine.floats(), false, {}); });
+  measure("RoPE of q and k", shape.c_str(), bytes, [&] {
+    return gpu::launch<op::rope_both>({}, {cosine.floats(), sine.floats(), false}, {q, k});
+  });
 }
 
 /// Tokens below `vocabulary`, with small ids more frequent, as in text.
@@ -181,21 +187,20 @@ void loss(index_t rows, index_t vocabulary) {
   nn::step_state host;
   host.gradient_scale = 1.0f / static_cast<float>(rows);
   expect(hipMemcpy(s, &host, sizeof host, hipMemcpyHostToDevice));
-  const std::size_t bytes = gpu::cross_entropy_workspace_bytes(rows, vocabulary);
+  const op::cross_entropy::out out{nn::dense_tensor(logits.data, nn::dtype::fp32, {rows, vocabulary}), losses.floats()};
+  const std::size_t bytes = gpu::workspace_bytes<op::cross_entropy>({targets.source(), 0, true, s}, out);
   const device_bytes room(static_cast<index_t>(bytes));
-  const auto view = nn::dense_tensor(logits.data, nn::dtype::fp32, {rows, vocabulary});
+  const gpu::device_call call{{}, room.data, bytes};
   const std::string shape = text("%td x %td %s", rows, vocabulary, nn::dtype::fp32);
   const double element = 4.0 * static_cast<double>(rows * vocabulary);
   for (const bool gradients : {false, true}) {
     measure(gradients ? "loss and gradient" : "loss", shape.c_str(), (gradients ? 2 : 1) * element, [&] {
-      return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), gradients, s, nullptr, room.data, bytes,
-                                {});
+      return gpu::launch<op::cross_entropy>(call, {targets.source(), 0, gradients, s}, out);
     });
   }
   const device_bytes narrow(2 * rows * vocabulary);
   measure("loss and BF16 gradient", shape.c_str(), 1.5 * element, [&] {
-    return gpu::cross_entropy(view, targets.source(), 0, losses.floats(), true, s, nullptr, room.data, bytes, {},
-                              reinterpret_cast<bf16*>(narrow.data));
+    return gpu::cross_entropy(call, {targets.source(), 0, true, s}, out, reinterpret_cast<bf16*>(narrow.data));
   });
 }
 
@@ -205,16 +210,19 @@ void embedding(index_t rows, index_t cols, index_t vocabulary) {
   const device_bytes state(sizeof(nn::step_state));
   expect(hipMemset(state.data, 0, sizeof(nn::step_state)));
   const auto* const s = reinterpret_cast<const nn::step_state*>(state.data);
-  const std::size_t bytes = gpu::embedding_backward_workspace_bytes(rows, vocabulary);
-  const device_bytes room(static_cast<index_t>(bytes));
   const auto t = nn::dense_tensor(table.data, nn::dtype::fp32, {vocabulary, cols});
   const auto v = nn::dense_tensor(y.data, nn::dtype::bf16, {rows, cols});
+  const op::embedding_backward::in from{ids.source(), v, s};
+  const std::size_t bytes = gpu::workspace_bytes<op::embedding_backward>(from, {t});
+  const device_bytes room(static_cast<index_t>(bytes));
   const std::string shape = text("%td tokens x %td %s", rows, cols, nn::dtype::bf16);
   const double element = static_cast<double>(rows * cols);
-  measure("embedding", shape.c_str(), 6 * element,
-          [&] { return gpu::embedding_forward(ids.source(), t, v, s, nullptr, {}); });
-  measure("embedding backward", shape.c_str(), 2 * element,
-          [&] { return gpu::embedding_backward(ids.source(), v, t, s, room.data, bytes, {}); });
+  measure("embedding", shape.c_str(), 6 * element, [&] {
+    return gpu::launch<op::embedding_forward>({}, {ids.source(), t, s}, {v});
+  });
+  measure("embedding backward", shape.c_str(), 2 * element, [&] {
+    return gpu::launch<op::embedding_backward>({{}, room.data, bytes}, from, {t});
+  });
 }
 
 void optimizer(index_t size) {
@@ -238,16 +246,17 @@ void optimizer(index_t size) {
   arena.size = size;
   arena.segments = segments;
   arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(copy.data);
-  const std::size_t bytes = gpu::sum_squares_workspace_bytes(size);
-  const device_bytes room(static_cast<index_t>(bytes));
   auto* const s = reinterpret_cast<nn::step_state*>(state.data);
   const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
+  const std::size_t bytes = gpu::workspace_bytes<op::gradient_norm>({arena, config}, {s});
+  const device_bytes room(static_cast<index_t>(bytes));
   char shape[64];
   std::snprintf(shape, sizeof shape, "%.0f M parameters", static_cast<double>(size) * 1e-6);
-  measure("gradient norm", shape, 4.0 * static_cast<double>(size),
-          [&] { return gpu::gradient_norm(arena, config, s, room.data, bytes, {}); });
+  measure("gradient norm", shape, 4.0 * static_cast<double>(size), [&] {
+    return gpu::launch<op::gradient_norm>({{}, room.data, bytes}, {arena, config}, {s});
+  });
   const double touched = static_cast<double>(segments.back().first + segments.back().count);
-  measure("AdamW", shape, 28.0 * touched, [&] { return gpu::adamw(arena, config, s, {}); });
+  measure("AdamW", shape, 28.0 * touched, [&] { return gpu::launch<op::adamw>({}, {config, s}, {arena}); });
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ status decode_operand(const gemm_operand& from, bool transposed, void* to, forma
 
 /// Writes the values of an operand with blocks as BF16 [rows, k], rows `stride` elements apart, with its rotation
 /// undone. The rotation has 0, 16 or 32 `points` and the signs of `draws` in the step of `state` (device memory; null:
-/// draws.given_signs). Equal to dequantize, then unrotate_run, by bytes. One launch on `s`, no allocation. On any status
-/// but ok, nothing was launched.
+/// draws.given_signs). Equal to dequantize, then unrotate_run, by bytes. One launch on `s`, no allocation. On any
+/// status but ok, nothing was launched.
 status unrotate_operand(const gemm_operand& from, int points, const nn::form_draws& draws, const nn::step_state* state,
                         bf16* to, index_t stride, stream s);
 

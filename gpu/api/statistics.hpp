@@ -4,11 +4,9 @@
 // The bits are those of nn::cpu::observe_operand and nn::cpu::compare_tensors.
 #pragma once
 
+#include "launch.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/nn/form_options.hpp"
-#include "rotoscale/nn/statistics.hpp"
-#include "status.hpp"
-#include "stream.hpp"
 
 namespace rotoscale::gpu {
 
@@ -28,11 +26,6 @@ std::size_t observe_workspace_bytes(index_t rows);
 status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s);
 
-/// Workspace of compare in bytes.
-std::size_t compare_workspace_bytes(index_t n);
-/// Writes `*to` (device memory) for n values and their reference. Two launches on `s`, no allocation. On any status but
-/// ok, nothing was launched.
-status compare(const float* value, const float* reference, index_t n, nn::comparison_statistics* to, void* workspace,
-               std::size_t workspace_bytes, stream s);
+ROTOSCALE_LAUNCHER_WITH_WORKSPACE(compare);
 
 }  // namespace rotoscale::gpu

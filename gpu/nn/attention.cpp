@@ -22,7 +22,7 @@ constexpr index_t max_head_dim = 128;
 template <class T, class View>
 status take(const View& x, nn::dtype type, const index_t (&extents)[4], const char* argument, head_tensor<T>& to,
             bool& vectors) {
-  if (x.type != type) return {error_code::bad_option, argument, "must have the type of t.o, FP32 or BF16"};
+  if (x.type != type) return {error_code::bad_option, argument, "must have the type of o, FP32 or BF16"};
   if (x.rank != 4) return {error_code::bad_extent, argument, "must be [batch, seq, heads, head_dim]"};
   for (int d = 0; d < 4; ++d) {
     if (x.extents[d] != extents[d]) return {error_code::bad_extent, argument, "must have the extents of the others"};
@@ -34,72 +34,73 @@ status take(const View& x, nn::dtype type, const index_t (&extents)[4], const ch
   return check_pointer(x.data, sizeof(T), argument);
 }
 
-status take_shape(const nn::attention_contract& contract, const nn::attention_tensors& t, const nn::step_state* state,
-                  attention_shape& n) {
+/// Checks the inputs that both passes have, and the row sums.
+template <class In>
+status take_shape(const In& i, const float* lse, attention_shape& n) {
   device_info device;
   if (status s = current_device(device); !s.ok()) return s;
-  if (t.q.rank != 4 || t.k.rank != 4) return {error_code::bad_extent, "t.q", "must be [batch, seq, heads, head_dim]"};
-  const index_t heads = t.q.extents[2], kv_heads = t.k.extents[2];
-  for (const index_t e : {t.q.extents[0], t.q.extents[1], t.k.extents[1], heads, kv_heads}) {
-    if (e < 1 || e > (1 << 24)) return {error_code::bad_extent, "t.q", "extents must be 1 to 2^24"};
+  if (i.q.rank != 4 || i.k.rank != 4) return {error_code::bad_extent, "q", "must be [batch, seq, heads, head_dim]"};
+  const index_t heads = i.q.extents[2], kv_heads = i.k.extents[2];
+  for (const index_t e : {i.q.extents[0], i.q.extents[1], i.k.extents[1], heads, kv_heads}) {
+    if (e < 1 || e > (1 << 24)) return {error_code::bad_extent, "q", "extents must be 1 to 2^24"};
   }
-  if (t.past() < 0) return {error_code::bad_extent, "t.q", "must have at most the tokens of t.k"};
-  if (t.q.extents[0] > 65535 || heads > 65535 || heads % kv_heads != 0) {
-    return {error_code::bad_extent, "t.q", "must have at most 65535 sequences and heads, a multiple of those of t.k"};
+  if (i.q.extents[1] > i.k.extents[1]) return {error_code::bad_extent, "q", "must have at most the tokens of k"};
+  if (i.q.extents[0] > 65535 || heads > 65535 || heads % kv_heads != 0) {
+    return {error_code::bad_extent, "q", "must have at most 65535 sequences and heads, a multiple of those of k"};
   }
-  if (!runs_attention(contract, t.q.extents[3], device)) {
+  if (!runs_attention(i.contract, i.q.extents[3], device)) {
     return {error_code::unsupported_device, "contract",
             "this device has no kernel for its unit, its exponential or heads of this size"};
   }
-  n.batch = static_cast<int>(t.q.extents[0]);
-  n.seq = static_cast<int>(t.k.extents[1]);
+  n.batch = static_cast<int>(i.q.extents[0]);
+  n.seq = static_cast<int>(i.k.extents[1]);
   n.heads = static_cast<int>(heads);
   n.kv_heads = static_cast<int>(kv_heads);
-  n.dim = static_cast<int>(t.q.extents[3]);
+  n.dim = static_cast<int>(i.q.extents[3]);
   n.scale = 1.0f / std::sqrt(static_cast<float>(n.dim));
-  n.starts = t.starts.data;
-  n.starts_stride = t.starts.stride;
-  n.state = state;
-  n.lse = t.lse;
+  n.starts = i.starts.data;
+  n.starts_stride = i.starts.stride;
+  n.state = i.state;
+  n.lse = const_cast<float*>(lse);  // which the backward pass reads
   n.dots = nullptr;
   if (n.starts != nullptr) {
-    if (status s = check_pointer(n.starts, "t.starts"); !s.ok()) return s;
-    if (status s = check_pointer(state, "state"); !s.ok()) return s;
+    if (status s = check_pointer(n.starts, "starts"); !s.ok()) return s;
+    if (status s = check_pointer(i.state, "state"); !s.ok()) return s;
   }
-  return check_pointer(t.lse, "t.lse");
+  return check_pointer(lse, "lse");
+}
+
+/// Checks and converts the inputs and the result o of either pass.
+template <class In, class View, class Pass>
+status take_pass(const In& i, const View& o, const attention_shape& n, Pass& p) {
+  const index_t q[] = {n.batch, i.q.extents[1], n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
+  p.n = n;
+  p.vectors = true;
+  if (status s = take(i.q, o.type, q, "q", p.q, p.vectors); !s.ok()) return s;
+  if (status s = take(i.k, o.type, kv, "k", p.k, p.vectors); !s.ok()) return s;
+  if (status s = take(i.v, o.type, kv, "v", p.v, p.vectors); !s.ok()) return s;
+  return take(o, o.type, q, "o", p.o, p.vectors);
 }
 
 template <class T>
-status take_forward(const nn::attention_tensors& t, const attention_shape& n, nn::dtype type, attention_pass<T>& p) {
-  const index_t q[] = {n.batch, t.q.extents[1], n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
-  p.n = n;
-  p.past = static_cast<int>(t.past());
-  p.vectors = true;
-  if (status s = take(t.q, type, q, "t.q", p.q, p.vectors); !s.ok()) return s;
-  if (status s = take(t.k, type, kv, "t.k", p.k, p.vectors); !s.ok()) return s;
-  if (status s = take(t.v, type, kv, "t.v", p.v, p.vectors); !s.ok()) return s;
-  if (status s = take(t.o, type, q, "t.o", p.o, p.vectors); !s.ok()) return s;
+status take_forward(const op::attention_forward::in& i, const op::attention_forward::out& o, const attention_shape& n,
+                    attention_pass<T>& p) {
+  if (status s = take_pass(i, o.o, n, p); !s.ok()) return s;
+  p.past = static_cast<int>(i.k.extents[1] - i.q.extents[1]);
   p.q.data -= p.past * p.q.token;
   p.o.data -= p.past * p.o.token;
   return {};
 }
 
 template <class T>
-status take_backward(const nn::attention_tensors& t, const nn::attention_gradients& d, const attention_shape& n,
-                     nn::dtype type, attention_backward_pass<T>& p) {
-  attention_pass<T> forward;
-  if (status s = take_forward(t, n, type, forward); !s.ok()) return s;
-  p.n = n;
-  p.q = forward.q;
-  p.k = forward.k;
-  p.v = forward.v;
-  p.o = {forward.o.data, forward.o.batch, forward.o.token, forward.o.head};
+status take_backward(const op::attention_backward::in& i, const op::attention_backward::out& o,
+                     const attention_shape& n, attention_backward_pass<T>& p) {
+  if (status s = take_pass(i, i.o, n, p); !s.ok()) return s;
   const index_t q[] = {n.batch, n.seq, n.heads, n.dim}, kv[] = {n.batch, n.seq, n.kv_heads, n.dim};
-  p.vectors = forward.vectors;
-  if (status s = take(d.d_o, type, q, "d.d_o", p.d_o, p.vectors); !s.ok()) return s;
-  if (status s = take(d.dq, type, q, "d.dq", p.dq, p.vectors); !s.ok()) return s;
-  if (status s = take(d.dk, type, kv, "d.dk", p.dk, p.vectors); !s.ok()) return s;
-  return take(d.dv, type, kv, "d.dv", p.dv, p.vectors);
+  if (status s = take(i.d_o, i.o.type, q, "d_o", p.d_o, p.vectors); !s.ok()) return s;
+  if (status s = take(o.dq, i.o.type, q, "dq", p.dq, p.vectors); !s.ok()) return s;
+  if (status s = take(o.dk, i.o.type, kv, "dk", p.dk, p.vectors); !s.ok()) return s;
+  return take(o.dv, i.o.type, kv, "dv", p.dv, p.vectors);
 }
 
 /// Grid of blocks of `tiles` tiles: for the queries after the first `past` tokens, or for all keys.
@@ -239,7 +240,7 @@ template <class Body>
 status with_type(nn::dtype type, const Body& body) {
   if (type == nn::dtype::fp32) return body(float{});
   if (type == nn::dtype::bf16) return body(bf16{});
-  return {error_code::bad_option, "t.o", "must be FP32 or BF16"};
+  return {error_code::bad_option, "o", "must be FP32 or BF16"};
 }
 
 }  // namespace
@@ -249,37 +250,40 @@ bool runs_attention(const nn::attention_contract& contract, index_t head_dim, co
   return !contract.tiled || with_attention_unit(contract, false, [](auto) { return true; });
 }
 
-std::size_t attention_backward_workspace_bytes(index_t batch, index_t seq, index_t heads) {
-  return static_cast<std::size_t>(batch * seq * heads) * sizeof(float);
-}
-
-status attention_forward(const nn::attention_contract& contract, const nn::attention_tensors& t,
-                         const nn::step_state* state, stream s) {
+template <>
+status launch<op::attention_forward>(const device_call& call, const op::attention_forward::in& i,
+                                     const op::attention_forward::out& o) {
   attention_shape n;
-  if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
-  return with_type(t.o.type, [&](auto element) {
+  if (status r = take_shape(i, o.lse, n); !r.ok()) return r;
+  return with_type(o.o.type, [&](auto element) {
     attention_pass<decltype(element)> p;
-    if (status r = take_forward(t, n, t.o.type, p); !r.ok()) return r;
-    if (status r = check_stream(s); !r.ok()) return r;
-    return contract.tiled ? forward_tiles(contract, p, s) : forward_chains(p, s);
+    if (status r = take_forward(i, o, n, p); !r.ok()) return r;
+    if (status r = check_stream(call.s); !r.ok()) return r;
+    return i.contract.tiled ? forward_tiles(i.contract, p, call.s) : forward_chains(p, call.s);
   });
 }
 
-status attention_backward(const nn::attention_contract& contract, const nn::attention_tensors& t,
-                          const nn::attention_gradients& d, const nn::step_state* state, void* workspace,
-                          std::size_t workspace_bytes, stream s) {
+template <>
+std::size_t workspace_bytes<op::attention_backward>(const op::attention_backward::in& i,
+                                                    const op::attention_backward::out&) {
+  return static_cast<std::size_t>(i.q.extent(0) * i.q.extent(1) * i.q.extent(2)) * sizeof(float);
+}
+
+template <>
+status launch<op::attention_backward>(const device_call& call, const op::attention_backward::in& i,
+                                      const op::attention_backward::out& o) {
   attention_shape n;
-  if (status r = take_shape(contract, t, state, n); !r.ok()) return r;
-  if (t.past() != 0) return {error_code::bad_extent, "t.q", "must have the tokens of t.k"};
-  const std::size_t needed = attention_backward_workspace_bytes(n.batch, n.seq, n.heads);
-  if (status r = check_workspace(workspace, workspace_bytes, needed, 16); !r.ok()) return r;
-  n.dots = static_cast<float*>(workspace);
-  return with_type(t.o.type, [&](auto element) {
+  if (status r = take_shape(i, i.lse, n); !r.ok()) return r;
+  if (i.q.extent(1) != i.k.extent(1)) return {error_code::bad_extent, "q", "must have the tokens of k"};
+  const std::size_t needed = workspace_bytes<op::attention_backward>(i, o);
+  if (status r = check_workspace(call.workspace, call.bytes, needed, 16); !r.ok()) return r;
+  n.dots = static_cast<float*>(call.workspace);
+  return with_type(i.o.type, [&](auto element) {
     attention_backward_pass<decltype(element)> p;
-    if (status r = take_backward(t, d, n, t.o.type, p); !r.ok()) return r;
-    if (status r = check_stream(s); !r.ok()) return r;
-    if (status r = make_dots(p, s); !r.ok()) return r;
-    return contract.tiled ? backward_tiles(contract, p, s) : backward_chains(p, s);
+    if (status r = take_backward(i, o, n, p); !r.ok()) return r;
+    if (status r = check_stream(call.s); !r.ok()) return r;
+    if (status r = make_dots(p, call.s); !r.ok()) return r;
+    return i.contract.tiled ? backward_tiles(i.contract, p, call.s) : backward_chains(p, call.s);
   });
 }
 

@@ -90,10 +90,10 @@ inline status count_blocks(const row_extents& e, unsigned each, unsigned& count)
   return {};
 }
 
-/// Returns body(constant of the norm's kind).
+/// Returns body(constant of the norm's kind): LayerNorm has a bias.
 template <class Body>
-status with_norm_kind(const nn::residual_norm_args& args, const Body& body) {
-  if (args.bias != nullptr) return body(std::integral_constant<norm_kind, norm_kind::layer>{});
+status with_norm_kind(const float* bias, const Body& body) {
+  if (bias != nullptr) return body(std::integral_constant<norm_kind, norm_kind::layer>{});
   return body(std::integral_constant<norm_kind, norm_kind::rms>{});
 }
 

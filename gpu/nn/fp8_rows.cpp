@@ -21,7 +21,7 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
   constexpr index_t outputs = Producer::outputs;
   if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
   if (status c = check_fp8_options<typename Producer::storage>(o); !c.ok()) return c;
-  if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "o.rounding", "must be nearest_even"};
+  if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "cast.rounding", "must be nearest_even"};
   if (status c = check_fp8_scale(scale); !c.ok()) return c;
   fp8_rows_args<Producer> a;
   static_cast<produced_rows<Producer>&>(a) = produced;
@@ -45,25 +45,27 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
 
 }  // namespace
 
-status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, const fp8_options& o,
-                           const float* scale, const fp8_output& out, stream s) {
-  return produce_activation(which, x, h, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
+status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
+                           const op::activation_quantize::out& o, const fp8_options& cast, const float* scale,
+                           const fp8_output& out) {
+  return produce_activation(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, cast, scale, m, n, out, call.s, no_prologue);
   });
 }
 
-status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
-                                    nn::tensor_view dx, const fp8_options& o, const float* scale, const fp8_output& out,
-                                    stream s) {
-  return produce_activation_gradients(which, dh, x, dx, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, o, scale, m, n, out, s, no_prologue);
+status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
+                                    const op::activation_backward_quantize::out& o, const fp8_options& cast,
+                                    const float* scale, const fp8_output& out) {
+  return produce_activation_gradients(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, cast, scale, m, n, out, call.s, no_prologue);
   });
 }
 
-status residual_norm_quantize(const nn::residual_norm_args& args, const fp8_options& o, const float* scale,
-                              const fp8_output& out, stream s) {
-  return produce_norm(args, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, o, scale, m, n, out, s, [&] { return residual_norm(without_norm(args), s); });
+status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
+                              const fp8_options& cast, const float* scale, const fp8_output& out) {
+  return produce_norm(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return cast_rows(produced, cast, scale, m, n, out, call.s,
+                     [&] { return launch<op::residual_norm>(call, i, without_norm(o)); });
   });
 }
 

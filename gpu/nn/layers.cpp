@@ -24,21 +24,21 @@ constexpr std::size_t staged_bytes = 12 * 1024;
 constexpr std::size_t max_shared_bytes = has_small_shared_memory ? 60 * 1024 : 200 * 1024;
 
 template <class T, bool Residual, norm_kind Kind>
-status launch_norm(const nn::residual_norm_args& n, stream s) {
+status launch_norm(const op::residual_norm::in& i, const op::residual_norm::out& o, stream s) {
   norm_args<T> a;
-  a.e = extents_of(n.x.extent(0), n.x.extent(1), {n.x, n.branch, n.y, Residual ? nn::const_tensor_view(n.sum) : n.x},
-                   {n.gain, n.bias});
-  a.x = span_of<T>(n.x);
+  a.e = extents_of(i.x.extent(0), i.x.extent(1), {i.x, i.branch, o.y, Residual ? nn::const_tensor_view(o.sum) : i.x},
+                   {i.gain, i.bias});
+  a.x = span_of<T>(i.x);
   if constexpr (Residual) {
-    a.branch = span_of<T>(n.branch);
-    a.sum = span_of<T>(n.sum);
+    a.branch = span_of<T>(i.branch);
+    a.sum = span_of<T>(o.sum);
   }
-  a.y = span_of<T>(n.y);
-  a.gain = n.gain;
-  a.rstd = n.rstd;
-  a.bias = n.bias;
-  a.mean = n.mean;
-  a.eps = n.epsilon;
+  a.y = span_of<T>(o.y);
+  a.gain = i.gain;
+  a.rstd = o.rstd;
+  a.bias = i.bias;
+  a.mean = o.mean;
+  a.eps = i.epsilon;
   const std::size_t pitch = row_pitch<T>(a.e.cols);
   const bool staged = pitch <= max_shared_bytes;
   const auto fitting =
@@ -95,20 +95,20 @@ typename rope_args<T>::tensor heads_of(const nn::tensor_view& x) {
 }
 
 template <class T>
-status launch_rope(const nn::tensor_view& q, const nn::tensor_view& k, const float* cosine, const float* sine,
-                   bool inverse, stream s) {
+status launch_rope(const op::rope_both::in& i, const op::rope_both::out& o, stream s) {
+  const nn::tensor_view &q = o.queries, &k = o.keys;
   rope_args<T> a;
   a.q = heads_of<T>(q);
   if (!k.empty()) a.k = heads_of<T>(k);
-  a.cosine = cosine;
-  a.sine = sine;
-  a.direction = inverse ? -1.0f : 1.0f;
+  a.cosine = i.cosine;
+  a.sine = i.sine;
+  a.direction = i.inverse ? -1.0f : 1.0f;
   const index_t tokens = q.extent(0) * q.extent(1), half = q.extent(3) / 2;
   a.seq = static_cast<unsigned>(q.extent(1));
   a.half = static_cast<unsigned>(half);
   a.vec8s = (a.half + vec8_elements - 1) / vec8_elements;
   a.head_groups = (a.q.heads + a.k.heads + rope_heads - 1) / rope_heads;
-  a.vectors = half % vec8_elements == 0 && is_aligned(cosine) && is_aligned(sine) && has_vectors(q) &&
+  a.vectors = half % vec8_elements == 0 && is_aligned(i.cosine) && is_aligned(i.sine) && has_vectors(q) &&
               (k.empty() || has_vectors(k));
   const auto items = static_cast<std::uint64_t>(tokens) * a.vec8s * a.head_groups;
   if (items == 0) return {};
@@ -125,17 +125,18 @@ status check_heads(const nn::tensor_view& x, const char* argument) {
 
 }  // namespace
 
-status add(nn::const_tensor_view x, nn::const_tensor_view y, nn::tensor_view sum, stream s) {
-  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
-  if (status c = check_like(y, x, "y"); !c.ok()) return c;
-  if (status c = check_like(sum, x, "sum"); !c.ok()) return c;
-  return with_storage(x.type, [&](auto t) {
+template <>
+status launch<op::add>(const device_call& call, const op::add::in& i, const op::add::out& o) {
+  if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
+  if (status c = check_like(i.y, i.x, "y"); !c.ok()) return c;
+  if (status c = check_like(o.sum, i.x, "sum"); !c.ok()) return c;
+  return with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
-    const add_args<T> a{extents_of(x.extent(0), x.extent(1), {x, y, sum}), span_of<T>(x), span_of<T>(y),
-                        span_of<T>(sum)};
+    const add_args<T> a{extents_of(i.x.extent(0), i.x.extent(1), {i.x, i.y, o.sum}), span_of<T>(i.x), span_of<T>(i.y),
+                        span_of<T>(o.sum)};
     unsigned blocks = 0;
     if (status c = count_blocks(a.e, add_rows, blocks); !c.ok()) return c;
-    return launch_rows(add_kernel<T>, blocks, row_threads, s, a);
+    return launch_rows(add_kernel<T>, blocks, row_threads, call.s, a);
   });
 }
 
@@ -171,80 +172,86 @@ status launch_activation(nn::activation which, const nn::const_tensor_view& x, c
 
 }  // namespace
 
-status activation_forward(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, stream s) {
-  if (status c = check_rows(h, 2, "h"); !c.ok()) return c;
-  if (status c = check_input(which, x, h, "x"); !c.ok()) return c;
-  return with_storage(h.type, [&](auto t) { return launch_activation<decltype(t)>(which, x, {}, h, {}, s); });
+template <>
+status launch<op::activation_forward>(const device_call& call, const op::activation_forward::in& i,
+                                      const op::activation_forward::out& o) {
+  if (status c = check_rows(o.h, 2, "h"); !c.ok()) return c;
+  if (status c = check_input(i.which, i.x, o.h, "x"); !c.ok()) return c;
+  return with_storage(o.h.type,
+                      [&](auto t) { return launch_activation<decltype(t)>(i.which, i.x, {}, o.h, {}, call.s); });
 }
 
-status activation_backward(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x, nn::tensor_view dx,
-                           stream s) {
-  if (status c = check_rows(dh, 2, "dh"); !c.ok()) return c;
-  if (status c = check_input(which, x, dh, "x"); !c.ok()) return c;
-  if (status c = check_input(which, dx, dh, "dx"); !c.ok()) return c;
-  if (dh.size() == 0) return {};
-  return with_storage(dh.type, [&](auto t) { return launch_activation<decltype(t)>(which, x, dh, {}, dx, s); });
+template <>
+status launch<op::activation_backward>(const device_call& call, const op::activation_backward::in& i,
+                                       const op::activation_backward::out& o) {
+  if (status c = check_rows(i.dh, 2, "dh"); !c.ok()) return c;
+  if (status c = check_input(i.which, i.x, i.dh, "x"); !c.ok()) return c;
+  if (status c = check_input(i.which, o.dx, i.dh, "dx"); !c.ok()) return c;
+  if (i.dh.size() == 0) return {};
+  return with_storage(i.dh.type,
+                      [&](auto t) { return launch_activation<decltype(t)>(i.which, i.x, i.dh, {}, o.dx, call.s); });
 }
 
-status dropout(nn::const_tensor_view x, const nn::dropout_args& args, nn::tensor_view y, bool accumulate,
-               const nn::step_state* state, stream s) {
-  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
-  if (status c = check_rows(y, 2, "y"); !c.ok()) return c;
-  if (y.extent(0) != x.extent(0) || y.extent(1) != x.extent(1)) {
+template <>
+status launch<op::dropout>(const device_call& call, const op::dropout::in& i, const op::dropout::out& o) {
+  if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
+  if (status c = check_rows(o.y, 2, "y"); !c.ok()) return c;
+  if (o.y.extent(0) != i.x.extent(0) || o.y.extent(1) != i.x.extent(1)) {
     return {error_code::bad_extent, "y", "must have the extents of x"};
   }
-  if (x.size() == 0) return {};
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  return with_storage(x.type, [&](auto u) {
-    return with_storage(y.type, [&](auto v) {
+  if (i.x.size() == 0) return {};
+  if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
+  return with_storage(i.x.type, [&](auto u) {
+    return with_storage(o.y.type, [&](auto v) {
       using X = decltype(u);
       using Y = decltype(v);
-      const dropout_kernel_args<X, Y> a{
-          extents_of(x.extent(0), x.extent(1), {x, y}), span_of<X>(x), span_of<Y>(y), args, state, accumulate};
+      const row_extents e = extents_of(i.x.extent(0), i.x.extent(1), {i.x, o.y});
+      const dropout_kernel_args<X, Y> a{e, span_of<X>(i.x), span_of<Y>(o.y), i.args, i.state, i.accumulate};
       unsigned blocks = 0;
       if (status c = count_blocks(a.e, 1, blocks); !c.ok()) return c;
-      return launch_rows(dropout_kernel<X, Y>, blocks, row_threads, s, a);
+      return launch_rows(dropout_kernel<X, Y>, blocks, row_threads, call.s, a);
     });
   });
 }
 
-status residual_norm(const nn::residual_norm_args& args, stream s) {
-  if (status c = check_rows(args.x, 2, "x"); !c.ok()) return c;
-  if (args.y.data != nullptr) {
-    if (status c = check_like(args.y, args.x, "y"); !c.ok()) return c;
+template <>
+status launch<op::residual_norm>(const device_call& call, const op::residual_norm::in& i,
+                                 const op::residual_norm::out& o) {
+  if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
+  if (o.y.data != nullptr) {
+    if (status c = check_like(o.y, i.x, "y"); !c.ok()) return c;
   }
-  if (!args.branch.empty()) {
-    if (status c = check_like(args.branch, args.x, "branch"); !c.ok()) return c;
-    if (status c = check_like(args.sum, args.x, "sum"); !c.ok()) return c;
+  if (!i.branch.empty()) {
+    if (status c = check_like(i.branch, i.x, "branch"); !c.ok()) return c;
+    if (status c = check_like(o.sum, i.x, "sum"); !c.ok()) return c;
   }
-  if (args.x.size() == 0) return {};
-  if (status c = check_pointer(args.gain, "gain"); !c.ok()) return c;
-  if (status c = check_pointer(args.rstd, "rstd"); !c.ok()) return c;
-  if (status c = check_optional(args.bias, "bias"); !c.ok()) return c;
-  if (args.bias != nullptr) {
-    if (status c = check_pointer(args.mean, "mean"); !c.ok()) return c;
+  if (i.x.size() == 0) return {};
+  if (status c = check_pointer(i.gain, "gain"); !c.ok()) return c;
+  if (status c = check_pointer(o.rstd, "rstd"); !c.ok()) return c;
+  if (status c = check_optional(i.bias, "bias"); !c.ok()) return c;
+  if (i.bias != nullptr) {
+    if (status c = check_pointer(o.mean, "mean"); !c.ok()) return c;
   }
-  return with_storage(args.x.type, [&](auto t) {
-    return with_norm_kind(args, [&](auto kind) {
+  return with_storage(i.x.type, [&](auto t) {
+    return with_norm_kind(i.bias, [&](auto kind) {
       using T = decltype(t);
-      return args.branch.empty() ? launch_norm<T, false, kind()>(args, s) : launch_norm<T, true, kind()>(args, s);
+      return i.branch.empty() ? launch_norm<T, false, kind()>(i, o, call.s)
+                              : launch_norm<T, true, kind()>(i, o, call.s);
     });
   });
 }
 
-status rmsnorm_forward(nn::const_tensor_view x, const float* gain, float eps, nn::tensor_view y, float* rstd,
-                       stream s) {
-  nn::residual_norm_args args;
-  args.x = x;
-  args.gain = gain;
-  args.epsilon = eps;
-  args.y = y;
-  args.rstd = rstd;
-  return residual_norm(args, s);
+template <>
+status launch<op::rmsnorm_forward>(const device_call& call, const op::rmsnorm_forward::in& i,
+                                   const op::rmsnorm_forward::out& o) {
+  return launch<op::residual_norm>(call, {i.x, {}, i.gain, i.epsilon, nullptr}, {{}, o.y, o.rstd, {}});
 }
 
-std::size_t rmsnorm_backward_workspace_bytes(index_t rows, index_t cols) {
-  return static_cast<std::size_t>((rows + nn::gain_chunk - 1) / nn::gain_chunk * cols) * sizeof(float);
+template <>
+status launch<op::layernorm_forward>(const device_call& call, const op::layernorm_forward::in& i,
+                                     const op::layernorm_forward::out& o) {
+  if (status c = check_pointer(i.bias, "bias"); !c.ok()) return c;
+  return launch<op::residual_norm>(call, {i.x, {}, i.gain, i.epsilon, nullptr, i.bias}, {{}, o.y, o.rstd, {}, o.mean});
 }
 
 namespace {
@@ -255,66 +262,73 @@ status add_parts(const float* partial, index_t parts, index_t n, float* to, stre
   return launch_behind(gain_sum_kernel, blocks((n + gain_cols - 1) / gain_cols), blocks(row_threads), 0, s, sum);
 }
 
-/// A null dgain: the gain's gradient is not computed, nor the bias's. A mean: LayerNorm.
-status norm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* mean,
-                     const float* rstd, nn::tensor_view dx, float* dgain, float* dbias, void* workspace,
-                     std::size_t workspace_bytes, stream s) {
-  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
-  if (status c = check_like(dy, x, "dy"); !c.ok()) return c;
-  if (status c = check_like(dx, x, "dx"); !c.ok()) return c;
-  if (x.size() == 0) return {};
-  if (status c = check_pointer(gain, "gain"); !c.ok()) return c;
-  if (status c = check_pointer(rstd, "rstd"); !c.ok()) return c;
-  if (status c = check_optional(mean, "mean"); !c.ok()) return c;
-  if (status c = check_optional(dgain, "dgain"); !c.ok()) return c;
-  if (status c = check_optional(dbias, "dbias"); !c.ok()) return c;
-  const index_t rows = x.extent(0), cols = x.extent(1), parts = (rows + nn::gain_chunk - 1) / nn::gain_chunk;
-  if (dgain != nullptr) {
-    const std::size_t bytes =
-        mean == nullptr ? rmsnorm_backward_workspace_bytes(rows, cols) : layernorm_backward_workspace_bytes(rows, cols);
-    if (status c = check_workspace(workspace, workspace_bytes, bytes, 16); !c.ok()) return c;
+/// Workspace of a norm's gradients in bytes.
+std::size_t gain_bytes(norm_kind kind, index_t rows, index_t cols) {
+  return static_cast<std::size_t>(nn::layernorm_partials(rows, cols) / (kind == norm_kind::rms ? 2 : 1)) *
+         sizeof(float);
+}
+
+/// A null mean: RMSNorm.
+status norm_backward(const device_call& call, const op::layernorm_backward::in& i,
+                     const op::layernorm_backward::out& o) {
+  if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
+  if (status c = check_like(i.dy, i.x, "dy"); !c.ok()) return c;
+  if (status c = check_like(o.dx, i.x, "dx"); !c.ok()) return c;
+  if (i.x.size() == 0) return {};
+  if (status c = check_pointer(i.gain, "gain"); !c.ok()) return c;
+  if (status c = check_pointer(i.rstd, "rstd"); !c.ok()) return c;
+  if (status c = check_optional(i.mean, "mean"); !c.ok()) return c;
+  if (status c = check_optional(o.dgain, "dgain"); !c.ok()) return c;
+  if (status c = check_optional(o.dbias, "dbias"); !c.ok()) return c;
+  const index_t rows = i.x.extent(0), cols = i.x.extent(1), parts = (rows + nn::gain_chunk - 1) / nn::gain_chunk;
+  if (o.dgain != nullptr) {
+    const std::size_t needed = gain_bytes(i.mean == nullptr ? norm_kind::rms : norm_kind::layer, rows, cols);
+    if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
   }
-  auto* const partial = dgain == nullptr ? nullptr : static_cast<float*>(workspace);
-  const status launched = with_storage(x.type, [&](auto t) {
+  auto* const partial = o.dgain == nullptr ? nullptr : static_cast<float*>(call.workspace);
+  const status launched = with_storage(i.x.type, [&](auto t) {
     using T = decltype(t);
     norm_gradient_args<T> a;
-    a.e = extents_of(rows, cols, {dy, x, dx}, {gain});
-    a.dy = span_of<T>(dy);
-    a.x = span_of<T>(x);
-    a.dx = span_of<T>(dx);
-    a.gain = gain;
-    a.rstd = rstd;
-    a.mean = mean;
+    a.e = extents_of(rows, cols, {i.dy, i.x, o.dx}, {i.gain});
+    a.dy = span_of<T>(i.dy);
+    a.x = span_of<T>(i.x);
+    a.dx = span_of<T>(o.dx);
+    a.gain = i.gain;
+    a.rstd = i.rstd;
+    a.mean = i.mean;
     a.partial = partial;
-    return mean == nullptr ? launch_norm_gradient<norm_kind::rms>(a, s) : launch_norm_gradient<norm_kind::layer>(a, s);
+    return i.mean == nullptr ? launch_norm_gradient<norm_kind::rms>(a, call.s)
+                             : launch_norm_gradient<norm_kind::layer>(a, call.s);
   });
-  if (!launched.ok() || dgain == nullptr) return launched;
-  if (status c = add_parts(partial, parts, cols, dgain, s); !c.ok() || dbias == nullptr) return c;
-  return add_parts(partial + parts * cols, parts, cols, dbias, s);
+  if (!launched.ok() || o.dgain == nullptr) return launched;
+  if (status c = add_parts(partial, parts, cols, o.dgain, call.s); !c.ok() || o.dbias == nullptr) return c;
+  return add_parts(partial + parts * cols, parts, cols, o.dbias, call.s);
 }
 
 }  // namespace
 
-status rmsnorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* rstd,
-                        nn::tensor_view dx, float* dgain, void* workspace, std::size_t workspace_bytes, stream s) {
-  return norm_backward(dy, x, gain, nullptr, rstd, dx, dgain, nullptr, workspace, workspace_bytes, s);
+template <>
+std::size_t workspace_bytes<op::rmsnorm_backward>(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
+  return gain_bytes(norm_kind::rms, i.x.extent(0), i.x.extent(1));
 }
 
-status layernorm_forward(nn::const_tensor_view x, const float* gain, const float* bias, float eps, nn::tensor_view y,
-                         float* mean, float* rstd, stream s) {
-  if (status c = check_pointer(bias, "bias"); !c.ok()) return c;
-  return residual_norm({x, {}, gain, eps, {}, y, rstd, bias, mean}, s);
+template <>
+status launch<op::rmsnorm_backward>(const device_call& call, const op::rmsnorm_backward::in& i,
+                                    const op::rmsnorm_backward::out& o) {
+  return norm_backward(call, {i.dy, i.x, i.gain, nullptr, i.rstd}, {o.dx, o.dgain, nullptr});
 }
 
-std::size_t layernorm_backward_workspace_bytes(index_t rows, index_t cols) {
-  return static_cast<std::size_t>(nn::layernorm_partials(rows, cols)) * sizeof(float);
+template <>
+std::size_t workspace_bytes<op::layernorm_backward>(const op::layernorm_backward::in& i,
+                                                    const op::layernorm_backward::out&) {
+  return gain_bytes(norm_kind::layer, i.x.extent(0), i.x.extent(1));
 }
 
-status layernorm_backward(nn::const_tensor_view dy, nn::const_tensor_view x, const float* gain, const float* mean,
-                          const float* rstd, nn::tensor_view dx, float* dgain, float* dbias, void* workspace,
-                          std::size_t workspace_bytes, stream s) {
-  if (status c = check_pointer(mean, "mean"); !c.ok()) return c;
-  return norm_backward(dy, x, gain, mean, rstd, dx, dgain, dbias, workspace, workspace_bytes, s);
+template <>
+status launch<op::layernorm_backward>(const device_call& call, const op::layernorm_backward::in& i,
+                                      const op::layernorm_backward::out& o) {
+  if (status c = check_pointer(i.mean, "mean"); !c.ok()) return c;
+  return norm_backward(call, i, o);
 }
 
 namespace {
@@ -331,53 +345,57 @@ status check_table(const nn::const_tensor_view& table, const nn::const_tensor_vi
 
 }  // namespace
 
-status bias_forward(nn::const_tensor_view table, nn::tensor_view x, stream s) {
-  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
-  if (status c = check_table(table, x, "table"); !c.ok()) return c;
-  return with_storage(x.type, [&](auto t) {
+template <>
+status launch<op::bias_forward>(const device_call& call, const op::bias_forward::in& i,
+                                const op::bias_forward::out& o) {
+  if (status c = check_rows(o.x, 2, "x"); !c.ok()) return c;
+  if (status c = check_table(i.table, o.x, "table"); !c.ok()) return c;
+  return with_storage(o.x.type, [&](auto t) {
     using T = decltype(t);
-    const bias_args<T> a{extents_of(x.extent(0), x.extent(1), {x, table}), span_of<float>(table), span_of<T>(x),
-                         static_cast<unsigned>(table.extent(0))};
+    const bias_args<T> a{extents_of(o.x.extent(0), o.x.extent(1), {o.x, i.table}), span_of<float>(i.table),
+                         span_of<T>(o.x), static_cast<unsigned>(i.table.extent(0))};
     unsigned blocks = 0;
     if (status c = count_blocks(a.e, bias_rows, blocks); !c.ok()) return c;
-    return launch_rows(bias_kernel<T>, blocks, row_threads, s, a);
+    return launch_rows(bias_kernel<T>, blocks, row_threads, call.s, a);
   });
 }
 
-std::size_t bias_backward_workspace_bytes(index_t rows, index_t cols, index_t period) {
-  return static_cast<std::size_t>(nn::bias_partials(rows, cols, period)) * sizeof(float);
+template <>
+std::size_t workspace_bytes<op::bias_backward>(const op::bias_backward::in& i, const op::bias_backward::out& o) {
+  return static_cast<std::size_t>(nn::bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0))) *
+         sizeof(float);
 }
 
-status bias_backward(nn::const_tensor_view dy, nn::tensor_view dtable, void* workspace, std::size_t workspace_bytes,
-                     stream s) {
-  if (status c = check_rows(dy, 2, "dy"); !c.ok()) return c;
-  if (status c = check_table(dtable, dy, "dtable"); !c.ok()) return c;
-  const index_t rows = dy.extent(0), cols = dy.extent(1), period = dtable.extent(0);
-  if (dy.size() == 0) return {};
-  if (period > 1 && dtable.stride(0) != cols) return {error_code::bad_extent, "dtable", "must be contiguous"};
+template <>
+status launch<op::bias_backward>(const device_call& call, const op::bias_backward::in& i,
+                                 const op::bias_backward::out& o) {
+  if (status c = check_rows(i.dy, 2, "dy"); !c.ok()) return c;
+  if (status c = check_table(o.dtable, i.dy, "dtable"); !c.ok()) return c;
+  const index_t rows = i.dy.extent(0), cols = i.dy.extent(1), period = o.dtable.extent(0);
+  if (i.dy.size() == 0) return {};
+  if (period > 1 && o.dtable.stride(0) != cols) return {error_code::bad_extent, "dtable", "must be contiguous"};
   if (period > max_columns / cols) return {error_code::bad_extent, "dtable", "must have at most 2^28 elements"};
-  if (status c = check_workspace(workspace, workspace_bytes, bias_backward_workspace_bytes(rows, cols, period), 16);
-      !c.ok()) {
-    return c;
-  }
-  auto* const partial = static_cast<float*>(workspace);
+  const std::size_t needed = workspace_bytes<op::bias_backward>(i, o);
+  if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
+  auto* const partial = static_cast<float*>(call.workspace);
   const index_t parts = nn::bias_partials(rows, 1, period);
-  const status launched = with_storage(dy.type, [&](auto t) {
+  const status launched = with_storage(i.dy.type, [&](auto t) {
     using T = decltype(t);
-    const bias_gradient_args<T> a{extents_of(rows, cols, {dy}), span_of<T>(dy), partial, static_cast<unsigned>(period),
-                                  parts};
+    const bias_gradient_args<T> a{extents_of(rows, cols, {i.dy}), span_of<T>(i.dy), partial,
+                                  static_cast<unsigned>(period), parts};
     row_extents items = a.e;
     items.rows = parts;
     unsigned blocks = 0;
     if (status c = count_blocks(items, 1, blocks); !c.ok()) return c;
-    return launch_rows(bias_gradient_kernel<T>, blocks, row_threads, s, a);
+    return launch_rows(bias_gradient_kernel<T>, blocks, row_threads, call.s, a);
   });
   if (!launched.ok()) return launched;
-  return add_parts(partial, parts / period, period * cols, static_cast<float*>(dtable.data), s);
+  return add_parts(partial, parts / period, period * cols, static_cast<float*>(o.dtable.data), call.s);
 }
 
-status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cosine, const float* sine, bool inverse,
-                 stream s) {
+template <>
+status launch<op::rope_both>(const device_call& call, const op::rope_both::in& i, const op::rope_both::out& o) {
+  const nn::tensor_view &queries = o.queries, &keys = o.keys;
   if (status c = check_heads(queries, "queries"); !c.ok()) return c;
   if (!keys.empty()) {
     if (status c = check_heads(keys, "keys"); !c.ok()) return c;
@@ -387,38 +405,39 @@ status rope_both(nn::tensor_view queries, nn::tensor_view keys, const float* cos
     }
   }
   if (queries.size() == 0) return {};
-  if (status c = check_pointer(cosine, "cosine"); !c.ok()) return c;
-  if (status c = check_pointer(sine, "sine"); !c.ok()) return c;
-  return with_storage(queries.type,
-                      [&](auto t) { return launch_rope<decltype(t)>(queries, keys, cosine, sine, inverse, s); });
+  if (status c = check_pointer(i.cosine, "cosine"); !c.ok()) return c;
+  if (status c = check_pointer(i.sine, "sine"); !c.ok()) return c;
+  return with_storage(queries.type, [&](auto t) { return launch_rope<decltype(t)>(i, o, call.s); });
 }
 
-status rope(nn::tensor_view x, const float* cosine, const float* sine, bool inverse, stream s) {
-  return rope_both(x, {}, cosine, sine, inverse, s);
+template <>
+status launch<op::rope>(const device_call& call, const op::rope::in& i, const op::rope::out& o) {
+  return launch<op::rope_both>(call, i, {o.x, {}});
 }
 
-status embedding_forward(const nn::token_source& tokens, nn::const_tensor_view table, nn::tensor_view y,
-                         const nn::step_state* state, std::uint32_t* fault, stream s) {
-  if (status c = check_rows(y, 2, "y"); !c.ok()) return c;
-  if (status c = check_rows(table, 2, "table"); !c.ok()) return c;
-  if (table.type != nn::dtype::fp32) return {error_code::bad_option, "table", "must be FP32"};
-  if (table.extent(1) != y.extent(1)) return {error_code::bad_extent, "table", "must have the columns of y"};
-  if (y.size() == 0) return {};
-  if (status c = check_pointer(tokens.data, "tokens"); !c.ok()) return c;
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_optional(fault, "fault"); !c.ok()) return c;
-  return with_storage(y.type, [&](auto t) {
+template <>
+status launch<op::embedding_forward>(const device_call& call, const op::embedding_forward::in& i,
+                                     const op::embedding_forward::out& o) {
+  if (status c = check_rows(o.y, 2, "y"); !c.ok()) return c;
+  if (status c = check_rows(i.table, 2, "table"); !c.ok()) return c;
+  if (i.table.type != nn::dtype::fp32) return {error_code::bad_option, "table", "must be FP32"};
+  if (i.table.extent(1) != o.y.extent(1)) return {error_code::bad_extent, "table", "must have the columns of y"};
+  if (o.y.size() == 0) return {};
+  if (status c = check_pointer(i.tokens.data, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
+  if (status c = check_optional(call.faults, "faults"); !c.ok()) return c;
+  return with_storage(o.y.type, [&](auto t) {
     using T = decltype(t);
-    const embedding_args<T> a{extents_of(y.extent(0), y.extent(1), {table, y}),
-                              span_of<float>(table),
-                              span_of<T>(y),
-                              tokens,
-                              state,
-                              fault,
-                              static_cast<unsigned>(table.extent(0))};
+    const embedding_args<T> a{extents_of(o.y.extent(0), o.y.extent(1), {i.table, o.y}),
+                              span_of<float>(i.table),
+                              span_of<T>(o.y),
+                              i.tokens,
+                              i.state,
+                              call.faults,
+                              static_cast<unsigned>(i.table.extent(0))};
     unsigned blocks = 0;
     if (status c = count_blocks(a.e, embedding_rows, blocks); !c.ok()) return c;
-    return launch_rows(embedding_kernel<T>, blocks, row_threads, s, a);
+    return launch_rows(embedding_kernel<T>, blocks, row_threads, call.s, a);
   });
 }
 
@@ -437,50 +456,55 @@ struct order_room {
 
 }  // namespace
 
-std::size_t embedding_backward_workspace_bytes(index_t tokens, index_t) {
-  return order_room(tokens).all * sizeof(std::uint32_t);
+template <>
+std::size_t workspace_bytes<op::embedding_backward>(const op::embedding_backward::in& i,
+                                                    const op::embedding_backward::out&) {
+  return order_room(i.dy.extent(0)).all * sizeof(std::uint32_t);
 }
 
-status embedding_backward(const nn::token_source& tokens, nn::const_tensor_view dy, nn::tensor_view dtable,
-                          const nn::step_state* state, void* workspace, std::size_t workspace_bytes, stream s) {
-  if (status c = check_rows(dy, 2, "dy"); !c.ok()) return c;
-  if (status c = check_rows(dtable, 2, "dtable"); !c.ok()) return c;
-  if (dtable.type != nn::dtype::fp32) return {error_code::bad_option, "dtable", "must be FP32"};
-  if (dtable.extent(1) != dy.extent(1)) return {error_code::bad_extent, "dtable", "must have the columns of dy"};
-  if (dy.size() == 0) return {};
-  if (status c = check_pointer(tokens.data, "tokens"); !c.ok()) return c;
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  const index_t n = dy.extent(0), vocabulary = dtable.extent(0);
-  const std::size_t needed = embedding_backward_workspace_bytes(n, vocabulary);
-  if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
+template <>
+status launch<op::embedding_backward>(const device_call& call, const op::embedding_backward::in& i,
+                                      const op::embedding_backward::out& o) {
+  if (status c = check_rows(i.dy, 2, "dy"); !c.ok()) return c;
+  if (status c = check_rows(o.dtable, 2, "dtable"); !c.ok()) return c;
+  if (o.dtable.type != nn::dtype::fp32) return {error_code::bad_option, "dtable", "must be FP32"};
+  if (o.dtable.extent(1) != i.dy.extent(1)) return {error_code::bad_extent, "dtable", "must have the columns of dy"};
+  if (i.dy.size() == 0) return {};
+  if (status c = check_pointer(i.tokens.data, "tokens"); !c.ok()) return c;
+  if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
+  const index_t n = i.dy.extent(0), vocabulary = o.dtable.extent(0);
+  const std::size_t needed = workspace_bytes<op::embedding_backward>(i, o);
+  if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
   if (n > 0x7FFFFFFF || vocabulary > 0x7FFFFFFF) return {error_code::bad_extent, "dy", "has more than 2^31 rows"};
   const order_room room(n);
-  auto *const order = static_cast<std::uint32_t*>(workspace), *const runs = order + room.runs,
+  auto *const order = static_cast<std::uint32_t*>(call.workspace), *const runs = order + room.runs,
               *const long_count = order + room.long_count, *const long_runs = long_count + 1;
-  const row_extents e = extents_of(n, dy.extent(1), {dy, dtable});
+  const row_extents e = extents_of(n, i.dy.extent(1), {i.dy, o.dtable});
   unsigned blocks = 0;
   if (status c = count_blocks(e, 1, blocks); !c.ok()) return c;
   device_info device;
   if (status found = current_device(device); !found.ok()) return found;
-  if (status c = check_ready(s); !c.ok()) return c;
+  if (status c = check_ready(call.s); !c.ok()) return c;
   if (status c = check_code(token_order_kernel); !c.ok()) return c;
-  if (status c = fill(runs, 0, (room.long_count + 1 - room.runs) * sizeof(std::uint32_t), s); !c.ok()) return c;
+  if (status c = fill(runs, 0, (room.long_count + 1 - room.runs) * sizeof(std::uint32_t), call.s); !c.ok()) return c;
   const token_order_args sort{
-      tokens, state, static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), order, runs, long_runs, long_count};
+      i.tokens,  i.state,   static_cast<unsigned>(n), static_cast<unsigned>(vocabulary), order, runs,
+      long_runs, long_count};
   if (status c =
           launch_rows(token_order_kernel, (static_cast<std::uint64_t>(vocabulary) + order_range - 1) / order_range,
-                      order_threads, s, sort);
+                      order_threads, call.s, sort);
       !c.ok()) {
     return c;
   }
-  return with_storage(dy.type, [&](auto t) {
+  return with_storage(i.dy.type, [&](auto t) {
     using T = decltype(t);
-    const embedding_gradient_args<T> a{e,         span_of<T>(dy), span_of<float>(dtable), tokens, state, order, runs,
-                                       long_runs, long_count};
-    if (status c = launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, s, a); !c.ok()) return c;
+    const embedding_gradient_args<T> a{
+        e, span_of<T>(i.dy), span_of<float>(o.dtable), i.tokens, i.state, order, runs, long_runs, long_count};
+    if (status c = launch_rows(embedding_gradient_kernel<T>, blocks, row_threads, call.s, a); !c.ok()) return c;
     const index_t items = order_room::long_runs_of(n) * ((e.cols + long_columns - 1) / long_columns);
     return launch_rows(embedding_long_gradient_kernel<T>,
-                       static_cast<std::uint64_t>(std::min(items, index_t{4} * device.processors)), row_threads, s, a);
+                       static_cast<std::uint64_t>(std::min(items, index_t{4} * device.processors)), row_threads, call.s,
+                       a);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "gpu/api/quantize_state.hpp"
 #include "gpu/nn/check.hpp"
 #include "gpu/nn/loss.hpp"
 
@@ -69,135 +70,168 @@ status launch_one(void (*kernel)(Parameter...), unsigned threads, stream s, Argu
 
 }  // namespace
 
-status begin_step(const std::int32_t* targets, index_t count, nn::step_state* state, stream s) {
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (count > 0) {
-    if (status c = check_pointer(targets, "targets"); !c.ok()) return c;
+template <>
+status launch<op::begin_step>(const device_call& call, const op::begin_step::in& i, const op::begin_step::out& o) {
+  if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
+  if (i.count > 0) {
+    if (status c = check_pointer(i.targets, "targets"); !c.ok()) return c;
   }
-  return launch_one(begin_step_kernel, tree_threads, s, begin_step_args{targets, count, state});
+  return launch_one(begin_step_kernel, tree_threads, call.s, begin_step_args{i.targets, i.count, o.state});
 }
-status set_gradient_scale(nn::step_state* state, stream s) {
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  return launch_one(gradient_scale_kernel, 1, s, state);
+template <>
+status launch<op::set_gradient_scale>(const device_call& call, const op::set_gradient_scale::in&,
+                                      const op::set_gradient_scale::out& o) {
+  if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
+  return launch_one(gradient_scale_kernel, 1, call.s, o.state);
 }
-status next_micro_batch(nn::step_state* state, stream s) {
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  return launch_one(next_micro_batch_kernel, 1, s, state);
+template <>
+status launch<op::next_micro_batch>(const device_call& call, const op::next_micro_batch::in&,
+                                    const op::next_micro_batch::out& o) {
+  if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
+  return launch_one(next_micro_batch_kernel, 1, call.s, o.state);
 }
 
 /// Tickets, stored before the records of softmax.
 constexpr std::size_t ticket_bytes = 16;
 
-std::size_t cross_entropy_workspace_bytes(index_t rows, index_t vocabulary) {
-  const index_t chunks = chunks_of(vocabulary, nn::softmax_chunk);
-  return chunks <= 1 ? 0 : ticket_bytes + static_cast<std::size_t>(rows * chunks) * sizeof(softmax_part);
+template <>
+std::size_t workspace_bytes<op::cross_entropy>(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
+  const index_t chunks = chunks_of(o.logits.extent(1), nn::softmax_chunk);
+  return chunks <= 1 ? 0 : ticket_bytes + static_cast<std::size_t>(o.logits.extent(0) * chunks) * sizeof(softmax_part);
 }
 
-status cross_entropy(nn::tensor_view logits, const nn::token_source& targets, index_t first, float* loss,
-                     bool gradients, const nn::step_state* state, std::uint32_t* fault, void* workspace,
-                     std::size_t workspace_bytes, stream s, bf16* narrow) {
-  if (status c = check_rows(logits, 2, "logits"); !c.ok()) return c;
-  if (logits.type != nn::dtype::fp32) return {error_code::bad_option, "logits", "must be FP32"};
-  const index_t rows = logits.extent(0), vocabulary = logits.extent(1);
-  if (logits.size() == 0) return {};
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_pointer(targets.data, "targets"); !c.ok()) return c;
-  if (status c = check_pointer(loss, "loss"); !c.ok()) return c;
+template <>
+status launch<op::cross_entropy>(const device_call& call, const op::cross_entropy::in& i,
+                                 const op::cross_entropy::out& o) {
+  return cross_entropy(call, i, o, nullptr);
+}
+
+status cross_entropy(const device_call& call, const op::cross_entropy::in& i, const op::cross_entropy::out& o,
+                     bf16* narrow) {
+  if (status c = check_rows(o.logits, 2, "logits"); !c.ok()) return c;
+  if (o.logits.type != nn::dtype::fp32) return {error_code::bad_option, "logits", "must be FP32"};
+  const index_t rows = o.logits.extent(0), vocabulary = o.logits.extent(1);
+  if (o.logits.size() == 0) return {};
+  if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
+  if (status c = check_pointer(i.targets.data, "targets"); !c.ok()) return c;
+  if (status c = check_pointer(o.loss, "loss"); !c.ok()) return c;
   if (narrow != nullptr) {
-    if (!gradients) return {error_code::bad_option, "narrow", "is for gradients, which are not asked for"};
+    if (!i.gradients) return {error_code::bad_option, "narrow", "is for gradients, which are not asked for"};
     if (status c = check_pointer(narrow, "narrow"); !c.ok()) return c;
   }
-  if (status c = check_optional(fault, "fault"); !c.ok()) return c;
-  const std::size_t needed = cross_entropy_workspace_bytes(rows, vocabulary);
-  if (status c = check_workspace(workspace, workspace_bytes, needed, 16); !c.ok()) return c;
+  if (status c = check_optional(call.faults, "faults"); !c.ok()) return c;
+  const std::size_t needed = workspace_bytes<op::cross_entropy>(i, o);
+  if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
   loss_args a;
-  a.logits = static_cast<float*>(logits.data);
-  a.stride = logits.stride(0);
+  a.logits = static_cast<float*>(o.logits.data);
+  a.stride = o.logits.stride(0);
   a.rows = rows;
   a.vocabulary = static_cast<unsigned>(vocabulary);
   a.chunks = static_cast<unsigned>(chunks_of(vocabulary, nn::softmax_chunk));
-  a.targets = targets;
-  a.first = first;
-  a.loss = loss;
-  a.state = state;
-  a.fault = fault;
-  a.gradients = gradients;
-  a.vectors = has_vectors(logits);
+  a.targets = i.targets;
+  a.first = i.first;
+  a.loss = o.loss;
+  a.state = i.state;
+  a.fault = call.faults == nullptr ? nullptr : call.faults + 1;
+  a.gradients = i.gradients;
+  a.vectors = has_vectors(o.logits);
   a.narrow = reinterpret_cast<std::uint16_t*>(narrow);
   a.narrow_vectors = vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(narrow) % 8 == 0;
   if (rows > 0x7FFFFFFF) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
   device_info device;
   if (status c = current_device(device); !c.ok()) return c;
-  if (status c = check_stream(s); !c.ok()) return c;
+  if (status c = check_stream(call.s); !c.ok()) return c;
   const softmax_order order = order_of(a, device.processors);
   a.by_chunks = known_divisor(a.chunks);
   if (order.tickets() > 0x7FFFFFFFu) return {error_code::bad_extent, "logits", "needs more than 2^31 blocks"};
   if (a.chunks > 1) {
-    a.tickets = static_cast<std::uint32_t*>(workspace);
-    a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(workspace) + ticket_bytes);
+    a.tickets = static_cast<std::uint32_t*>(call.workspace);
+    a.parts = reinterpret_cast<softmax_part*>(static_cast<std::uint8_t*>(call.workspace) + ticket_bytes);
     if (status c = check_code(softmax_kernel); !c.ok()) return c;
-    if (status c = fill(workspace, 0xFF, needed, s); !c.ok()) return c;
+    if (status c = fill(call.workspace, 0xFF, needed, call.s); !c.ok()) return c;
   }
-  return launch(softmax_kernel, dim3{static_cast<unsigned>(order.tickets()), 1, 1}, dim3{softmax_threads, 1, 1}, 0, s,
-                a, order);
+  return launch(softmax_kernel, dim3{static_cast<unsigned>(order.tickets()), 1, 1}, dim3{softmax_threads, 1, 1}, 0,
+                call.s, a, order);
 }
 
-std::size_t sum_losses_workspace_bytes(index_t n) { return n <= 0 ? 0 : static_cast<std::size_t>(n) * sizeof(double); }
-
-status sum_losses(const float* loss, index_t n, nn::step_state* state, void* workspace, std::size_t workspace_bytes,
-                  stream s) {
-  if (n <= 0) return {};
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_pointer(loss, "loss"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_losses_workspace_bytes(n), 16); !c.ok()) return c;
-  return launch_one(loss_sum_kernel, tree_threads, s, loss_sum_args{loss, n, static_cast<double*>(workspace), state});
+template <>
+std::size_t workspace_bytes<op::sum_losses>(const op::sum_losses::in& i, const op::sum_losses::out&) {
+  return i.n <= 0 ? 0 : static_cast<std::size_t>(i.n) * sizeof(double);
 }
 
-std::size_t sum_squares_workspace_bytes(index_t size) {
-  return static_cast<std::size_t>(chunks_of(size, nn::parameter_alignment)) * sizeof(double);
+template <>
+status launch<op::sum_losses>(const device_call& call, const op::sum_losses::in& i, const op::sum_losses::out& o) {
+  if (i.n <= 0) return {};
+  if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
+  if (status c = check_pointer(i.loss, "loss"); !c.ok()) return c;
+  const std::size_t needed = workspace_bytes<op::sum_losses>(i, o);
+  if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
+  return launch_one(loss_sum_kernel, tree_threads, call.s,
+                    loss_sum_args{i.loss, i.n, static_cast<double*>(call.workspace), o.state});
 }
 
-status sum_squares(const float* x, const nn::parameter_arena& arena, double* out, void* workspace,
-                   std::size_t workspace_bytes, stream s) {
+namespace {
+
+/// Workspace of sums of squares over an arena, in bytes.
+std::size_t squares_bytes(const nn::parameter_arena& arena) {
+  return static_cast<std::size_t>(chunks_of(arena.size, nn::parameter_alignment)) * sizeof(double);
+}
+
+}  // namespace
+
+template <>
+std::size_t workspace_bytes<op::sum_squares>(const op::sum_squares::in& i, const op::sum_squares::out&) {
+  return squares_bytes(i.arena);
+}
+
+template <>
+status launch<op::sum_squares>(const device_call& call, const op::sum_squares::in& i, const op::sum_squares::out& o) {
+  const nn::parameter_arena& arena = i.arena;
   if (status c = check_segments(arena); !c.ok()) return c;
   if (arena.segments.empty()) return {};
-  if (status c = check_pointer(x, "x"); !c.ok()) return c;
-  if (status c = check_pointer(out, "out"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
-    return c;
-  const squares_args a{x, arena.size, static_cast<double*>(workspace), arena.segments_in_backend,
+  if (status c = check_pointer(i.x, "x"); !c.ok()) return c;
+  if (status c = check_pointer(o.squares, "squares"); !c.ok()) return c;
+  if (status c = check_workspace(call.workspace, call.bytes, squares_bytes(arena), 16); !c.ok()) return c;
+  const squares_args a{i.x, arena.size, static_cast<double*>(call.workspace), arena.segments_in_backend,
                        static_cast<index_t>(arena.segments.size())};
-  if (status c = launch_squares(a, chunks_of(arena.size, nn::parameter_alignment), s); !c.ok()) return c;
-  return launch_rows(squares_sum_kernel, arena.segments.size(), tree_threads, s,
-                     squares_sum_args{a.partial, out, arena.segments_in_backend});
+  if (status c = launch_squares(a, chunks_of(arena.size, nn::parameter_alignment), call.s); !c.ok()) return c;
+  return launch_rows(squares_sum_kernel, arena.segments.size(), tree_threads, call.s,
+                     squares_sum_args{a.partial, o.squares, arena.segments_in_backend});
 }
 
-status gradient_norm(const nn::parameter_arena& arena, const nn::optimizer_config& config, nn::step_state* state,
-                     void* workspace, std::size_t workspace_bytes, stream s) {
+template <>
+std::size_t workspace_bytes<op::gradient_norm>(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
+  return squares_bytes(i.arena);
+}
+
+template <>
+status launch<op::gradient_norm>(const device_call& call, const op::gradient_norm::in& i,
+                                 const op::gradient_norm::out& o) {
+  const nn::parameter_arena& arena = i.arena;
   if (status c = check_arena(arena, false); !c.ok()) return c;
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, sum_squares_workspace_bytes(arena.size), 16); !c.ok())
-    return c;
+  if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
+  if (status c = check_workspace(call.workspace, call.bytes, squares_bytes(arena), 16); !c.ok()) return c;
   squares_args squares;
   squares.x = arena.gradient;
   squares.size = arena.size;
-  squares.partial = static_cast<double*>(workspace);
+  squares.partial = static_cast<double*>(call.workspace);
   const index_t chunks = chunks_of(arena.size, nn::parameter_alignment);
-  if (status c = launch_squares(squares, chunks, s); !c.ok()) return c;
-  const norm_state_args a{squares.partial, chunks, config, state, arena.gradient, arena.size};
-  if (status c = launch_one(gradient_norm_kernel, tree_threads, s, a); !c.ok()) return c;
-  return launch_rows(nonfinite_kernel, static_cast<std::uint64_t>(std::clamp<index_t>(chunks, 1, 1024)), row_threads, s,
-                     a);
+  if (status c = launch_squares(squares, chunks, call.s); !c.ok()) return c;
+  const norm_state_args a{squares.partial, chunks, i.config, o.state, arena.gradient, arena.size};
+  if (status c = launch_one(gradient_norm_kernel, tree_threads, call.s, a); !c.ok()) return c;
+  return launch_rows(nonfinite_kernel, static_cast<std::uint64_t>(std::clamp<index_t>(chunks, 1, 1024)), row_threads,
+                     call.s, a);
 }
 
-status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& config, const nn::step_state* state,
-             stream s) {
+template <>
+status launch<op::adamw>(const device_call& call, const op::adamw::in& i, const op::adamw::out& o) {
+  const nn::parameter_arena& arena = o.arena;
   if (status c = check_arena(arena, true); !c.ok()) return c;
   if (status c = check_segments(arena); !c.ok()) return c;
-  if (status c = check_pointer(state, "state"); !c.ok()) return c;
+  if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
   if (arena.segments.empty()) return {};
-  const adamw_args a{config,
-                     state,
+  const adamw_args a{i.config,
+                     i.state,
                      arena.weight,
                      arena.m,
                      arena.v,
@@ -205,8 +239,14 @@ status adamw(const nn::parameter_arena& arena, const nn::optimizer_config& confi
                      arena.segments_in_backend,
                      static_cast<index_t>(arena.segments.size())};
   const index_t end = arena.segments.back().first + arena.segments.back().count;
-  return launch_rows(adamw_kernel, static_cast<std::uint64_t>(chunks_of(end, nn::parameter_alignment)), row_threads, s,
-                     a);
+  return launch_rows(adamw_kernel, static_cast<std::uint64_t>(chunks_of(end, nn::parameter_alignment)), row_threads,
+                     call.s, a);
+}
+
+template <>
+status launch<op::update_scales>(const device_call& call, const op::update_scales::in& i,
+                                 const op::update_scales::out& o) {
+  return update_scales(o.state, i.rule, call.s);
 }
 
 }  // namespace rotoscale::gpu

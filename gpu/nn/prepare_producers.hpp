@@ -14,55 +14,55 @@ inline status no_prologue() { return {}; }
 
 inline bool has_vectors_or_nothing(const nn::const_tensor_view& x) { return x.data == nullptr || has_vectors(x); }
 
-/// `h`: where the unquantized result is written too, or empty.
+/// An empty h is not written.
 template <class Launch>
-status produce_activation(nn::activation which, const nn::const_tensor_view& x, const nn::tensor_view& h,
+status produce_activation(const op::activation_quantize::in& i, const op::activation_quantize::out& o,
                           const Launch& launch) {
-  if (status c = check_rows(x, 2, "x"); !c.ok()) return c;
-  if (x.extent(1) % nn::inputs_of(which) != 0) return {error_code::bad_extent, "x", "must have a gate and an up"};
-  const auto first = input_of(which, x, 0), up = input_of(which, x, 1);
-  if (h.data != nullptr) {
-    if (status c = check_like(h, first, "h"); !c.ok()) return c;
+  if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
+  if (i.x.extent(1) % nn::inputs_of(i.which) != 0) return {error_code::bad_extent, "x", "must have a gate and an up"};
+  const auto first = input_of(i.which, i.x, 0), up = input_of(i.which, i.x, 1);
+  if (!o.h.empty()) {
+    if (status c = check_like(o.h, first, "h"); !c.ok()) return c;
   }
   const index_t m = first.extent(0), n = first.extent(1);
   if (m == 0 || n == 0) return {};
-  return with_storage(x.type, [&](auto t) {
-    return nn::with_activation(which, [&](auto activation) {
+  return with_storage(i.x.type, [&](auto t) {
+    return nn::with_activation(i.which, [&](auto activation) {
       using T = decltype(t);
       produced_rows<activation_producer<decltype(activation), T>> a;
       a.producer.in[0] = span_of<T>(first);
       if constexpr (activation.gated) a.producer.in[1] = span_of<T>(up);
-      if (h.data != nullptr) a.written[0] = span_of<T>(h);
-      a.vectors = n % vec8_elements == 0 && has_vectors(first) && has_vectors(up) && has_vectors_or_nothing(h);
+      if (!o.h.empty()) a.written[0] = span_of<T>(o.h);
+      a.vectors = n % vec8_elements == 0 && has_vectors(first) && has_vectors(up) && has_vectors_or_nothing(o.h);
       return launch(a, m, n);
     });
   });
 }
 
-/// The gradient of each input, n columns each.
+/// The gradient of each input, n columns each. An empty dx is not written.
 template <class Launch>
-status produce_activation_gradients(nn::activation which, const nn::const_tensor_view& dh,
-                                    const nn::const_tensor_view& x, const nn::tensor_view& dx, const Launch& launch) {
-  if (status c = check_rows(dh, 2, "dh"); !c.ok()) return c;
-  if (status c = check_input(which, x, dh, "x"); !c.ok()) return c;
-  if (dx.data != nullptr) {
-    if (status c = check_input(which, dx, dh, "dx"); !c.ok()) return c;
+status produce_activation_gradients(const op::activation_backward_quantize::in& i,
+                                    const op::activation_backward_quantize::out& o, const Launch& launch) {
+  if (status c = check_rows(i.dh, 2, "dh"); !c.ok()) return c;
+  if (status c = check_input(i.which, i.x, i.dh, "x"); !c.ok()) return c;
+  if (!o.dx.empty()) {
+    if (status c = check_input(i.which, o.dx, i.dh, "dx"); !c.ok()) return c;
   }
-  const index_t m = dh.extent(0), n = dh.extent(1);
+  const index_t m = i.dh.extent(0), n = i.dh.extent(1);
   if (m == 0 || n == 0) return {};
-  return with_storage(dh.type, [&](auto t) {
-    return nn::with_activation(which, [&](auto activation) {
+  return with_storage(i.dh.type, [&](auto t) {
+    return nn::with_activation(i.which, [&](auto activation) {
       using T = decltype(t);
       produced_rows<activation_gradient_producer<decltype(activation), T>> a;
       constexpr unsigned outputs = decltype(a.producer)::outputs;
-      a.producer.in[outputs] = span_of<T>(dh);
-      a.vectors = n % vec8_elements == 0 && has_vectors(dh);
+      a.producer.in[outputs] = span_of<T>(i.dh);
+      a.vectors = n % vec8_elements == 0 && has_vectors(i.dh);
       for (unsigned k = 0; k < outputs; ++k) {
-        const auto from = input_of(which, x, k);
+        const auto from = input_of(i.which, i.x, k);
         a.producer.in[k] = span_of<T>(from);
         a.vectors = a.vectors && has_vectors(from);
-        if (dx.data == nullptr) continue;
-        const auto to = input_of(which, dx, k);
+        if (o.dx.empty()) continue;
+        const auto to = input_of(i.which, o.dx, k);
         a.written[k] = span_of<T>(to);
         a.vectors = a.vectors && has_vectors(to);
       }
@@ -71,32 +71,32 @@ status produce_activation_gradients(nn::activation which, const nn::const_tensor
   });
 }
 
-/// The norm of the sum. An earlier launch writes args.mean and args.rstd.
+/// The norm of the sum. An earlier launch writes the mean and rstd.
 template <class Launch>
-status produce_norm(const nn::residual_norm_args& args, const Launch& launch) {
-  if (args.y.data != nullptr) {
-    if (status c = check_like(args.y, args.x, "y"); !c.ok()) return c;
+status produce_norm(const op::residual_norm::in& i, const op::residual_norm::out& o, const Launch& launch) {
+  if (o.y.data != nullptr) {
+    if (status c = check_like(o.y, i.x, "y"); !c.ok()) return c;
   }
-  const nn::const_tensor_view x = args.branch.empty() ? args.x : nn::const_tensor_view(args.sum);
-  if (status c = check_rows(x, 2, args.branch.empty() ? "x" : "sum"); !c.ok()) return c;
+  const nn::const_tensor_view x = i.branch.empty() ? i.x : nn::const_tensor_view(o.sum);
+  if (status c = check_rows(x, 2, i.branch.empty() ? "x" : "sum"); !c.ok()) return c;
   const index_t m = x.extent(0), n = x.extent(1);
   if (m == 0 || n == 0) return {};
   return with_storage(x.type, [&](auto t) {
-    return with_norm_kind(args, [&](auto kind) {
+    return with_norm_kind(i.bias, [&](auto kind) {
       using T = decltype(t);
       produced_rows<norm_producer<kind(), T>> a;
-      a.producer = {{span_of<T>(x)}, args.gain, args.rstd, args.bias, args.mean};
-      if (args.y.data != nullptr) a.written[0] = span_of<T>(args.y);
-      a.vectors = n % vec8_elements == 0 && is_aligned(args.gain) && is_aligned(args.bias) && has_vectors(x) &&
-                  has_vectors_or_nothing(args.y);
+      a.producer = {{span_of<T>(x)}, i.gain, o.rstd, i.bias, o.mean};
+      if (o.y.data != nullptr) a.written[0] = span_of<T>(o.y);
+      a.vectors = n % vec8_elements == 0 && is_aligned(i.gain) && is_aligned(i.bias) && has_vectors(x) &&
+                  has_vectors_or_nothing(o.y);
       return launch(a, m, n);
     });
   });
 }
-/// Arguments of that earlier launch, which computes the sum, mean and rstd.
-inline nn::residual_norm_args without_norm(nn::residual_norm_args args) {
-  args.y = {};
-  return args;
+/// Results of that earlier launch, which computes the sum, mean and rstd.
+inline op::residual_norm::out without_norm(op::residual_norm::out o) {
+  o.y = {};
+  return o;
 }
 
 }  // namespace rotoscale::gpu::detail

@@ -85,17 +85,18 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
 
 }  // namespace
 
-status activation_quantize(nn::activation which, nn::const_tensor_view x, nn::tensor_view h, block_format f,
-                           const quantized_output& rows, const quantized_output& columns, stream s) {
-  return produce_activation(which, x, h, [&](const auto& produced, index_t m, index_t n) {
-    return quantize_rows(produced, f, m, n, rows, columns, s, no_prologue);
+status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
+                           const op::activation_quantize::out& o, block_format f, const quantized_output& rows,
+                           const quantized_output& columns) {
+  return produce_activation(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return quantize_rows(produced, f, m, n, rows, columns, call.s, no_prologue);
   });
 }
 
-status activation_backward_quantize(nn::activation which, nn::const_tensor_view dh, nn::const_tensor_view x,
-                                    nn::tensor_view dx, block_format f, const quantized_output& rows,
-                                    const quantized_output& columns, stream s) {
-  return produce_activation_gradients(which, dh, x, dx, [&](const auto& produced, index_t m, index_t n) -> status {
+status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
+                                    const op::activation_backward_quantize::out& o, block_format f,
+                                    const quantized_output& rows, const quantized_output& columns) {
+  return produce_activation_gradients(i, o, [&](const auto& produced, index_t m, index_t n) -> status {
     if (n % 32 != 0) return {error_code::bad_extent, "dh", "must have a multiple of 32 columns"};
     if (f.rows != 1) return {error_code::bad_option, "f", "must be blocks of one row"};
     for (const bool is_row : {true, false}) {
@@ -107,14 +108,15 @@ status activation_backward_quantize(nn::activation which, nn::const_tensor_view 
         return {error_code::bad_option, is_row ? "rows.scale_order" : "columns.scale_order", "must be row_major"};
       }
     }
-    return quantize_rows(produced, f, m, n, rows, columns, s, no_prologue);
+    return quantize_rows(produced, f, m, n, rows, columns, call.s, no_prologue);
   });
 }
 
-status residual_norm_quantize(const nn::residual_norm_args& args, block_format f, const quantized_output& rows,
-                              const quantized_output& columns, stream s) {
-  return produce_norm(args, [&](const auto& produced, index_t m, index_t n) {
-    return quantize_rows(produced, f, m, n, rows, columns, s, [&] { return residual_norm(without_norm(args), s); });
+status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
+                              block_format f, const quantized_output& rows, const quantized_output& columns) {
+  return produce_norm(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return quantize_rows(produced, f, m, n, rows, columns, call.s,
+                         [&] { return launch<op::residual_norm>(call, i, without_norm(o)); });
   });
 }
 

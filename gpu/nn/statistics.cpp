@@ -26,9 +26,6 @@ float largest_number(const format& f) { return static_cast<float>(decode(f, f.ma
 std::size_t observe_workspace_bytes(index_t rows) {
   return static_cast<std::size_t>(rows) * (2 * sizeof(double) + sizeof(observed_row));
 }
-std::size_t compare_workspace_bytes(index_t n) {
-  return static_cast<std::size_t>(compare_sums * chunk_count(n)) * sizeof(double);
-}
 
 status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s) {
@@ -69,21 +66,27 @@ status observe(nn::const_tensor_view source, const gemm_operand& stored, const o
   return launched.ok() ? launch_rows(observe_sum_kernel, 1, tree_threads, s, a) : launched;
 }
 
-status compare(const float* value, const float* reference, index_t n, nn::comparison_statistics* to, void* workspace,
-               std::size_t workspace_bytes, stream s) {
-  if (n < 0) return {error_code::bad_extent, "n", "must not be negative"};
-  if (n != 0) {
-    if (status c = check_pointer(value, "value"); !c.ok()) return c;
-    if (status c = check_pointer(reference, "reference"); !c.ok()) return c;
+template <>
+std::size_t workspace_bytes<op::compare>(const op::compare::in& i, const op::compare::out&) {
+  return static_cast<std::size_t>(compare_sums * chunk_count(i.n)) * sizeof(double);
+}
+
+template <>
+status launch<op::compare>(const device_call& call, const op::compare::in& i, const op::compare::out& o) {
+  if (i.n < 0) return {error_code::bad_extent, "n", "must not be negative"};
+  if (i.n != 0) {
+    if (status c = check_pointer(i.value, "value"); !c.ok()) return c;
+    if (status c = check_pointer(i.reference, "reference"); !c.ok()) return c;
   }
-  if (status c = check_pointer(to, "to"); !c.ok()) return c;
-  if (status c = check_workspace(workspace, workspace_bytes, compare_workspace_bytes(n), 16); !c.ok()) return c;
-  if (status c = check_ready(s); !c.ok()) return c;
+  if (status c = check_pointer(o.to, "to"); !c.ok()) return c;
+  const std::size_t needed = workspace_bytes<op::compare>(i, o);
+  if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
+  if (status c = check_ready(call.s); !c.ok()) return c;
   if (status c = check_code(compare_sum_kernel); !c.ok()) return c;
-  const compare_args a{value, reference, n, chunk_count(n), static_cast<double*>(workspace), to};
+  const compare_args a{i.value, i.reference, i.n, chunk_count(i.n), static_cast<double*>(call.workspace), o.to};
   const auto grid = static_cast<std::uint64_t>((a.chunks + observed_rows - 1) / observed_rows);
-  if (status c = launch_rows(compare_kernel, grid, row_threads, s, a); !c.ok()) return c;
-  return launch_rows(compare_sum_kernel, 1, tree_threads, s, a);
+  if (status c = launch_rows(compare_kernel, grid, row_threads, call.s, a); !c.ok()) return c;
+  return launch_rows(compare_sum_kernel, 1, tree_threads, call.s, a);
 }
 
 }  // namespace rotoscale::gpu

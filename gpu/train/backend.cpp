@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "gpu/api/attention.hpp"
 #include "gpu/api/gemm.hpp"
 
 namespace rotoscale::gpu {

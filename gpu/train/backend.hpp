@@ -7,9 +7,9 @@
 #include <memory>
 #include <new>
 
+#include "gpu/api/launch.hpp"
 #include "gpu/train/operands.hpp"
 #include "gpu/train/queues.hpp"
-#include "gpu/train/rows.hpp"
 
 namespace rotoscale::gpu {
 

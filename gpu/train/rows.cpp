@@ -1,10 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The device's table of operations. An operation without a launch here or in rows.hpp is composed of others.
-#include "gpu/train/rows.hpp"
+// The device's table of operations. Operations on operand sets are launched here, others by gpu/api. An operation
+// without a launcher is composed of others.
+#include <algorithm>
 
+#include "gpu/api/attention.hpp"
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
+#include "gpu/api/nn.hpp"
+#include "gpu/api/statistics.hpp"
 #include "gpu/train/backend.hpp"
 
 namespace rotoscale::gpu {
@@ -14,7 +18,10 @@ namespace {
 const operands& set_of(const nn::operand_set* set) { return static_cast<const operands&>(*set); }
 device_backend& device_of(nn::backend& ops) { return static_cast<device_backend&>(ops); }
 
-status launch(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) {
+}  // namespace
+
+template <>
+status launch<op::gemm>(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) {
   gemm_call call;
   call.a = set_of(i.a.set).form(i.a.form);
   call.b = set_of(i.b.set).form(i.b.form);
@@ -26,24 +33,33 @@ status launch(const device_call& c, const op::gemm::in& i, const op::gemm::out& 
   call.accumulate = i.accumulate;
   return gemm(call, c.workspace, c.bytes, c.s);
 }
-status launch(const device_call& c, const op::quantize::in& i, const op::quantize::out& o) {
+template <>
+status launch<op::quantize>(const device_call& c, const op::quantize::in& i, const op::quantize::out& o) {
   return set_of(o.to.set).quantize(i.source, o.to, i.state, c.s);
 }
-status launch(const device_call& c, const op::dequantize::in& i, const op::dequantize::out& o) {
+template <>
+status launch<op::dequantize>(const device_call& c, const op::dequantize::in& i, const op::dequantize::out& o) {
   const bool transposed = i.what.form == nn::operand_form::column;
   return decode_operand(set_of(i.what.set).form(i.what.form), transposed, o.to.data,
                         o.to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32, o.to.stride(0), c.s);
 }
-status launch(const device_call& c, const op::observe::in& i, const op::observe::out& o) {
+template <>
+status launch<op::observe>(const device_call& c, const op::observe::in& i, const op::observe::out& o) {
   const operands& set = set_of(i.what.set);
   const observed_form how{i.what.form == nn::operand_form::column, set.request().recipe(i.what.form)->rotation.points,
                           nn::draws_of(set.request(), i.what.form), i.state};
-  return gpu::observe(i.source, set.form(i.what.form), how, o.to, c.workspace, c.bytes, c.s);
+  return observe(i.source, set.form(i.what.form), how, o.to, c.workspace, c.bytes, c.s);
 }
+template <>
+std::size_t workspace_bytes<op::observe>(const op::observe::in& i, const op::observe::out&) {
+  return observe_workspace_bytes(std::max(i.source.extent(0), i.source.extent(1)));
+}
+
+namespace {
 
 template <class Op>
 void row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename Op::out& o) {
-  device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch(c, i, o); });
+  device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch<Op>(c, i, o); });
 }
 
 /// launch(arguments of the target...).
@@ -61,14 +77,14 @@ void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_no
                             const op::residual_norm::out& o) {
   device_backend& on = device_of(ops);
   if (const auto target = operands::one_launch(o.to, i.state)) {
-    nn::residual_norm_args own = arguments_of(i, o);
-    own.y = kept(o.to, o.y);
     return on.run_operation<op::residual_norm>(q, i, o, [&](const device_call& c) {
-      return launch_into(*target, [&](const auto&... to) { return residual_norm_quantize(own, to..., c.s); });
+      const op::residual_norm::out written{o.sum, kept(o.to, o.y), o.rstd, {}, o.mean};
+      return launch_into(*target, [&](const auto&... to) { return residual_norm_quantize(c, i, written, to...); });
     });
   }
   const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}, o.mean};
-  on.run_operation<op::residual_norm>(q, i, norm, [&](const device_call& c) { return launch(c, i, norm); });
+  on.run_operation<op::residual_norm>(q, i, norm,
+                                      [&](const device_call& c) { return launch<op::residual_norm>(c, i, norm); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
 }
 
@@ -78,8 +94,9 @@ void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activ
   const auto target = operands::one_launch(o.to, i.state);
   if (!target) return op::activation_quantize::compose(ops, q, i, o);
   device_of(ops).run_operation<op::activation_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(
-        *target, [&](const auto&... into) { return activation_quantize(i.which, i.x, kept(o.to, o.h), into..., c.s); });
+    return launch_into(*target, [&](const auto&... into) {
+      return activation_quantize(c, i, {kept(o.to, o.h), {}}, into...);
+    });
   });
 }
 
@@ -94,7 +111,7 @@ void row<op::activation_backward_quantize>(nn::backend& ops, nn::queue q, const 
   }
   device_of(ops).run_operation<op::activation_backward_quantize>(q, i, o, [&](const device_call& c) {
     return launch_into(*target, [&](const auto&... into) {
-      return activation_backward_quantize(i.which, i.dh, i.x, kept(o.to, o.dx), into..., c.s);
+      return activation_backward_quantize(c, i, {kept(o.to, o.dx), {}}, into...);
     });
   });
 }
@@ -105,15 +122,16 @@ void row<op::cross_entropy_quantize>(nn::backend& ops, nn::queue q, const op::cr
   bf16* const narrow = o.to.keeps_source ? nullptr : operands::only_bf16(o.to);
   if (narrow == nullptr) return op::cross_entropy_quantize::compose(ops, q, i, o);
   device_of(ops).run_operation<op::cross_entropy_quantize>(q, i, o, [&](const device_call& c) {
-    return launch(c, op::cross_entropy::in{i.targets, i.first, true, i.state}, op::cross_entropy::out{o.logits, o.loss},
-                  narrow);
+    return cross_entropy(c, {i.targets, i.first, true, i.state}, {o.logits, o.loss}, narrow);
   });
 }
 
 }  // namespace
 
-#define ROTOSCALE_DEVICE_ROW(name) \
-  &row<op::name>, [](const nn::backend&, const op::name::in& i, const op::name::out& o) { return workspace(i, o); },
+#define ROTOSCALE_DEVICE_ROW(name)                                                        \
+  &row<op::name>, [](const nn::backend&, const op::name::in& i, const op::name::out& o) { \
+    return workspace_bytes<op::name>(i, o);                                               \
+  },
 constexpr nn::operation_table device_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_DEVICE_ROW)};
 #undef ROTOSCALE_DEVICE_ROW
 

@@ -40,30 +40,6 @@ struct scaling_state {
   const float* largest = nullptr;  ///< largest number of each tensor's format
 };
 
-/// Attention's tensors: q and o (batch, queries, heads, head_dim), k and v (batch, seq, kv_heads, head_dim), lse
-/// (batch, heads, queries) with log Σ exp of the scaled scores. The queries are the last tokens of a sequence, or all
-/// tokens if a backward pass follows. A query sees the keys of its document up to its own position.
-struct attention_tensors {
-  const_tensor_view q;   ///< queries
-  const_tensor_view k;   ///< keys
-  const_tensor_view v;   ///< values
-  tensor_view o;         ///< the result
-  float* lse = nullptr;  ///< kept for the backward pass
-  /// (batch, seq) of a microbatch: position in the sequence where each token's document begins. Null data: a sequence
-  /// is one document.
-  token_source starts;
-
-  /// Tokens of a sequence before the first query.
-  index_t past() const { return k.extent(1) - q.extent(1); }
-};
-/// Gradients of attention's tensors, in their shapes.
-struct attention_gradients {
-  const_tensor_view d_o;  ///< of the result
-  tensor_view dq;         ///< of the queries
-  tensor_view dk;         ///< of the keys
-  tensor_view dv;         ///< of the values
-};
-
 /// The trainable parameters in arenas of `size` elements. A parameter begins at a multiple of parameter_alignment. Gaps
 /// between parameters are zero.
 struct parameter_arena {
@@ -106,20 +82,6 @@ struct dropout_args {
         state.inputs.seed, random_purpose::dropout,
         static_cast<std::uint64_t>(part) << 54 | static_cast<std::uint64_t>(layer) << 40 | (pass & 0xFFFFFFFFFF));
   }
-};
-
-/// Arguments of the launchers of residual_norm: y = norm(sum), sum = x + branch, or x without a branch. With a bias the
-/// norm is LayerNorm, otherwise RMSNorm.
-struct residual_norm_args {
-  const_tensor_view x;          ///< [tokens, features]
-  const_tensor_view branch;     ///< the same, or empty
-  const float* gain = nullptr;  ///< [features]
-  float epsilon = 1e-5f;        ///< added to the mean square
-  tensor_view sum;              ///< x + branch
-  tensor_view y;                ///< its norm
-  float* rstd = nullptr;        ///< [tokens], kept for the backward pass
-  const float* bias = nullptr;  ///< [features], of LayerNorm
-  float* mean = nullptr;        ///< [tokens], of LayerNorm, kept for the backward pass
 };
 
 /// Partial sums of layernorm_backward: rows × cols elements, 64 rows each, for gain and bias.

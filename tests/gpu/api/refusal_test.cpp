@@ -152,19 +152,18 @@ void refuse_attention(const refusal& check) {
   buffers& b = check.b;
   for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
     const auto heads = [&](buffer& x) { return nn::as_heads(nn::dense_tensor(x.data(), type, {64, 64}), 2, 4, 16); };
-    const nn::attention_tensors t{
-        heads(b.in), heads(b.codes), heads(b.scales), heads(b.out), reinterpret_cast<float*>(b.more_codes.data()), {}};
-    const nn::attention_gradients d{heads(b.in), heads(b.out), heads(b.more_scales), heads(b.more_codes)};
-    check(attention_forward({}, t, nullptr, {}));
-    check(attention_backward({}, t, d, nullptr, b.workspace.data(), 1 << 30, {}));
+    const device_call call{{}, b.workspace.data(), 1 << 30};
+    auto* const lse = reinterpret_cast<float*>(b.more_codes.data());
+    const auto refuse = [&](const nn::attention_contract& contract, const auto& view) {
+      const nn::tensor_view q = view(b.in), k = view(b.codes), v = view(b.scales), o = view(b.out);
+      check(launch<op::attention_forward>(call, {q, k, v, {}, contract, nullptr}, {o, lse}));
+      check(launch<op::attention_backward>(call, {q, k, v, o, lse, q, {}, contract, nullptr},
+                                           {o, view(b.more_scales), view(b.more_codes)}));
+    };
+    refuse({}, heads);
     if (type == nn::dtype::fp32) continue;
-    const nn::attention_contract tiled = tiled_attention();
     const auto wide = [&](buffer& x) { return nn::as_heads(nn::dense_tensor(x.data(), type, {64, 128}), 1, 2, 64); };
-    const nn::attention_tensors u{
-        wide(b.in), wide(b.codes), wide(b.scales), wide(b.out), reinterpret_cast<float*>(b.more_codes.data()), {}};
-    check(attention_forward(tiled, u, nullptr, {}));
-    check(attention_backward(tiled, u, {wide(b.in), wide(b.out), wide(b.more_scales), wide(b.more_codes)}, nullptr,
-                             b.workspace.data(), 1 << 30, {}));
+    refuse(tiled_attention(), wide);
   }
 }
 
@@ -181,73 +180,71 @@ void refuse_layers(const refusal& check) {
   buffers& b = check.b;
   const auto floats = [](buffer& x) { return reinterpret_cast<float*>(x.data()); };
   const std::size_t all = 1 << 30;
+  const device_call call{{}, b.workspace.data(), all};
   auto* const state = reinterpret_cast<nn::step_state*>(b.out.data());
   const nn::token_source tokens{reinterpret_cast<const std::int32_t*>(b.in.data()), 0};
+  float *const gain = floats(b.scales), *const rstd = floats(b.more_scales), *const dgain = floats(b.codes);
   for (const nn::dtype type : {nn::dtype::fp32, nn::dtype::bf16}) {
     const auto rows = [&](buffer& x, index_t cols) { return nn::dense_tensor(x.data(), type, {16, cols}); };
     const auto table = nn::dense_tensor(b.in.data(), nn::dtype::fp32, {16, 64});
-    nn::residual_norm_args norm;
-    norm.x = norm.branch = rows(b.in, 64);
-    norm.sum = norm.y = rows(b.out, 64);
-    norm.gain = floats(b.scales);
-    norm.rstd = floats(b.more_scales);
-    check(residual_norm(norm, {}));
-    check(rmsnorm_forward(norm.x, norm.gain, 1e-5f, norm.y, norm.rstd, {}));
-    check(rmsnorm_backward(norm.x, norm.x, norm.gain, norm.rstd, norm.y, floats(b.codes), b.workspace.data(), all, {}));
-    check(layernorm_forward(norm.x, norm.gain, norm.gain, 1e-5f, norm.y, norm.rstd, norm.rstd, {}));
-    check(layernorm_backward(norm.x, norm.x, norm.gain, norm.rstd, norm.rstd, norm.y, floats(b.codes), floats(b.codes),
-                             b.workspace.data(), all, {}));
-    check(bias_forward(table, norm.y, {}));
-    check(bias_backward(norm.x, nn::dense_tensor(b.out.data(), nn::dtype::fp32, {2, 64}), b.workspace.data(), all, {}));
-    check(add(norm.x, norm.x, norm.y, {}));
-    check(dropout(norm.x, {}, norm.y, true, state, {}));
+    const auto dtable = nn::dense_tensor(b.out.data(), nn::dtype::fp32, {16, 64});
+    const nn::tensor_view x = rows(b.in, 64), y = rows(b.out, 64);
+    const op::residual_norm::in norm{x, x, gain, 1e-5f, nullptr};
+    const op::residual_norm::out normed{y, y, rstd, {}};
+    check(launch<op::residual_norm>(call, norm, normed));
+    check(launch<op::rmsnorm_forward>(call, {x, gain, 1e-5f}, {y, rstd}));
+    check(launch<op::rmsnorm_backward>(call, {x, x, gain, rstd}, {y, dgain}));
+    check(launch<op::layernorm_forward>(call, {x, gain, gain, 1e-5f}, {y, rstd, rstd}));
+    check(launch<op::layernorm_backward>(call, {x, x, gain, rstd, rstd}, {y, dgain, dgain}));
+    check(launch<op::bias_forward>(call, {table}, {y}));
+    check(launch<op::bias_backward>(call, {x}, {dtable.part(0, 0, 2)}));
+    check(launch<op::add>(call, {x, x}, {y}));
+    check(launch<op::dropout>(call, {x, {}, true, state}, {y}));
     constexpr auto swiglu = nn::activation::swiglu;
-    check(activation_forward(swiglu, rows(b.in, 128), norm.y, {}));
-    check(activation_backward(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), {}));
+    const op::activation_quantize::in forward{rows(b.in, 128), swiglu, nullptr};
+    const op::activation_backward_quantize::in backward{x, rows(b.in, 128), swiglu, nullptr};
+    check(launch<op::activation_forward>(call, {forward.x, swiglu}, {y}));
+    check(launch<op::activation_backward>(call, {x, forward.x, swiglu}, {rows(b.out, 128)}));
     const quantized_output codes{b.codes.data(), b.more_scales.data(), presets::te_rocm}, none;
-    check(residual_norm_quantize(norm, mxfp4, codes, none, {}));
-    check(activation_quantize(swiglu, rows(b.in, 128), norm.y, mxfp4, codes, none, {}));
-    check(activation_backward_quantize(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), mxfp4, codes, none, {}));
+    check(residual_norm_quantize(call, norm, normed, mxfp4, codes, none));
+    check(activation_quantize(call, forward, {y, {}}, mxfp4, codes, none));
+    check(activation_backward_quantize(call, backward, {rows(b.out, 128), {}}, mxfp4, codes, none));
     const fp8_options fp8{.element = formats::e4m3};
-    const fp8_output casts{b.codes.data(), b.more_codes.data(), 0, 0, floats(b.more_scales)};
-    check(residual_norm_quantize(norm, fp8, floats(b.scales), casts, {}));
-    check(activation_quantize(swiglu, rows(b.in, 128), norm.y, fp8, floats(b.scales), casts, {}));
-    check(activation_backward_quantize(swiglu, norm.x, rows(b.in, 128), rows(b.out, 128), fp8, floats(b.scales), casts,
-                                       {}));
+    const fp8_output casts{b.codes.data(), b.more_codes.data(), 0, 0, rstd};
+    check(residual_norm_quantize(call, norm, normed, fp8, gain, casts));
+    check(activation_quantize(call, forward, {y, {}}, fp8, gain, casts));
+    check(activation_backward_quantize(call, backward, {rows(b.out, 128), {}}, fp8, gain, casts));
     gemm_operand stored;
     stored.element = type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
     stored.rows = 16;
     stored.k = 64;
     stored.codes = b.in.data();
     stored.code_stride = 64 * size_of(type);
-    check(observe(norm.x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all,
-                  {}));
-    const auto heads = nn::as_heads(norm.y, 2, 4, 16);
-    check(rope(heads, floats(b.in), floats(b.in), false, {}));
-    check(rope_both(heads, heads, floats(b.in), floats(b.in), true, {}));
-    check(embedding_forward(tokens, table, norm.y, state, nullptr, {}));
-    check(embedding_backward(tokens, norm.x, nn::dense_tensor(b.out.data(), nn::dtype::fp32, {16, 64}), state,
-                             b.workspace.data(), all, {}));
+    check(observe(x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all, {}));
+    const auto heads = nn::as_heads(y, 2, 4, 16);
+    check(launch<op::rope>(call, {floats(b.in), floats(b.in), false}, {heads}));
+    check(launch<op::rope_both>(call, {floats(b.in), floats(b.in), true}, {heads, heads}));
+    check(launch<op::embedding_forward>(call, {tokens, table, state}, {y}));
+    check(launch<op::embedding_backward>(call, {tokens, x, state}, {dtable}));
   }
   for (const index_t vocabulary : {index_t{64}, index_t{5000}}) {
     const auto logits = nn::dense_tensor(b.out.data(), nn::dtype::fp32, {4, vocabulary});
     for (bf16* const narrow : {static_cast<bf16*>(nullptr), reinterpret_cast<bf16*>(b.more_codes.data())}) {
-      check(
-          cross_entropy(logits, tokens, 0, floats(b.codes), true, state, nullptr, b.workspace.data(), all, {}, narrow));
+      check(cross_entropy(call, {tokens, 0, true, state}, {logits, floats(b.codes)}, narrow));
     }
   }
-  check(sum_losses(floats(b.in), 64, state, b.workspace.data(), all, {}));
-  check(compare(floats(b.in), floats(b.in), 64, reinterpret_cast<nn::comparison_statistics*>(b.out.data()),
-                b.workspace.data(), all, {}));
-  check(begin_step(tokens.data, 64, state, {}));
-  check(set_gradient_scale(state, {}));
-  check(next_micro_batch(state, {}));
+  check(launch<op::sum_losses>(call, {floats(b.in), 64}, {state}));
+  check(launch<op::compare>(call, {floats(b.in), floats(b.in), 64},
+                            {reinterpret_cast<nn::comparison_statistics*>(b.out.data())}));
+  check(launch<op::begin_step>(call, {tokens.data, 64}, {state}));
+  check(launch<op::set_gradient_scale>(call, {}, {state}));
+  check(launch<op::next_micro_batch>(call, {}, {state}));
   const nn::parameter_arena::segment whole{0, 4096, true};
   nn::parameter_arena arena{floats(b.codes), floats(b.in), floats(b.more_codes), floats(b.scales), 4096, {&whole, 1}};
   arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(b.in.data());
-  check(sum_squares(floats(b.in), arena, reinterpret_cast<double*>(b.out.data()), b.workspace.data(), all, {}));
-  check(gradient_norm(arena, {}, state, b.workspace.data(), all, {}));
-  check(adamw(arena, {}, state, {}));
+  check(launch<op::sum_squares>(call, {floats(b.in), arena}, {reinterpret_cast<double*>(b.out.data())}));
+  check(launch<op::gradient_norm>(call, {arena, {}}, {state}));
+  check(launch<op::adamw>(call, {{}, state}, {arena}));
 }
 
 plain_problem plain(buffers& b) {

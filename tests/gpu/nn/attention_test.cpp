@@ -13,8 +13,7 @@
 #if !defined(ROTOSCALE_TEST_DEVICE)
 #include "gpu/dialect/hip.hpp"
 #endif
-#include "rotoscale/nn/cpu/attention.hpp"
-#include "rotoscale/nn/cpu/tiled_attention.hpp"
+#include "rotoscale/nn/cpu/rows.hpp"
 #include "tests/gpu/thread_orders.hpp"
 
 namespace nn_attention_test {
@@ -22,6 +21,7 @@ namespace nn_attention_test {
 using namespace rotoscale;
 using namespace gpu_test;
 namespace nn = rotoscale::nn;
+namespace op = rotoscale::nn::op;
 
 namespace {
 
@@ -75,18 +75,23 @@ struct scene {
   nn::tensor_view output(T* x) const {
     return nn::as_heads(nn::dense_tensor(x, type, {s.batch * s.seq, s.heads * s.dim}), s.batch, s.heads, s.dim);
   }
-  nn::attention_tensors tensors(T* in, T* out, float* sums, const std::int32_t* at) const {
-    const auto last = [&](const nn::tensor_view& x) { return x.part(1, s.past, s.seq - s.past); };
+  nn::tensor_view last(const nn::tensor_view& x) const { return x.part(1, s.past, s.seq - s.past); }
+  op::attention_forward::in inputs(const nn::attention_contract& contract, T* in, const std::int32_t* at,
+                                   const nn::step_state* now) const {
     return {last(part(in, 0, s.heads)),
             part(in, s.heads, s.kv_heads),
             part(in, s.heads + s.kv_heads, s.kv_heads),
-            last(output(out)),
-            sums,
-            {s.document == 0 ? nullptr : at, s.batch * s.seq}};
+            {s.document == 0 ? nullptr : at, s.batch * s.seq},
+            contract,
+            now};
   }
-  nn::attention_gradients gradients(T* d_out, T* d_in) const {
-    return {output(d_out), part(d_in, 0, s.heads), part(d_in, s.heads, s.kv_heads),
-            part(d_in, s.heads + s.kv_heads, s.kv_heads)};
+  op::attention_forward::out outputs(T* out, float* sums) const { return {last(output(out)), sums}; }
+  op::attention_backward::in backward(const op::attention_forward::in& i, const op::attention_forward::out& done,
+                                      T* d_out) const {
+    return {i.q, i.k, i.v, done.o, done.lse, output(d_out), i.starts, i.contract, i.state};
+  }
+  op::attention_backward::out gradients(T* d_in) const {
+    return {part(d_in, 0, s.heads), part(d_in, s.heads, s.kv_heads), part(d_in, s.heads + s.kv_heads, s.kv_heads)};
   }
 };
 
@@ -94,22 +99,10 @@ struct scene {
 template <class T>
 void run_reference(const nn::attention_contract& contract, scene<T>& c) {
   thread_pool pool(2);
-  const auto t = c.tensors(c.qkv.data(), c.o.data(), c.lse.data(), nullptr);
-  const auto d = c.gradients(c.d_o.data(), c.d_qkv.data());
-  const std::int32_t* const starts = c.s.document == 0 ? nullptr : c.starts.data() + c.s.batch * c.s.seq;
-  const auto x = [](const nn::const_tensor_view& v) { return nn::as<const T, 4>(v); };
-  const auto y = [](const nn::tensor_view& v) { return nn::as<T, 4>(v); };
-  if (contract.tiled) {
-    nn::cpu::tiled_attention_forward(contract, x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
-    if (c.s.past != 0) return;
-    nn::cpu::tiled_attention_backward(contract, x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk),
-                                      y(d.dv), starts, pool);
-  } else {
-    nn::cpu::attention_forward(x(t.q), x(t.k), x(t.v), y(t.o), t.lse, starts, pool);
-    if (c.s.past != 0) return;
-    nn::cpu::attention_backward(x(t.q), x(t.k), x(t.v), x(t.o), t.lse, x(d.d_o), y(d.dq), y(d.dk), y(d.dv), starts,
-                                pool);
-  }
+  const auto i = c.inputs(contract, c.qkv.data(), c.starts.data(), c.state.data());
+  const auto o = c.outputs(c.o.data(), c.lse.data());
+  nn::cpu::compute(i, o, pool);
+  if (c.s.past == 0) nn::cpu::compute(c.backward(i, o, c.d_o.data()), c.gradients(c.d_qkv.data()), pool);
 }
 
 template <class A>
@@ -138,13 +131,14 @@ void check(const nn::attention_contract& contract, const shape& s, std::size_t s
   const device_array<float> lse(c.lse.size()), dots(c.lse.size());
   const device_array<std::int32_t> starts(c.starts);
   const device_array<nn::step_state> state(c.state);
-  const auto t = c.tensors(qkv.data(), o.data(), lse.data(), starts.data());
-  const auto d = c.gradients(d_o.data(), d_qkv.data());
-  const gpu::status forward = run([&](gpu::stream q) { return gpu::attention_forward(contract, t, state.data(), q); });
+  const auto in = c.inputs(contract, qkv.data(), starts.data(), state.data());
+  const auto out = c.outputs(o.data(), lse.data());
+  const gpu::status forward = run([&](gpu::stream q) { return gpu::launch<op::attention_forward>({q}, in, out); });
   CHECK_MESSAGE(forward.ok(), forward.message());
   if (s.past == 0) {
     const gpu::status backward = run([&](gpu::stream q) {
-      return gpu::attention_backward(contract, t, d, state.data(), dots.data(), c.lse.size() * 4, q);
+      return gpu::launch<op::attention_backward>({q, dots.data(), c.lse.size() * 4}, c.backward(in, out, d_o.data()),
+                                                 c.gradients(d_qkv.data()));
     });
     CHECK_MESSAGE(backward.ok(), backward.message());
   }
@@ -246,49 +240,41 @@ TEST_CASE("refusals name the argument") {
   const device_array<float> qkv(c.qkv), d_o(c.d_o), o(c.o.size()), d_qkv(c.qkv.size()), lse(c.lse.size());
   const device_array<std::int32_t> starts(c.starts);
   const device_array<nn::step_state> state(c.state);
-  const auto t = c.tensors(qkv.data(), o.data(), lse.data(), starts.data());
-  const auto d = c.gradients(d_o.data(), d_qkv.data());
-  const auto forward = [&](const nn::attention_tensors& x, const nn::step_state* now = nullptr) {
-    return std::string(gpu::attention_forward(chains, x, now, {}).argument);
+  const auto in = c.inputs(chains, qkv.data(), starts.data(), state.data());
+  const auto out = c.outputs(o.data(), lse.data());
+  // Launches with arguments that `spoil` changes.
+  const auto forward = [&](const auto& spoil) {
+    auto i = in;
+    auto x = out;
+    spoil(i, x);
+    return std::string(gpu::launch<op::attention_forward>({}, i, x).argument);
   };
-  CHECK(forward(t) == "state");
-  auto wrong = t;
-  wrong.lse = nullptr;
-  CHECK(forward(wrong, state.data()) == "t.lse");
-  wrong = t;
-  wrong.k.extents[1] = 69;
-  CHECK(forward(wrong, state.data()) == "t.q");
-  wrong = t;
-  wrong.v.extents[1] = 69;
-  CHECK(forward(wrong, state.data()) == "t.v");
-  wrong = t;
-  wrong.v.strides[3] = 2;
-  CHECK(forward(wrong, state.data()) == "t.v");
-  wrong = t;
-  wrong.q.type = nn::dtype::bf16;
-  CHECK(forward(wrong, state.data()) == "t.q");
-  wrong = t;
-  wrong.q.extents[3] = wrong.k.extents[3] = wrong.v.extents[3] = wrong.o.extents[3] = 160;
-  CHECK(forward(wrong, state.data()) == "contract");
-  wrong = t;
-  wrong.k.extents[2] = 3;
-  CHECK(forward(wrong, state.data()) == "t.q");
-  const auto backward = [&](const nn::attention_gradients& x, void* room, std::size_t bytes) {
-    return std::string(gpu::attention_backward(chains, t, x, state.data(), room, bytes, {}).argument);
-  };
+  CHECK(forward([](auto& i, auto&) { i.state = nullptr; }) == "state");
+  CHECK(forward([](auto&, auto& x) { x.lse = nullptr; }) == "lse");
+  CHECK(forward([](auto& i, auto&) { i.k.extents[1] = 69; }) == "q");
+  CHECK(forward([](auto& i, auto&) { i.v.extents[1] = 69; }) == "v");
+  CHECK(forward([](auto& i, auto&) { i.v.strides[3] = 2; }) == "v");
+  CHECK(forward([](auto& i, auto&) { i.q.type = nn::dtype::bf16; }) == "q");
+  CHECK(forward([](auto& i, auto& x) { i.q.extents[3] = i.k.extents[3] = i.v.extents[3] = x.o.extents[3] = 160; }) ==
+        "contract");
+  CHECK(forward([](auto& i, auto&) { i.k.extents[2] = 3; }) == "q");
   const device_array<float> dots(c.lse.size());
-  wrong = t;
-  wrong.q = t.q.part(1, 1, 69);
-  wrong.o = t.o.part(1, 1, 69);
-  CHECK(gpu::attention_backward(chains, wrong, d, state.data(), dots.data(), 1 << 20, {}).argument ==
-        std::string_view("t.q"));
-  CHECK(backward(d, nullptr, 1 << 20) == "workspace");
-  CHECK(backward(d, dots.data() + 1, 1 << 20) == "workspace");
-  CHECK(backward(d, dots.data(), 4 * c.lse.size() - 1) == "workspace_bytes");
-  auto gone = d;
+  const auto whole = c.backward(in, out, d_o.data());
+  const auto gradients = c.gradients(d_qkv.data());
+  const auto backward = [&](const auto& i, const auto& x, void* room, std::size_t bytes) {
+    return std::string(gpu::launch<op::attention_backward>({{}, room, bytes}, i, x).argument);
+  };
+  auto wrong = whole;
+  wrong.q = whole.q.part(1, 1, 69);
+  wrong.o = whole.o.part(1, 1, 69);
+  CHECK(backward(wrong, gradients, dots.data(), 1 << 20) == "q");
+  CHECK(backward(whole, gradients, nullptr, 1 << 20) == "workspace");
+  CHECK(backward(whole, gradients, dots.data() + 1, 1 << 20) == "workspace");
+  CHECK(backward(whole, gradients, dots.data(), 4 * c.lse.size() - 1) == "workspace_bytes");
+  auto gone = gradients;
   gone.dk.data = nullptr;
-  CHECK(backward(gone, dots.data(), 4 * c.lse.size()) == "d.dk");
-  CHECK(gpu::attention_backward_workspace_bytes(3, 5, 7) == 3 * 5 * 7 * 4);
+  CHECK(backward(whole, gone, dots.data(), 4 * c.lse.size()) == "dk");
+  CHECK(gpu::workspace_bytes<op::attention_backward>(whole, gradients) == 4 * c.lse.size());
 }
 
 }  // namespace nn_attention_test

@@ -9,7 +9,9 @@
 #include <cstring>
 
 #include "../device_memory.hpp"
-#include "gpu/train/rows.hpp"
+#include "gpu/api/attention.hpp"
+#include "gpu/api/nn.hpp"
+#include "gpu/api/statistics.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
 namespace gpu_test {
@@ -40,12 +42,12 @@ class launcher_backend : public nn::cpu_backend {
   template <class Op>
   static void row(nn::backend& ops, nn::queue, const typename Op::in& i, const typename Op::out& o) {
     gpu::device_call call;
-    call.bytes = gpu::workspace(i, o);
+    call.bytes = gpu::workspace_bytes<Op>(i, o);
     call.workspace = static_cast<launcher_backend&>(ops).room(call.bytes);
     if (static_cast<launcher_backend&>(ops).refusing) refuse<Op>(call, i, o);
     gpu_test::expect(gpu_test::run([&](gpu::stream s) {
       call.s = s;
-      return gpu::launch(call, i, o);
+      return gpu::launch<Op>(call, i, o);
     }));
   }
   /// Replaces an address in a struct of arguments. Returns how often it was there.
@@ -70,7 +72,7 @@ class launcher_backend : public nn::cpu_backend {
     gpu::device_call small = call;
     if (call.bytes != 0 && !is_frozen) {
       --small.bytes;
-      CHECK(std::string(gpu::launch(small, i, o).argument) == "workspace_bytes");
+      CHECK(std::string(gpu::launch<Op>(small, i, o).argument) == "workspace_bytes");
     }
     std::vector<nn::op_use> uses;
     Op::uses([&](const nn::op_use& u) { uses.push_back(u); }, i, o);
@@ -80,7 +82,7 @@ class launcher_backend : public nn::cpu_backend {
         typename Op::out out = o;
         const void* const bad = null ? nullptr : static_cast<const std::byte*>(u.at.data) + 1;
         if (u.at.data == nullptr || replace(in, u.at.data, bad) + replace(out, u.at.data, bad) == 0) continue;
-        const gpu::status s = gpu::launch(call, in, out);
+        const gpu::status s = gpu::launch<Op>(call, in, out);
         const std::string label = u.digest == nullptr ? "" : u.digest;
         const bool optional =
             null && (label.ends_with("'s gain") || label.ends_with("'s bias") || std::is_same_v<Op, op::rope_both> ||
@@ -93,7 +95,7 @@ class launcher_backend : public nn::cpu_backend {
   template <class Op>
   static constexpr nn::op_row<Op> row_of() {
     if constexpr (requires(const gpu::device_call& c, const typename Op::in& i, const typename Op::out& o) {
-                    gpu::launch(c, i, o);
+                    gpu::launch<Op>(c, i, o);
                   }) {
       return &row<Op>;
     } else {

@@ -52,7 +52,7 @@ class layer_case {
   rotoscale::index_t inputs() const { return which_ == layer::norm ? n_ : rotoscale::nn::inputs_of(activation()) * n_; }
   rotoscale::index_t cols() const { return is_gradient() ? inputs() : n_; }
 
-  /// `target`: the launcher's last arguments except the stream. Returns the values that are quantized.
+  /// `target`: the launcher's last arguments. Returns the values that are quantized.
   template <class... Target>
   std::vector<T> run(const Target&... target) const {
     namespace nn = rotoscale::nn;
@@ -62,23 +62,25 @@ class layer_case {
       return nn::dense_tensor(a.data(), type, {m_, c});
     };
     const nn::tensor_view x = view(x_, inputs()), to = writes_ ? view(made_, cols()) : nn::tensor_view{};
-    nn::residual_norm_args norm{x,           view(other_, n_), gain_.data(), 1e-5f, view(sum_, n_), view(alone_, n_),
-                                rstd_.data()};
+    const nn::op::residual_norm::in norm{x, view(other_, n_), gain_.data(), 1e-5f, nullptr};
+    const nn::activation act = activation();
     switch (which_) {
       case layer::norm:
-        gpu_test::expect(gpu::residual_norm(norm, {}));
-        norm.y = to;
-        gpu_test::expect(gpu::residual_norm_quantize(norm, target..., {}));
+        gpu_test::expect(
+            gpu::launch<nn::op::residual_norm>({}, norm, {view(sum_, n_), view(alone_, n_), rstd_.data(), {}}));
+        gpu_test::expect(gpu::residual_norm_quantize({}, norm, {view(sum_, n_), to, rstd_.data(), {}}, target...));
         break;
       case layer::swiglu:
       case layer::gelu:
-        gpu_test::expect(gpu::activation_forward(activation(), x, view(alone_, n_), {}));
-        gpu_test::expect(gpu::activation_quantize(activation(), x, to, target..., {}));
+        gpu_test::expect(gpu::launch<nn::op::activation_forward>({}, {x, act}, {view(alone_, n_)}));
+        gpu_test::expect(gpu::activation_quantize({}, {x, act, nullptr}, {to, {}}, target...));
         break;
       case layer::swiglu_gradient:
       case layer::gelu_gradient:
-        gpu_test::expect(gpu::activation_backward(activation(), view(other_, n_), x, view(alone_, cols()), {}));
-        gpu_test::expect(gpu::activation_backward_quantize(activation(), view(other_, n_), x, to, target..., {}));
+        gpu_test::expect(
+            gpu::launch<nn::op::activation_backward>({}, {view(other_, n_), x, act}, {view(alone_, cols())}));
+        gpu_test::expect(
+            gpu::activation_backward_quantize({}, {view(other_, n_), x, act, nullptr}, {to, {}}, target...));
         break;
     }
     const std::vector<T> want = alone_.read(), got = writes_ ? made_.read() : want;

@@ -19,6 +19,7 @@ namespace nn_layers_test {
 using namespace rotoscale;
 using namespace rotoscale::testing;
 using gpu_test::launcher_backend;
+namespace op = nn::op;
 
 namespace {
 
@@ -65,38 +66,45 @@ TEST_CASE("bad arguments of layers") {
     CHECK(s.code == code);
     CHECK(std::string(s.argument) == argument);
   };
-  refused(gpu::add(rows(4, 8), rows(4, 9), rows(4, 8), {}), error_code::bad_extent, "y");
-  refused(gpu::add(rows(4, 8), rows(4, 8), narrow, {}), error_code::bad_option, "sum");
-  refused(gpu::add(transposed, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
-  refused(gpu::add(nn::dense_tensor(memory, nn::dtype::u8, {4, 8}), rows(4, 8), rows(4, 8), {}), error_code::bad_option,
-          "x");
-  refused(gpu::activation_forward(nn::activation::swiglu, rows(4, 8), rows(4, 8), {}), error_code::bad_extent, "x");
-  refused(gpu::activation_forward(nn::activation::gelu_tanh, rows(4, 16), rows(4, 8), {}), error_code::bad_extent, "x");
-  refused(gpu::rmsnorm_forward(rows(4, 8), nullptr, 1e-5f, rows(4, 8), memory, {}), error_code::bad_pointer, "gain");
-  refused(gpu::layernorm_forward(rows(4, 8), memory, nullptr, 1e-5f, rows(4, 8), memory, memory, {}),
+  const auto add = [](const nn::tensor_view& x, const nn::tensor_view& y, const nn::tensor_view& sum) {
+    return gpu::launch<op::add>({}, {x, y}, {sum});
+  };
+  const auto activate = [&](nn::activation which, index_t inputs) {
+    return gpu::launch<op::activation_forward>({}, {rows(4, inputs), which}, {rows(4, 8)});
+  };
+  const auto loss = [&](const nn::tensor_view& logits) {
+    return gpu::launch<op::cross_entropy>({}, {{}, 0, true, &state}, {logits, memory});
+  };
+  refused(add(rows(4, 8), rows(4, 9), rows(4, 8)), error_code::bad_extent, "y");
+  refused(add(rows(4, 8), rows(4, 8), narrow), error_code::bad_option, "sum");
+  refused(add(transposed, rows(4, 8), rows(4, 8)), error_code::bad_extent, "x");
+  refused(add(nn::dense_tensor(memory, nn::dtype::u8, {4, 8}), rows(4, 8), rows(4, 8)), error_code::bad_option, "x");
+  refused(activate(nn::activation::swiglu, 8), error_code::bad_extent, "x");
+  refused(activate(nn::activation::gelu_tanh, 16), error_code::bad_extent, "x");
+  refused(gpu::launch<op::rmsnorm_forward>({}, {rows(4, 8), nullptr, 1e-5f}, {rows(4, 8), memory}),
+          error_code::bad_pointer, "gain");
+  refused(gpu::launch<op::layernorm_forward>({}, {rows(4, 8), memory, nullptr, 1e-5f}, {rows(4, 8), memory, memory}),
           error_code::bad_pointer, "bias");
-  refused(gpu::bias_forward(rows(1, 9), rows(4, 8), {}), error_code::bad_extent, "table");
-  refused(gpu::bias_forward(narrow, narrow, {}), error_code::bad_option, "table");
-  refused(gpu::rope(nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5}), memory, memory, false, {}),
+  refused(gpu::launch<op::bias_forward>({}, {rows(1, 9)}, {rows(4, 8)}), error_code::bad_extent, "table");
+  refused(gpu::launch<op::bias_forward>({}, {narrow}, {narrow}), error_code::bad_option, "table");
+  refused(gpu::launch<op::rope>({}, {memory, memory, false}, {nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5})}),
           error_code::bad_extent, "queries");
-  refused(gpu::cross_entropy(narrow, {}, 0, memory, true, &state, nullptr, nullptr, 0, {}), error_code::bad_option,
-          "logits");
-  refused(gpu::cross_entropy(rows(1, 4096).part(0, 0, 1), {}, 0, memory, true, &state, nullptr, nullptr, 0, {}),
-          error_code::bad_pointer, "targets");
+  refused(loss(narrow), error_code::bad_option, "logits");
+  refused(loss(rows(1, 4096).part(0, 0, 1)), error_code::bad_pointer, "targets");
   auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // misaligned: a multiple of 4 bytes
-  refused(gpu::next_micro_batch(shifted, {}), error_code::bad_pointer, "state");
-  refused(gpu::embedding_forward({reinterpret_cast<std::int32_t*>(memory), 0}, rows(4, 8), rows(4, 8), shifted, nullptr,
-                                 {}),
+  refused(gpu::launch<op::next_micro_batch>({}, {}, {shifted}), error_code::bad_pointer, "state");
+  refused(gpu::launch<op::embedding_forward>({}, {{reinterpret_cast<std::int32_t*>(memory), 0}, rows(4, 8), shifted},
+                                             {rows(4, 8)}),
           error_code::bad_pointer, "state");
   const nn::parameter_arena::segment unaligned{100, 8, true};
   nn::parameter_arena arena{memory, memory, memory, memory, 4096, {&unaligned, 1}};
-  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_extent, "arena.segments");
+  refused(gpu::launch<op::adamw>({}, {{}, &state}, {arena}), error_code::bad_extent, "arena.segments");
   const nn::parameter_arena::segment long_one{0, 5000, true};
   arena.segments = {&long_one, 1};
-  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_extent, "arena.segments");
+  refused(gpu::launch<op::adamw>({}, {{}, &state}, {arena}), error_code::bad_extent, "arena.segments");
   const nn::parameter_arena::segment fitting{0, 4096, true};
   arena.segments = {&fitting, 1};
-  refused(gpu::adamw(arena, {}, &state, {}), error_code::bad_pointer, "arena.segments_in_backend");
+  refused(gpu::launch<op::adamw>({}, {{}, &state}, {arena}), error_code::bad_pointer, "arena.segments_in_backend");
 }
 
 TEST_CASE("every launch refuses null and odd addresses, and too little workspace") {
@@ -134,11 +142,12 @@ TEST_CASE("the rows of an id are added once and in order, as many as a thread ta
   const gpu_test::device_array<float> gradient(dy),
       table(std::vector<float>(static_cast<std::size_t>(vocabulary * cols), 0.5f));
   const gpu_test::device_array<nn::step_state> state(std::vector<nn::step_state>(1));
-  const std::size_t bytes = gpu::embedding_backward_workspace_bytes(n, vocabulary);
-  const gpu_test::device_array<std::uint8_t> room(bytes);
   const auto view = [](float* x, index_t rows) { return nn::dense_tensor(x, nn::dtype::fp32, {rows, cols}); };
-  gpu_test::expect(gpu::embedding_backward({tokens.data(), 0}, view(gradient.data(), n), view(table.data(), vocabulary),
-                                           state.data(), room.data(), bytes, {}));
+  const op::embedding_backward::in in{{tokens.data(), 0}, view(gradient.data(), n), state.data()};
+  const op::embedding_backward::out out{view(table.data(), vocabulary)};
+  const std::size_t bytes = gpu::workspace_bytes<op::embedding_backward>(in, out);
+  const gpu_test::device_array<std::uint8_t> room(bytes);
+  gpu_test::expect(gpu::launch<op::embedding_backward>({{}, room.data(), bytes}, in, out));
   CHECK(table.read() == want);
   CHECK(room.guards_hold());
 }
@@ -149,19 +158,19 @@ TEST_CASE("a number outside of the vocabulary is masked and reported") {
   const gpu_test::device_array<float> table(std::vector<float>(5 * 8, 3.0f)), y(4 * 8),
       logits(std::vector<float>(4 * 5)), loss(4);
   const gpu_test::device_array<nn::step_state> state(std::vector<nn::step_state>(1));
-  const gpu_test::device_array<std::uint32_t> fault(std::vector<std::uint32_t>(1));
+  const gpu_test::device_array<std::uint32_t> faults(std::vector<std::uint32_t>(2));
+  const gpu::device_call call{{}, nullptr, 0, faults.data()};
   const auto view = [](float* x, index_t rows, index_t cols) {
     return nn::dense_tensor(x, nn::dtype::fp32, {rows, cols});
   };
-  gpu_test::expect(gpu::embedding_forward({tokens.data(), 0}, view(table.data(), 5, 8), view(y.data(), 4, 8),
-                                          state.data(), fault.data(), {}));
-  CHECK(fault.read()[0] == 3);
+  gpu_test::expect(gpu::launch<op::embedding_forward>(
+      call, {{tokens.data(), 0}, view(table.data(), 5, 8), state.data()}, {view(y.data(), 4, 8)}));
+  CHECK(faults.read() == std::vector<std::uint32_t>{3, 0});
   for (index_t i = 0; i < 4 * 8; ++i)
     CHECK(y.read()[static_cast<std::size_t>(i)] == (i / 8 == 0 || i / 8 == 3 ? 3.0f : 0.0f));
-  fault.write({0});
-  gpu_test::expect(gpu::cross_entropy(view(logits.data(), 4, 5), {tokens.data(), 0}, 0, loss.data(), false,
-                                      state.data(), fault.data(), nullptr, 0, {}));
-  CHECK(fault.read()[0] == 3);
+  gpu_test::expect(gpu::launch<op::cross_entropy>(call, {{tokens.data(), 0}, 0, false, state.data()},
+                                                  {view(logits.data(), 4, 5), loss.data()}));
+  CHECK(faults.read() == std::vector<std::uint32_t>{3, 3});
   CHECK(loss.read()[1] == 0.0f);
   CHECK(loss.read()[3] > 1.0f);
 }
@@ -184,12 +193,12 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
     std::vector<nn::step_state> host(1);
     host[0].gradient_scale = 0.2f;
     const gpu_test::device_array<nn::step_state> state(host);
-    const std::size_t bytes = gpu::cross_entropy_workspace_bytes(rows, vocabulary);
+    const op::cross_entropy::in in{{targets.data(), 0}, 0, true, state.data()};
+    const op::cross_entropy::out out{nn::dense_tensor(logits.data(), nn::dtype::fp32, {rows, vocabulary}), loss.data()};
+    const std::size_t bytes = gpu::workspace_bytes<op::cross_entropy>(in, out);
     const gpu_test::device_array<std::uint8_t> room(bytes + 16);
-    const auto view = nn::dense_tensor(logits.data(), nn::dtype::fp32, {rows, vocabulary});
     const auto run = [&](std::uint16_t* to) {
-      gpu_test::expect(gpu::cross_entropy(view, {targets.data(), 0}, 0, loss.data(), true, state.data(), nullptr,
-                                          room.data(), bytes, {}, reinterpret_cast<bf16*>(to)));
+      gpu_test::expect(gpu::cross_entropy({{}, room.data(), bytes}, in, out, reinterpret_cast<bf16*>(to)));
       return loss.read();
     };
     const std::vector<float> narrow_loss = run(narrow.data()), wide_loss = run(nullptr), wide = logits.read();
@@ -229,8 +238,9 @@ index_t differing_activations(A, std::uint32_t step, index_t count) {
   const auto view = [&](const gpu_test::device_array<float>& t, index_t n) {
     return nn::dense_tensor(t.data(), nn::dtype::fp32, {rows, n});
   };
-  gpu_test::expect(gpu::activation_forward(which, view(x, inputs * cols), view(h, cols), {}));
-  gpu_test::expect(gpu::activation_backward(which, view(d, cols), view(x, inputs * cols), view(dx, inputs * cols), {}));
+  const auto wide_x = view(x, inputs * cols);
+  gpu_test::expect(gpu::launch<op::activation_forward>({}, {wide_x, which}, {view(h, cols)}));
+  gpu_test::expect(gpu::launch<op::activation_backward>({}, {view(d, cols), wide_x, which}, {view(dx, inputs * cols)}));
   const std::vector<float> made = h.read(), gradients = dx.read();
   index_t differing = 0;
   for (index_t i = 0; i < count; ++i) {

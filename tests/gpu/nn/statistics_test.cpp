@@ -102,10 +102,11 @@ TEST_CASE("a comparison of gradients has the CPU's bytes") {
     nn::comparison_statistics want;
     nn::cpu::compare_tensors(y.data(), x.data(), n, partial.data(), want, pool);
     const device_array<float> value(y), reference(x);
-    const std::size_t needed = gpu::compare_workspace_bytes(n);
-    const device_array<std::byte> room(needed);
     const device_array<nn::comparison_statistics> got(1);
-    gpu_test::expect(gpu::compare(value.data(), reference.data(), n, got.data(), room.data(), needed, {}));
+    const gpu::op::compare::in in{value.data(), reference.data(), n};
+    const std::size_t needed = gpu::workspace_bytes<gpu::op::compare>(in, {got.data()});
+    const device_array<std::byte> room(needed);
+    gpu_test::expect(gpu::launch<gpu::op::compare>({{}, room.data(), needed}, in, {got.data()}));
     CHECK(bytes_of(got.read()[0]) == bytes_of(want));
     CHECK(room.guards_hold());
   }

@@ -181,7 +181,10 @@ struct rope_both {
   }
 };
 
-/// Causal grouped-query attention within documents: see attention_tensors.
+/// Causal grouped-query attention within documents: q and o (batch, queries, heads, head_dim), k and v (batch, seq,
+/// kv_heads, head_dim), lse (batch, heads, queries) with log Σ exp of the scaled scores. The queries are the last tokens
+/// of a sequence. A query sees the keys of its document up to its own position. starts (batch, seq) of a microbatch:
+/// position where each token's document begins. Null data: a sequence is one document.
 struct attention_forward {
   static constexpr op_info info{"attention_forward", op_class::attention};
   struct in {
@@ -195,7 +198,7 @@ struct attention_forward {
   }
 };
 
-/// Gradients of q, k and v from that of o.
+/// Gradients of q, k and v from that of o. Queries cover all tokens.
 struct attention_backward {
   static constexpr op_info info{"attention_backward", op_class::attention};
   struct in {
