@@ -43,7 +43,7 @@ struct loaded_model {
       });
     }
     find_parts(a, own);
-    state.run.take(reading_from(weights.directory, [&] { return read_shape(weights, a.passed_keys); }));
+    state.run.model.take(reading_from(weights.directory, [&] { return read_shape(weights, a.passed_keys); }));
     own_recipe = own && a.schedule_override.empty();
     recipe = own_recipe ? state.recipe()
                         : train::load_recipe(a.schedule_override.empty() ? "bf16" : a.schedule_override, "--recipe");

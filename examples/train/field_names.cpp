@@ -17,16 +17,13 @@ struct field_visitor {
 
   template <class T>
   void operator()(const char* key, T& member, const char*) {
-    constexpr bool is_section = std::is_same_v<T, llama::model_config> || std::is_same_v<T, train_options>;
+    field_visitor inner{fields, std::string(key) + "."};
+    constexpr bool is_section = requires { describe(inner, member); };
+    if constexpr (is_section) describe(inner, member);
     if constexpr (!is_section) fields.push_back(section + key);
-    if constexpr (is_section) describe(field_visitor{fields, std::string(key) + "."}, member);
-    if constexpr (std::is_same_v<T, std::optional<gpt2::model_config>>) {
-      gpt2::model_config shape;
-      describe(field_visitor{fields, std::string(key) + "."}, shape);
-    }
-    if constexpr (std::is_same_v<T, std::optional<train::lora_config>>) {
-      train::lora_config lora;
-      describe(field_visitor{fields, std::string(key) + "."}, lora);
+    if constexpr (requires { describe(inner, *member); }) {  // a section that may be null
+      typename T::value_type held;
+      if (section.empty()) describe(inner, held);
     }
   }
 };

@@ -7,7 +7,6 @@
 #include <cstdio>
 
 #include "rotoscale/io/error.hpp"
-#include "rotoscale/models/llama/model.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
 
 namespace rotoscale::program {
@@ -71,17 +70,11 @@ std::optional<std::string> find_unknown_choice(const run_options& o) {
 }
 
 std::optional<std::string> find_shape_fault(const run_options& o) {
-  const auto fault = o.gpt2 ? gpt2::find_fault(*o.gpt2) : llama::find_fault(o.model);
-  return fault ? std::optional((o.gpt2 ? "gpt2." : "model.") + *fault) : std::nullopt;
+  const auto fault = models::find_fault(o.shape());
+  return fault ? std::optional(models::options_of(o.shape()).key + "." + *fault) : std::nullopt;
 }
 
 }  // namespace
-
-void run_options::take(const models::config& shape) {
-  gpt2.reset();
-  if (const auto* const own = std::get_if<gpt2::model_config>(&shape)) gpt2 = *own;
-  if (const auto* const own = std::get_if<llama::model_config>(&shape)) model = *own;
-}
 
 std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
@@ -136,7 +129,7 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (auto f = o.architecture().find_fault(recompute, kept)) return "train." + *f;
   if (t.sequence > o.positions()) {
     return "train.sequence: " + std::to_string(t.sequence) + " is longer than the model's " +
-           std::to_string(o.positions()) + (o.gpt2 ? " positions" : " positions (--max-position-embeddings)");
+           std::to_string(o.positions()) + " positions" + models::options_of(o.shape()).positions_hint;
   }
   if (t.warmup >= 1 && t.warmup != std::floor(t.warmup)) {
     return "train.warmup: " + std::to_string(t.warmup) + " is neither a fraction below 1 nor a number of steps";

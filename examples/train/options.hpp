@@ -98,22 +98,17 @@ struct run_options {
   std::string init;
   std::string adapter;
   std::optional<train::lora_config> lora;
-  llama::model_config model;
-  std::optional<gpt2::model_config> gpt2;
+  models::chosen_config model;
   train_options train;
 
   /// Shape of the model.
-  models::config shape() const { return gpt2 ? models::config(*gpt2) : models::config(model); }
+  models::config shape() const { return model.shape(); }
   /// The model as training sees it.
   train::architecture architecture() const { return models::architecture_of(shape()); }
-  /// Sets the shape of the model.
-  void take(const models::config& shape);
   /// Token ids are below it.
-  int vocabulary() const { return gpt2 ? gpt2->vocab_size : model.vocab_size; }
+  int vocabulary() const { return models::vocabulary_of(shape()); }
   /// Longest sequence.
-  int positions() const { return gpt2 ? gpt2->n_positions : model.max_position_embeddings; }
-  /// Decoder layers.
-  int layers() const { return gpt2 ? gpt2->n_layer : model.num_hidden_layers; }
+  int positions() const { return static_cast<int>(architecture().positions); }
 };
 
 template <class Visitor>
@@ -135,8 +130,7 @@ void describe(Visitor&& v, run_options& o) {
   v("adapter", o.adapter,
     "begin with these adapters beside init: PEFT's files, or a checkpoint or run (default: from the seed)");
   v("lora", o.lora, "adapters beside the frozen weights of init, or null");
-  v("model", o.model, "shape of the model");
-  v("gpt2", o.gpt2, "shape of a GPT-2, which replaces model, or null");
+  describe(v, o.model);
   v("train", o.train, "training");
 }
 

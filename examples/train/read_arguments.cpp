@@ -156,43 +156,26 @@ bool take_shape(const arguments& given, arguments& run) {
   if (given.model_config.empty() && !takes_init) return false;
   const std::string shape = takes_init ? train::find_weights(init).config().string() : given.model_config;
   const std::vector<std::string>& passed = given.passed_keys;
-  run.run.take(takes_init ? read_init_shape(init, passed) : models::read_config(io::read_json(shape), shape, passed));
-  if (run.run.gpt2) {
-    run.names.from_file(shape, io::to_json(*run.run.gpt2), "gpt2.");
-    return true;
-  }
-  run.names.from_file(shape, io::to_json(run.run.model), "model.");
+  run.run.model.take(takes_init ? read_init_shape(init, passed)
+                                : models::read_config(io::read_json(shape), shape, passed));
+  const models::shape_options own = models::options_of(run.run.shape());
+  run.names.from_file(shape, own.fields, own.key + ".");
   if (!takes_init || given.config.empty() || has_config(given.config)) return true;
   const nlohmann::ordered_json json = read_config(given.config);
-  if (!json.contains("model")) return true;
-  io::from_json(json.at("model"), run.run.model, given.config);
+  if (!json.contains(own.key) || json.at(own.key).is_null()) return true;
+  io::from_json({{own.key, json.at(own.key)}}, run.run, given.config);
   run.names.from_file(given.config, json);
   return true;
 }
 
-/// Refuses flags of a Llama's shape for a GPT-2.
-void refuse_llama_flags(const arguments& a) {
-  llama::model_config shape;
-  describe(
-      [&](const char* key, auto&, const char*) {
-        const std::string flag = flag_of(std::string("model.") + key);
-        if (a.flags.contains(flag))
-          throw io::error(flag, "is of a Llama; --config or --model-config has a GPT-2's shape");
-      },
-      shape);
-}
-
-/// Throws io::error for the first field in which the weights' shape differs from the run's.
-void check_same_shape(const arguments& a, const models::config& given) {
-  const std::string whose = a.names.name("init") + " " + a.run.init;
-  if (given.index() != a.run.shape().index()) throw io::error(whose, "is a model of another kind than the run's");
-  const auto* const own = std::get_if<gpt2::model_config>(&given);
-  if (own == nullptr) return;
-  const auto wanted = io::to_json(*a.run.gpt2), found = io::to_json(*own);
-  for (const char* key : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}) {
-    if (wanted.at(key) == found.at(key)) continue;
-    throw io::error(a.names.name(std::string("gpt2.") + key),
-                    wanted.at(key).dump() + " contradicts " + whose + ", whose model has " + found.at(key).dump());
+/// Refuses flags of another kind of model.
+void refuse_other_flags(const arguments& a) {
+  const models::shape_options own = models::options_of(a.run.shape()), flagged = models::options_of(models::config());
+  if (own.key == flagged.key) return;
+  for (const auto& [key, value] : flagged.fields.items()) {
+    const std::string flag = flag_of(flagged.key + "." + key);
+    if (!a.flags.contains(flag)) continue;
+    throw io::error(flag, "is of a " + flagged.kind + "; --config or --model-config has a " + own.kind + "'s shape");
   }
 }
 
@@ -226,7 +209,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   const bool names_schedule = a.flags.contains("--recipe") || a.flags.contains("--schedule");
   if (!a.config.empty() && !names_schedule) a.schedule = read_effective_schedule(a.config);
   for (const auto& [flag, typed] : a.flags) a.names.from_flag(flag, typed);
-  if (a.run.gpt2) refuse_llama_flags(a);
+  refuse_other_flags(a);
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 
@@ -242,23 +225,19 @@ void check_init(const arguments& a, given_files files) {
   }
   if (files == given_files::needed && has_wrong_config(init, of_init, a.model_config))
     return;  // the trainer compares --model-config with the tensors
-  check_same_shape(a, of_init);
-  if (a.run.gpt2) return;
-  llama::model_config own = a.run.model, given = std::get<llama::model_config>(of_init);
-  for (llama::model_config* shape : {&own, &given}) {
-    if (shape->num_attention_heads > 0) shape->head_dim = static_cast<int>(shape->head_size());
-  }
-  const auto wanted = io::to_json(own), found = io::to_json(given);
-  // Fields that no weight depends on, such as max_position_embeddings, a run may choose.
-  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                          "num_key_value_heads", "head_dim", "tie_word_embeddings"}) {
-    if (wanted.at(key) == found.at(key)) continue;
-    const std::string field = std::string("model.") + key;
+  const models::shape_options own = models::options_of(a.run.shape()), given = models::options_of(of_init);
+  const std::string whose = a.names.name("init") + " " + init;
+  if (own.key != given.key) throw io::error(whose, "is a model of another kind than the run's");
+  // Fields that no weight depends on, such as the longest sequence, a run may choose.
+  for (const char* key : own.of_tensors) {
+    const auto &wanted = own.fields.at(key), &found = given.fields.at(key);
+    if (wanted == found) continue;
+    const std::string field = own.key + "." + key;
     const bool is_config = !a.flags.contains(flag_of(field)) && a.model_config.empty();
     const std::string left_out =
         is_config ? "it out" : "out " + (a.flags.contains(flag_of(field)) ? a.names.name(field) : "--model-config");
-    throw io::error(a.names.name(field), wanted.at(key).dump() + " contradicts " + a.names.name("init") + " " + init +
-                                             ", whose model has " + found.at(key).dump() + ": leave " + left_out);
+    throw io::error(a.names.name(field), wanted.dump() + " contradicts " + whose + ", whose model has " + found.dump() +
+                                             ": leave " + left_out);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "rotoscale/models/llama/model.hpp"
+#include "rotoscale/train/model.hpp"
 
 namespace rotoscale::program {
 

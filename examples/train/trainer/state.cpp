@@ -185,7 +185,7 @@ train::session_options session_options_for(const run_options& run, std::size_t m
 }
 
 train::triggered_run triggered_run_of(const run_options& run) {
-  return {run.train.steps, evaluation_times(run.train), run.layers(),
+  return {run.train.steps, evaluation_times(run.train), run.architecture().layers,
           run.lora ? std::optional(run.lora->first_linear()) : std::nullopt};
 }
 

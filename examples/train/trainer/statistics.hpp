@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rotoscale/io/jsonl.hpp"
-#include "rotoscale/models/llama/model.hpp"
+#include "rotoscale/train/model.hpp"
 
 namespace rotoscale::program {
 

@@ -3,6 +3,7 @@
 // The shape of a model of any kind, and its config.json.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,9 +29,41 @@ inline config read_config(const nlohmann::ordered_json& json, const std::string&
 inline nlohmann::ordered_json config_json(const config& shape) {
   return std::visit([](const auto& c) { return model_config_json(c); }, shape);
 }
+/// Token ids are below it.
+inline int vocabulary_of(const config& shape) {
+  return std::visit([](const auto& c) { return c.vocab_size; }, shape);
+}
+/// A sentence that names the wrong field, or nullopt.
+inline std::optional<std::string> find_fault(const config& shape) {
+  return std::visit([](const auto& c) { return find_fault(c); }, shape);
+}
+/// The shape among the options of a run.
+inline shape_options options_of(const config& shape) {
+  return std::visit([](const auto& c) { return options_of(c); }, shape);
+}
 /// The model as training sees it.
 inline train::architecture architecture_of(const config& shape) {
   return std::visit([](const auto& c) { return train::architecture(c); }, shape);
+}
+
+/// The shape among the options of a run: `gpt2`, else `model`.
+struct chosen_config {
+  llama::model_config model;
+  std::optional<gpt2::model_config> gpt2;
+
+  config shape() const { return gpt2 ? config(*gpt2) : config(model); }
+  /// Chooses a shape.
+  void take(const config& shape) {
+    gpt2.reset();
+    if (const auto* const own = std::get_if<gpt2::model_config>(&shape)) gpt2 = *own;
+    if (const auto* const own = std::get_if<llama::model_config>(&shape)) model = *own;
+  }
+};
+
+template <class Visitor>
+void describe(Visitor&& v, chosen_config& c) {
+  v("model", c.model, "shape of the model");
+  v("gpt2", c.gpt2, "shape of a GPT-2, which replaces model, or null");
 }
 
 }  // namespace rotoscale::models

@@ -57,6 +57,15 @@ inline void take_implemented_values(nlohmann::ordered_json& json, const std::vec
   }
 }
 
+/// A shape among the options of a run.
+struct shape_options {
+  std::string kind;                     ///< of model, in messages
+  std::string key;                      ///< of the options that hold the shape
+  nlohmann::ordered_json fields;        ///< of the shape, with defaults resolved
+  std::vector<const char*> of_tensors;  ///< fields that extents of tensors depend on
+  const char* positions_hint = "";      ///< ends messages about the longest sequence, if the fields have flags
+};
+
 /// The keys of a kind of model that are not plain fields.
 struct config_keys {
   std::vector<implemented_value> implemented;  ///< keys with one implemented value

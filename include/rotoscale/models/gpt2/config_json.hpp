@@ -63,4 +63,9 @@ inline nlohmann::ordered_json model_config_json(const model_config& config, cons
   return models::write_fields(config, detail::keys(), dtype);
 }
 
+/// The shape among the options of a run.
+inline models::shape_options options_of(const model_config& c) {
+  return {"GPT-2", "gpt2", io::to_json(c), {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}};
+}
+
 }  // namespace rotoscale::gpt2

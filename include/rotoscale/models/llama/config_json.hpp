@@ -77,4 +77,15 @@ inline nlohmann::ordered_json model_config_json(model_config config, const std::
   return json;
 }
 
+/// The shape among the options of a run, whose fields are flags.
+inline models::shape_options options_of(model_config c) {
+  if (c.num_attention_heads > 0) c.head_dim = static_cast<int>(c.head_size());
+  return {"Llama",
+          "model",
+          io::to_json(c),
+          {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+           "num_key_value_heads", "head_dim", "tie_word_embeddings"},
+          " (--max-position-embeddings)"};
+}
+
 }  // namespace rotoscale::llama
