@@ -13,7 +13,7 @@
 
 #include "oracle/reference_layers.hpp"
 #include "oracle/reference_llama.hpp"
-#include "rotoscale/view.hpp"
+#include "rotoscale/nn/tensor.hpp"
 #include "same_bytes.hpp"
 
 namespace rotoscale::testing {
@@ -47,6 +47,8 @@ class strided_matrix {
   }
 
   matrix<float> view() { return row_major(memory_.data(), rows_, cols_, stride_); }
+  operator nn::tensor_view() { return {memory_.data(), nn::dtype::fp32, 2, {rows_, cols_, 1, 1}, {stride_, 1, 0, 0}}; }
+  operator nn::const_tensor_view() { return nn::tensor_view(*this); }
   tensor values() {
     tensor x;
     for (index_t r = 0; r < rows_; ++r) {

@@ -92,7 +92,6 @@ void row(backend& ops, queue q, const typename Op::in& i, const typename Op::out
 template <>
 inline void row<op::residual_norm>(backend& ops, queue q, const op::residual_norm::in& i,
                                    const op::residual_norm::out& o) {
-  if (i.branch.empty()) return op::residual_norm::compose(ops, q, i, o);
   auto& on = static_cast<cpu_backend&>(ops);
   on.run(q, "residual_norm", [&] { compute(i, o, on.pool()); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});

@@ -6,17 +6,33 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "rotoscale/nn/cpu/norms.hpp"
 
 namespace rotoscale::nn::cpu {
 
-template <class T, class Y>
-void embedding_forward(const std::int32_t* tokens, matrix<T> table, matrix<Y> y, thread_pool& pool) {
-  for_each_chunk(pool, y.extent(0), row_chunk, [&](index_t first, index_t last) {
-    for (index_t t = first; t < last; ++t) {
-      for (index_t j = 0; j < y.extent(1); ++j) store_element(y(t, j), load_element(table(tokens[t], j)));
-    }
+/// Throws std::out_of_range for an id outside the vocabulary.
+inline void check_tokens(const std::int32_t* tokens, index_t n, index_t vocabulary, bool may_mask) {
+  for (index_t t = 0; t < n; ++t) {
+    if ((may_mask && tokens[t] == ignored_target) || (tokens[t] >= 0 && tokens[t] < vocabulary)) continue;
+    throw std::out_of_range("number " + std::to_string(tokens[t]) + " at " + std::to_string(t) +
+                            " is outside a vocabulary of " + std::to_string(vocabulary));
+  }
+}
+
+inline void compute(const op::embedding_forward::in& i, const op::embedding_forward::out& o, thread_pool& pool) {
+  const std::int32_t* const tokens = i.tokens.now(*i.state);
+  const auto table = as_matrix<const float>(i.table);
+  check_tokens(tokens, o.y.extent(0), table.extent(0), false);
+  with_storage(o.y.type, [&](auto stored) {
+    const auto y = as_matrix<decltype(stored)>(o.y);
+    for_each_chunk(pool, y.extent(0), row_chunk, [&](index_t first, index_t last) {
+      for (index_t t = first; t < last; ++t) {
+        for (index_t j = 0; j < y.extent(1); ++j) store_element(y(t, j), table(tokens[t], j));
+      }
+    });
   });
 }
 
@@ -42,45 +58,52 @@ class token_order {
   index_t *first_, *at_;
 };
 
-/// dtable[v] += Σ dy[t] over the tokens t with number v, ascending from +0; tasks own columns. `room` has
-/// token_order::room index_t.
-template <class D>
-void embedding_backward(const std::int32_t* tokens, matrix<D> dy, matrix<float> dtable, index_t* room,
-                        thread_pool& pool) {
+/// dtable[v] += Σ dy[t] over the tokens t with number v, ascending from +0; tasks own columns.
+inline void compute(const op::embedding_backward::in& i, const op::embedding_backward::out& o, thread_pool& pool) {
   constexpr index_t columns = 16;
-  const token_order order(tokens, dy.extent(0), dtable.extent(0), room);
-  for_each_chunk(pool, dy.extent(1), columns, [&](index_t first, index_t last) {
-    for (index_t v = 0; v < dtable.extent(0); ++v) {
-      if (order.begin(v) == order.end(v)) continue;
-      float sum[columns] = {};
-      for (index_t i = order.begin(v); i < order.end(v); ++i) {
-        for (index_t j = first; j < last; ++j) sum[j - first] += load_element(dy(order[i], j));
+  const auto dtable = as_matrix<float>(o.dtable);
+  const index_t n = i.dy.extent(0), vocabulary = dtable.extent(0);
+  const auto room = work<index_t>(token_order::room(n, vocabulary));
+  const token_order order(i.tokens.now(*i.state), n, vocabulary, room.data());
+  with_storage(i.dy.type, [&](auto stored) {
+    const auto dy = as_matrix<const decltype(stored)>(i.dy);
+    for_each_chunk(pool, dy.extent(1), columns, [&](index_t first, index_t last) {
+      for (index_t v = 0; v < vocabulary; ++v) {
+        if (order.begin(v) == order.end(v)) continue;
+        float sum[columns] = {};
+        for (index_t at = order.begin(v); at < order.end(v); ++at) {
+          for (index_t j = first; j < last; ++j) sum[j - first] += load_element(dy(order[at], j));
+        }
+        for (index_t j = first; j < last; ++j) dtable(v, j) += sum[j - first];
       }
-      for (index_t j = first; j < last; ++j) dtable(v, j) += sum[j - first];
-    }
+    });
   });
 }
+inline room workspace(const op::embedding_backward::in& i, const op::embedding_backward::out& o) {
+  return room_for<index_t>(token_order::room(i.dy.extent(0), o.dtable.extent(0)));
+}
 
-/// Rotates the pairs (i, i + head_dim / 2) of every head by the angle of its position ("rotate half").
-template <class T>
-void rope(view<T, 4> x, const float* cosine, const float* sine, bool inverse, thread_pool& pool) {
-  const index_t dim = x.extent(3), half = dim / 2;
-  const float direction = inverse ? -1.0f : 1.0f;
-  pool.for_each(x.extent(0), [&](index_t b) {
-    const row_scratch room(1, dim);
-    for (index_t t = 0; t < x.extent(1); ++t) {
-      const float* c = cosine + t * half;
-      const float* s = sine + t * half;
-      for (index_t h = 0; h < x.extent(2); ++h) {
-        float* v = update_row(&x(b, t, h, 0), dim, room[0]);
-        for (index_t i = 0; i < half; ++i) {
-          const float_pair rotated = rotate(v[i], v[i + half], c[i], s[i] * direction);
-          v[i] = rotated.first;
-          v[i + half] = rotated.second;
+/// Rotates the pairs (j, j + head_dim / 2) of every head by the angle of its position ("rotate half").
+inline void compute(const op::rope::in& i, const op::rope::out& o, thread_pool& pool) {
+  const index_t dim = o.x.extent(3), half = dim / 2;
+  const float direction = i.inverse ? -1.0f : 1.0f;
+  with_storage(o.x.type, [&](auto stored) {
+    const auto x = as<decltype(stored), 4>(o.x);
+    pool.for_each(x.extent(0), [&](index_t b) {
+      const row_scratch room(1, dim);
+      for (index_t t = 0; t < x.extent(1); ++t) {
+        const float *const c = i.cosine + t * half, *const s = i.sine + t * half;
+        for (index_t h = 0; h < x.extent(2); ++h) {
+          float* v = update_row(&x(b, t, h, 0), dim, room[0]);
+          for (index_t j = 0; j < half; ++j) {
+            const float_pair rotated = rotate(v[j], v[j + half], c[j], s[j] * direction);
+            v[j] = rotated.first;
+            v[j + half] = rotated.second;
+          }
+          write_row(v, dim, &x(b, t, h, 0));
         }
-        write_row(v, dim, &x(b, t, h, 0));
       }
-    }
+    });
   });
 }
 
@@ -123,13 +146,42 @@ void activation_backward(A, matrix<D> dh, matrix<X> x, matrix<X> up, matrix<T> d
   });
 }
 
-/// sum = x + y.
-template <class X, class Y, class S>
-void add(matrix<X> x, matrix<Y> y, matrix<S> sum, thread_pool& pool) {
-  const index_t n = x.extent(1);
-  for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
-    const row_scratch room(3, n);
-    for (index_t t = first; t < last; ++t) add_row(&x(t, 0), &y(t, 0), &sum(t, 0), n, room);
+/// Input `at` of activation A: half of x if A is gated, otherwise x.
+template <class A, class T, class View>
+matrix<T> input_of(const View& x, index_t at) {
+  const index_t n = x.extent(1) / 2;
+  return as_matrix<T>(A::gated ? x.part(1, at * n, n) : x);
+}
+inline void compute(const op::activation_forward::in& i, const op::activation_forward::out& o, thread_pool& pool) {
+  with_storage(o.h.type, [&](auto t) {
+    with_activation(i.which, [&](auto a) {
+      using T = decltype(t);
+      using A = decltype(a);
+      activation_forward(a, input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1), as_matrix<T>(o.h), pool);
+    });
+  });
+}
+inline void compute(const op::activation_backward::in& i, const op::activation_backward::out& o, thread_pool& pool) {
+  with_storage(i.dh.type, [&](auto t) {
+    with_activation(i.which, [&](auto a) {
+      using T = decltype(t);
+      using A = decltype(a);
+      activation_backward(a, as_matrix<const T>(i.dh), input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1),
+                          input_of<A, T>(o.dx, 0), input_of<A, T>(o.dx, 1), pool);
+    });
+  });
+}
+
+inline void compute(const op::add::in& i, const op::add::out& o, thread_pool& pool) {
+  with_storage(i.x.type, [&](auto stored) {
+    using T = decltype(stored);
+    const auto x = as_matrix<const T>(i.x), y = as_matrix<const T>(i.y);
+    const auto sum = as_matrix<T>(o.sum);
+    const index_t n = x.extent(1);
+    for_each_chunk(pool, x.extent(0), row_chunk, [&](index_t first, index_t last) {
+      const row_scratch room(3, n);
+      for (index_t t = first; t < last; ++t) add_row(&x(t, 0), &y(t, 0), &sum(t, 0), n, room);
+    });
   });
 }
 
@@ -155,24 +207,22 @@ inline float softmax_part(float* z, index_t n, float& largest) {
   return ordered_sum(n, [&](index_t j, float s) { return s + z[j]; });
 }
 
-/// Scratch memory of a thread of cross_entropy.
-inline std::size_t softmax_bytes(index_t vocabulary) {
-  return scratch_array<float>::bytes(3 * ((vocabulary + softmax_chunk - 1) / softmax_chunk));
-}
-
-/// The loss of each row; logits become exp and, with gradient_scale other than 0, their gradients times it.
-inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, float* loss, bool gradients,
-                          float gradient_scale, thread_pool& pool) {
+/// The loss of each row; logits become exp and, with `gradients`, their gradients times the state's gradient_scale.
+inline void compute(const op::cross_entropy::in& i, const op::cross_entropy::out& o, thread_pool& pool) {
+  const matrix<float> logits = as_matrix<float>(o.logits);
+  const std::int32_t* const targets = i.targets.now(*i.state) + i.first;
+  const float gradient_scale = i.state->gradient_scale;
   const index_t n = logits.extent(1), parts = (n + softmax_chunk - 1) / softmax_chunk;
+  check_tokens(targets, logits.extent(0), n, true);
   for_each_chunk(pool, logits.extent(0), row_chunk, [&](index_t first, index_t last) {
     const row_scratch room(3, parts);
     float *const largest = room[0], *const sums = room[1], *const weight = room[2];
     for (index_t t = first; t < last; ++t) {
       float* const z = &logits(t, 0);
       const std::int32_t target = targets[t];
-      loss[t] = 0.0f;
+      o.loss[t] = 0.0f;
       if (target == ignored_target) {
-        if (gradients) std::fill_n(z, n, 0.0f);
+        if (i.gradients) std::fill_n(z, n, 0.0f);
         continue;
       }
       const float z_target = z[target];
@@ -186,8 +236,8 @@ inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, flo
         weight[p] = exp(largest[p] - m);
         sum = fma(sums[p], weight[p], sum);
       }
-      loss[t] = log(sum) - (z_target - m);
-      if (!gradients) continue;
+      o.loss[t] = log(sum) - (z_target - m);
+      if (!i.gradients) continue;
       const float e_target = z[target], scale = gradient_scale / sum;
       for (index_t p = 0; p < parts; ++p) {
         const float factor = weight[p] * scale;
@@ -197,6 +247,9 @@ inline void cross_entropy(matrix<float> logits, const std::int32_t* targets, flo
       z[target] = fma(e_target, weight[target / softmax_chunk] * scale, -gradient_scale);
     }
   });
+}
+inline room workspace(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
+  return {0, scratch_array<float>::bytes(3 * ((o.logits.extent(1) + softmax_chunk - 1) / softmax_chunk))};
 }
 
 }  // namespace rotoscale::nn::cpu

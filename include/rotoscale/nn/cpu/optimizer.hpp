@@ -6,8 +6,9 @@
 
 #include <algorithm>
 
+#include "rotoscale/nn/cpu/storage.hpp"
 #include "rotoscale/nn/math.hpp"
-#include "rotoscale/nn/operation_arguments.hpp"
+#include "rotoscale/nn/operations.hpp"
 #include "rotoscale/parallel.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -47,19 +48,40 @@ inline std::uint32_t count_nonfinite(const float* x, index_t n) {
   return count;
 }
 
+inline void compute(const op::sum_losses::in& i, const op::sum_losses::out& o, thread_pool&) {
+  const auto terms = work<double>(i.n);
+  for (index_t t = 0; t < i.n; ++t) terms[t] = static_cast<double>(i.loss[t]);
+  o.state->loss_sum += tree_sum(terms.data(), i.n);
+}
+inline room workspace(const op::sum_losses::in& i, const op::sum_losses::out&) { return room_for<double>(i.n); }
+
+inline void compute(const op::sum_squares::in& i, const op::sum_squares::out& o, thread_pool& pool) {
+  for (std::size_t s = 0; s < i.arena.segments.size(); ++s) {
+    const parameter_arena::segment& own = i.arena.segments[s];
+    o.squares[s] = sum_squares(i.x + own.first, own.count, work<double>(chunk_count(own.count)).data(), pool);
+  }
+}
+inline room workspace(const op::sum_squares::in& i, const op::sum_squares::out&) {
+  return room_for<double>(chunk_count(i.arena.size));
+}
+
 /// Norm of all gradients and what follows from it.
-inline void gradient_norm(const parameter_arena& arena, const optimizer_config& config, step_state& state,
-                          double* partial, thread_pool& pool) {
-  state.squares = sum_squares(arena.gradient, arena.size, partial, pool);
-  set_norm(config, state);
+inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool& pool) {
+  const parameter_arena& arena = i.arena;
+  step_state& state = *o.state;
+  state.squares = sum_squares(arena.gradient, arena.size, work<double>(chunk_count(arena.size)).data(), pool);
+  set_norm(i.config, state);
   // Squares may overflow where no gradient does; without an overflow nothing is NaN or Inf.
   state.nonfinite = is_finite(state.squares) ? 0 : count_nonfinite(arena.gradient, arena.size);
 }
+inline room workspace(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
+  return room_for<double>(chunk_count(i.arena.size));
+}
 
-inline void adamw(const parameter_arena& arena, const optimizer_config& config, const step_state& state,
-                  thread_pool& pool) {
-  if (!may_update(state)) return;
-  const adamw_step with_decay(config, state, true), without(config, state, false);
+inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool& pool) {
+  if (!may_update(*i.state)) return;
+  const parameter_arena& arena = o.arena;
+  const adamw_step with_decay(i.config, *i.state, true), without(i.config, *i.state, false);
   constexpr index_t chunk = 16384;
   for (const parameter_arena::segment& s : arena.segments) {
     const adamw_step& step = s.decays ? with_decay : without;
@@ -67,7 +89,7 @@ inline void adamw(const parameter_arena& arena, const optimizer_config& config, 
       const index_t at = s.first + first;
       float *const weight = arena.weight + at, *const m = arena.m + at, *const v = arena.v + at;
       const float* const gradient = arena.gradient + at;
-      for (index_t i = 0; i < last - first; ++i) step.apply(weight[i], gradient[i], m[i], v[i]);
+      for (index_t j = 0; j < last - first; ++j) step.apply(weight[j], gradient[j], m[j], v[j]);
     });
   }
 }

@@ -17,23 +17,6 @@
 
 namespace rotoscale::nn::cpu {
 
-/// n values of the running queue's workspace.
-template <class T>
-scratch_array<T> work(index_t n) {
-  const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T), rest = scratch_stack::of_thread().rest().size();
-  if (needed <= rest) return scratch_array<T>(n);
-  throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(rest));
-}
-
-/// Workspace of an operation in bytes: shared by its threads, and of each thread.
-struct room {
-  std::size_t shared = 0, thread = 0;
-};
-/// The shared part that work<T>(n) takes.
-template <class T>
-room room_for(index_t n, std::size_t thread = 0) {
-  return {scratch_array<T>::bytes(n), thread};
-}
 /// Columns of the widest tensor of a call.
 template <class Op>
 index_t widest(const typename Op::in& i, const typename Op::out& o) {
@@ -150,97 +133,6 @@ inline room workspace(const op::gemm::in&, const op::gemm::out& o) {
 
 // Layers.
 
-/// Throws std::out_of_range for an id outside the vocabulary.
-inline void check_tokens(const std::int32_t* tokens, index_t n, index_t vocabulary, bool may_mask) {
-  for (index_t t = 0; t < n; ++t) {
-    if ((may_mask && tokens[t] == ignored_target) || (tokens[t] >= 0 && tokens[t] < vocabulary)) continue;
-    throw std::out_of_range("number " + std::to_string(tokens[t]) + " at " + std::to_string(t) +
-                            " is outside a vocabulary of " + std::to_string(vocabulary));
-  }
-}
-
-inline void compute(const op::embedding_forward::in& i, const op::embedding_forward::out& o, thread_pool& pool) {
-  const std::int32_t* const now = i.tokens.now(*i.state);
-  check_tokens(now, o.y.extent(0), i.table.extent(0), false);
-  with_storage(o.y.type, [&](auto t) {
-    embedding_forward(now, as_matrix<const float>(i.table), as_matrix<decltype(t)>(o.y), pool);
-  });
-}
-inline void compute(const op::embedding_backward::in& i, const op::embedding_backward::out& o, thread_pool& pool) {
-  const auto room = work<index_t>(token_order::room(i.dy.extent(0), o.dtable.extent(0)));
-  with_storage(i.dy.type, [&](auto t) {
-    embedding_backward(i.tokens.now(*i.state), as_matrix<const decltype(t)>(i.dy), as_matrix<float>(o.dtable),
-                       room.data(), pool);
-  });
-}
-inline room workspace(const op::embedding_backward::in& i, const op::embedding_backward::out& o) {
-  return room_for<index_t>(token_order::room(i.dy.extent(0), o.dtable.extent(0)));
-}
-inline void compute(const op::rmsnorm_forward::in& i, const op::rmsnorm_forward::out& o, thread_pool& pool) {
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    rmsnorm_forward<T>(as_matrix<const T>(i.x), {}, i.gain, i.epsilon, {}, as_matrix<T>(o.y), o.rstd, pool);
-  });
-}
-inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o, thread_pool& pool) {
-  const auto partial = work<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)) / 2);
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    rmsnorm_backward(as_matrix<const T>(i.dy), as_matrix<const T>(i.x), i.gain, i.rstd, as_matrix<T>(o.dx), o.dgain,
-                     partial.data(), pool);
-  });
-}
-inline room workspace(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
-  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)) / 2, row_bytes(i.x.extent(1)));
-}
-inline void compute(const op::layernorm_forward::in& i, const op::layernorm_forward::out& o, thread_pool& pool) {
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    layernorm_forward<T>(as_matrix<const T>(i.x), {}, i.gain, i.bias, i.epsilon, {}, as_matrix<T>(o.y), o.mean, o.rstd,
-                         pool);
-  });
-}
-inline void compute(const op::layernorm_backward::in& i, const op::layernorm_backward::out& o, thread_pool& pool) {
-  const auto partial = work<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)));
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    layernorm_backward<T>(as_matrix<const T>(i.dy), as_matrix<const T>(i.x), i.gain, i.mean, i.rstd, as_matrix<T>(o.dx),
-                          o.dgain, o.dbias, partial.data(), pool);
-  });
-}
-inline room workspace(const op::layernorm_backward::in& i, const op::layernorm_backward::out&) {
-  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)), row_bytes(i.x.extent(1)));
-}
-inline void compute(const op::bias_forward::in& i, const op::bias_forward::out& o, thread_pool& pool) {
-  with_storage(o.x.type,
-               [&](auto t) { bias_forward(as_matrix<const float>(i.table), as_matrix<decltype(t)>(o.x), pool); });
-}
-inline void compute(const op::bias_backward::in& i, const op::bias_backward::out& o, thread_pool& pool) {
-  const auto partial = work<float>(bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0)));
-  with_storage(i.dy.type, [&](auto t) {
-    using T = decltype(t);
-    bias_backward<T>(as_matrix<const T>(i.dy), as_matrix<float>(o.dtable), partial.data(), pool);
-  });
-}
-inline room workspace(const op::bias_backward::in& i, const op::bias_backward::out& o) {
-  return room_for<float>(bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0)), row_bytes(i.dy.extent(1)));
-}
-/// With a branch and without the quantizer.
-inline void compute(const op::residual_norm::in& i, const op::residual_norm::out& o, thread_pool& pool) {
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    if (i.bias != nullptr) {
-      return layernorm_forward<T>(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.bias, i.epsilon,
-                                  as_matrix<T>(o.sum), as_matrix<T>(o.y), o.mean, o.rstd, pool);
-    }
-    rmsnorm_forward<T>(as_matrix<const T>(i.x), as_matrix<const T>(i.branch), i.gain, i.epsilon, as_matrix<T>(o.sum),
-                       as_matrix<T>(o.y), o.rstd, pool);
-  });
-}
-inline void compute(const op::rope::in& i, const op::rope::out& o, thread_pool& pool) {
-  with_storage(o.x.type, [&](auto t) { rope(as<decltype(t), 4>(o.x), i.cosine, i.sine, i.inverse, pool); });
-}
-
 /// Document starts of the microbatch's tokens, or null. Throws for a start after its token, which would see no key.
 template <class In>
 const std::int32_t* document_starts(const In& i) {
@@ -288,81 +180,6 @@ inline room workspace(const op::attention_forward::in& i, const op::attention_fo
 }
 inline room workspace(const op::attention_backward::in& i, const op::attention_backward::out&) {
   return workspace(op::attention_forward::in{i.q, i.k, i.v, i.starts, i.contract, i.state}, {});
-}
-
-/// Input `at` of activation A: half of x if A is gated, otherwise x.
-template <class A, class T, class View>
-matrix<T> input_of(const View& x, index_t at) {
-  const index_t n = x.extent(1) / 2;
-  return as_matrix<T>(A::gated ? x.part(1, at * n, n) : x);
-}
-inline void compute(const op::activation_forward::in& i, const op::activation_forward::out& o, thread_pool& pool) {
-  with_storage(o.h.type, [&](auto t) {
-    with_activation(i.which, [&](auto a) {
-      using T = decltype(t);
-      using A = decltype(a);
-      activation_forward(a, input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1), as_matrix<T>(o.h), pool);
-    });
-  });
-}
-inline void compute(const op::activation_backward::in& i, const op::activation_backward::out& o, thread_pool& pool) {
-  with_storage(i.dh.type, [&](auto t) {
-    with_activation(i.which, [&](auto a) {
-      using T = decltype(t);
-      using A = decltype(a);
-      activation_backward(a, as_matrix<const T>(i.dh), input_of<A, const T>(i.x, 0), input_of<A, const T>(i.x, 1),
-                          input_of<A, T>(o.dx, 0), input_of<A, T>(o.dx, 1), pool);
-    });
-  });
-}
-inline void compute(const op::add::in& i, const op::add::out& o, thread_pool& pool) {
-  with_storage(i.x.type, [&](auto t) {
-    using T = decltype(t);
-    add(as_matrix<const T>(i.x), as_matrix<const T>(i.y), as_matrix<T>(o.sum), pool);
-  });
-}
-inline void compute(const op::dropout::in& i, const op::dropout::out& o, thread_pool& pool) {
-  const random_stream words = i.args.words(*i.state);
-  with_storage(i.x.type, [&](auto s) {
-    with_storage(o.y.type, [&](auto t) {
-      dropout(as_matrix<const decltype(s)>(i.x), i.args, words, as_matrix<decltype(t)>(o.y), i.accumulate, pool);
-    });
-  });
-}
-
-// Loss and optimizer.
-
-inline void compute(const op::cross_entropy::in& i, const op::cross_entropy::out& o, thread_pool& pool) {
-  const std::int32_t* const now = i.targets.now(*i.state) + i.first;
-  check_tokens(now, o.logits.extent(0), o.logits.extent(1), true);
-  cross_entropy(as_matrix<float>(o.logits), now, o.loss, i.gradients, i.state->gradient_scale, pool);
-}
-inline room workspace(const op::cross_entropy::in&, const op::cross_entropy::out& o) {
-  return {0, softmax_bytes(o.logits.extent(1))};
-}
-inline void compute(const op::sum_losses::in& i, const op::sum_losses::out& o, thread_pool&) {
-  const auto terms = work<double>(i.n);
-  for (index_t t = 0; t < i.n; ++t) terms[t] = static_cast<double>(i.loss[t]);
-  o.state->loss_sum += tree_sum(terms.data(), i.n);
-}
-inline room workspace(const op::sum_losses::in& i, const op::sum_losses::out&) { return room_for<double>(i.n); }
-inline void compute(const op::sum_squares::in& i, const op::sum_squares::out& o, thread_pool& pool) {
-  for (std::size_t s = 0; s < i.arena.segments.size(); ++s) {
-    const parameter_arena::segment& own = i.arena.segments[s];
-    o.squares[s] = sum_squares(i.x + own.first, own.count, work<double>(chunk_count(own.count)).data(), pool);
-  }
-}
-inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool& pool) {
-  gradient_norm(i.arena, i.config, *o.state, work<double>(chunk_count(i.arena.size)).data(), pool);
-}
-inline room workspace(const op::sum_squares::in& i, const op::sum_squares::out&) {
-  return room_for<double>(chunk_count(i.arena.size));
-}
-inline room workspace(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
-  return room_for<double>(chunk_count(i.arena.size));
-}
-inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool& pool) {
-  adamw(o.arena, i.config, *i.state, pool);
 }
 
 }  // namespace rotoscale::nn::cpu

@@ -1,8 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Rows of tensors as FP32, whatever they are stored as: the row itself, or a widened copy; and back, rounded once to
-// nearest even. A BF16 value rounds to itself, so an operation that leaves an element alone leaves its bits.
+// nearest even. A BF16 value rounds to itself, so an operation that leaves an element alone leaves its bits. Also the
+// workspace of operations.
 #pragma once
+
+#include <stdexcept>
+#include <string>
 
 #include "rotoscale/detail/fast_round.hpp"
 #include "rotoscale/nn/tensor.hpp"
@@ -58,6 +62,24 @@ class row_scratch {
   index_t n_;
   scratch_array<float> memory_;
 };
+
+/// n values of the running queue's workspace.
+template <class T>
+scratch_array<T> work(index_t n) {
+  const std::size_t needed = static_cast<std::size_t>(n) * sizeof(T), rest = scratch_stack::of_thread().rest().size();
+  if (needed <= rest) return scratch_array<T>(n);
+  throw std::length_error("needs " + std::to_string(needed) + " bytes of workspace, has " + std::to_string(rest));
+}
+
+/// Workspace of an operation in bytes: shared by its threads, and of each thread.
+struct room {
+  std::size_t shared = 0, thread = 0;
+};
+/// The shared part that work<T>(n) takes.
+template <class T>
+room room_for(index_t n, std::size_t thread = 0) {
+  return {scratch_array<T>::bytes(n), thread};
+}
 
 /// Calls body(T{}) with the C++ type of a stored activation.
 template <class Body>

@@ -13,6 +13,16 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 namespace cpu = rotoscale::nn::cpu;
+namespace op = rotoscale::nn::op;
+
+/// Runs the body of an operation on two threads, with a workspace.
+template <class Op>
+void run(const typename Op::in& i, const typename Op::out& o) {
+  thread_pool pool(2);
+  std::vector<std::byte> room(1 << 10);
+  const lent_scratch lent(room);
+  cpu::compute(i, o, pool);
+}
 
 TEST_CASE("sum_squares: exact where FP32 is, near elsewhere") {
   thread_pool pool(2);
@@ -58,33 +68,30 @@ TEST_CASE("tree_sum adds the first half and the second, down to one term") {
 }
 
 TEST_CASE("gradient norm: clip factor, and a count where something is not finite") {
-  thread_pool pool(2);
   std::vector<float> gradient(9000, 0.0f);
   gradient[5] = 3.0f;
   gradient[4096] = 4.0f;
-  std::vector<double> partial(3);
   nn::parameter_arena arena;
   arena.gradient = gradient.data();
   arena.size = 9000;
   nn::step_state s;
   nn::optimizer_config config;
-  cpu::gradient_norm(arena, config, s, partial.data(), pool);
+  run<op::gradient_norm>({arena, config}, {&s});
   CHECK((s.squares == 25.0 && s.gradient_norm == 5.0 && s.clip_factor == 1.0f && s.nonfinite == 0));
   config.clip = 10.0;
-  cpu::gradient_norm(arena, config, s, partial.data(), pool);
+  run<op::gradient_norm>({arena, config}, {&s});
   CHECK(s.clip_factor == 1.0f);
   config.clip = 1.0;
-  cpu::gradient_norm(arena, config, s, partial.data(), pool);
+  run<op::gradient_norm>({arena, config}, {&s});
   CHECK(s.clip_factor == static_cast<float>(1.0 / (5.0 + 1e-6)));
   gradient[7] = std::numeric_limits<float>::infinity();
   gradient[8000] = std::numeric_limits<float>::quiet_NaN();
-  cpu::gradient_norm(arena, config, s, partial.data(), pool);
+  run<op::gradient_norm>({arena, config}, {&s});
   CHECK(s.nonfinite == 2);
   CHECK_FALSE(std::isfinite(s.squares));
 }
 
 TEST_CASE("AdamW leaves everything alone after a loss or norm that is not finite") {
-  thread_pool pool(1);
   std::vector<float> w(4, 1.0f), g(4, 1.0f), m(4, 0.5f), v(4, 0.25f);
   const nn::parameter_arena::segment all{0, 4, true};
   const nn::parameter_arena arena{w.data(), g.data(), m.data(), v.data(), 4, {&all, 1}};
@@ -92,7 +99,7 @@ TEST_CASE("AdamW leaves everything alone after a loss or norm that is not finite
     nn::step_state s;
     s.inputs.learning_rate = 1.0f;
     (loss ? s.loss_sum : s.squares) = std::numeric_limits<double>::quiet_NaN();
-    cpu::adamw(arena, {}, s, pool);
+    run<op::adamw>({{}, &s}, {arena});
     CHECK(w == std::vector<float>(4, 1.0f));
     CHECK(m == std::vector<float>(4, 0.5f));
     CHECK(v == std::vector<float>(4, 0.25f));
@@ -101,7 +108,6 @@ TEST_CASE("AdamW leaves everything alone after a loss or norm that is not finite
 
 TEST_CASE("AdamW against PyTorch's formulas over several steps") {
   const index_t n = 40000;  // several chunks
-  thread_pool pool(2);
   tensor x = random_tensor(n, 51), m(x.size(), 0.0), v(x.size(), 0.0);
   std::vector<float> w = to_float(x), fm(x.size(), 0.0f), fv(x.size(), 0.0f);
   nn::optimizer_config a;
@@ -126,7 +132,7 @@ TEST_CASE("AdamW against PyTorch's formulas over several steps") {
     // Two adjacent segments equal one parameter.
     const nn::parameter_arena::segment segments[] = {{0, 20000, true}, {20000, n - 20000, true}};
     std::vector<float> own = g;
-    cpu::adamw({w.data(), own.data(), fm.data(), fv.data(), n, segments}, a, s, pool);
+    run<op::adamw>({a, &s}, {{w.data(), own.data(), fm.data(), fv.data(), n, segments}});
     oracle::adamw_step(x, gradient, m, v, step, o);
     CHECK(roundings_apart(to_double(fm), m) < 3 * step);
     CHECK(roundings_apart(to_double(fv), v) < 4 * step);
