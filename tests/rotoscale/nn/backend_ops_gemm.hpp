@@ -5,7 +5,6 @@
 #pragma once
 
 #include "backend_ops_rows.hpp"
-#include "rotoscale/nn/blocks/head_loss.hpp"
 
 namespace rotoscale::testing {
 
@@ -197,7 +196,7 @@ inline std::vector<op_case> gemm_cases() {
   const auto add = [&](numbers f, const char* contract, const gemm_shape& s, rounding r = rounding::nearest_even,
                        const nn::rotation_recipe& rotation = {}, const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
-      for (const int output : {0, 1, 2, 3}) {  // FP32, BF16; 2 and 3: the same, accumulated
+      for (const int output : {0, 1, 2, 3}) {                            // FP32, BF16; 2 and 3: the same, accumulated
         if ((output % 3 == 0) != (source == nn::dtype::fp32)) continue;  // the source's type ends in the operands
         nn::operand_recipe how{f};
         if (f == numbers::nvfp4) how.policy = policies::nvidia;
@@ -396,53 +395,6 @@ inline std::vector<op_case> layer_operands_cases(bool raw) {
   return all;
 }
 
-/// The output head over chunks of 32 tokens, the last one ragged.
-inline op_case::prepared head_case(op_scene& c, nn::dtype type, bool gradients) {
-  constexpr index_t tokens = 70, hidden = 40, vocabulary = 50, most = 32;
-  struct memory {
-    nn::head_args args;
-    std::vector<nn::head_chunk> chunks;
-    std::vector<std::unique_ptr<nn::operand_set>> dlogits;
-    nn::gemm_contract chain;
-  };
-  const auto own = std::make_shared<memory>();
-  const auto x = c.tensor(type, tokens, hidden, 1), w = c.tensor(nn::dtype::fp32, vocabulary, hidden, 2),
-             logits = c.tensor(nn::dtype::fp32, most, vocabulary, 3), dx = c.tensor(type, tokens, hidden, 4),
-             dw = c.tensor(nn::dtype::fp32, vocabulary, hidden, 5);
-  const auto request = [](nn::tensor_role tensor, nn::dtype source, index_t rows, index_t cols) {
-    nn::operand_request r{tensor, 9, source, rows, cols, {}, {}};
-    r.row = r.column = nn::operand_recipe{nn::operand_format::bf16};
-    return r;
-  };
-  for (index_t first = 0; first < tokens; first += most) {
-    const index_t count = std::min(most, tokens - first);
-    own->chunks.push_back(
-        {c.operands(request(nn::tensor_role::x, type, count, hidden), x.part(0, first, count)), first, count});
-    const nn::operand_request r = request(nn::tensor_role::dy, nn::dtype::fp32, count, vocabulary);
-    auto* room = c.keep(std::vector<std::byte>(c.ops().layout_operands(r).bytes + 1));
-    own->dlogits.push_back(c.ops().make_operands(r, room, logits.part(0, 0, count)));
-  }
-  nn::operand_set* const weights = c.operands(request(nn::tensor_role::w, nn::dtype::fp32, vocabulary, hidden), w);
-  float* loss = c.floats(tokens, 6);
-  nn::step_state* state = c.state();
-  const nn::token_source targets{c.tokens(tokens, vocabulary, 7, true), tokens};
-  return {[=, &c] {
-            c.ops().quantize(c.queue, {w, state}, {{weights, true, true, {}}});
-            nn::head_args a{x,       own->chunks, weights,   {}, logits, own->dlogits,
-                            targets, loss,        gradients, dx, dw,     nn::operand_format::bf16,
-                            {},      {}};
-            for (auto& contract : a.contracts) contract = &own->chain;
-            nn::head_loss(c.ops(), c.queue, a, state);
-          },
-          [=, &c] {
-            c.result(loss, tokens);
-            c.result(state, 1);
-            if (!gradients) return;
-            c.result(dx);
-            c.result(dw);
-          }};
-}
-
 /// Gradients of logits as operands: their values, and FP32 gradients if kept.
 inline op_case::prepared loss_operands_case(op_scene& c, index_t vocabulary, nn::operand_format format, bool keeps,
                                             bool column, bool composed) {
@@ -484,13 +436,6 @@ inline void add_loss_operands_cases(std::vector<op_case>& all) {
 inline std::vector<op_case> coarse_cases() {
   std::vector<op_case> all = layer_operands_cases(false);
   add_loss_operands_cases(all);
-  for (const nn::dtype type : storages) {
-    const std::string stored = " " + std::string(to_string(type));
-    for (const bool gradients : {false, true}) {
-      all.push_back({std::string("head_loss") + (gradients ? " with gradients" : "") + stored, false,
-                     [=](op_scene& c, bool) { return head_case(c, type, gradients); }});
-    }
-  }
   return all;
 }
 

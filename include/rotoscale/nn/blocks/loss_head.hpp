@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Output head and loss: last norm, logits and cross entropy by chunks of tokens. In the forward pass of a training step
-// the head also computes its gradients, so that no logits are saved.
+// Output head and loss: last norm, logits and cross entropy by chunks of tokens, so that the logits of all tokens are
+// never in memory at once. In the forward pass of a training step the head also computes its gradients.
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "rotoscale/nn/blocks/head_loss.hpp"
 #include "rotoscale/nn/blocks/norm.hpp"
 
 namespace rotoscale::nn {
@@ -59,10 +59,9 @@ class loss_head final : public block {
   void join(const pass& p) const { norm_.join(p, {}); }
   void forward(const pass& p) override {
     join(p);
-    const head_args a = arguments(p);
-    for (std::size_t i = 0; i < chunks_.size(); ++i) {
-      head_chunk_loss(*p.ops, p.queue, a, i, p.state);
-      if (p.observe && i == 0) observe(p, a);
+    for (const head_chunk& chunk : chunks_) {
+      chunk_loss(p, chunk);
+      if (p.observe && chunk.first == 0) observe(p, chunk);
     }
     p.ops->sum_losses(p.queue, {loss_, norm_.y.extent(0)}, {p.state});
   }
@@ -74,28 +73,31 @@ class loss_head final : public block {
   /// next chunk overwrites it.
   template <class Use>
   void logits(const pass& p, index_t first, index_t count, const Use& use) const {
-    const head_args a = arguments(p);
     for (const head_chunk& chunk : chunks_) {
       const index_t from = std::max(first, chunk.first), to = std::min(first + count, chunk.first + chunk.count);
       if (from >= to) continue;
-      const tensor_view all = head_chunk_logits(*p.ops, p.queue, a, chunk, false, p.state);
+      const tensor_view all = chunk_logits(p, chunk, false);
       use(const_tensor_view(all.part(0, from - chunk.first, to - from)));
     }
   }
   /// x and dy are those of the first chunk, which is observed.
   std::vector<linear_use> linears() override {
     if (chunks_.empty()) return {{&head_, {}, {}}};
-    return {{&head_, norm_.y.part(0, 0, chunks_[0].count), logits_.part(0, 0, chunks_[0].count)}};
+    return {{&head_, x_of(chunks_[0]), logits_of(chunks_[0])}};
   }
 
  private:
+  /// One chunk of tokens, with operands of its rows of x and of its logits' gradients.
+  struct head_chunk {
+    std::unique_ptr<operand_set> x, dlogits;
+    index_t first = 0, count = 0;
+  };
+
   /// Chunks share memory for their operands.
   void lay_out_chunks(const layout& at) {
     constexpr memory_category scratch = memory_category::workspace;
     const index_t n = at.options.tokens(), chunk = head_.shape().tokens;
     chunks_.clear();
-    x_.clear();
-    dlogits_.clear();
     logits_ = at.memory.tensor(scratch, dtype::fp32, chunk, vocabulary_);
     const auto make = [&](tensor_role tensor, const_tensor_view source) {
       operand_request r = head_.request(tensor);
@@ -108,37 +110,48 @@ class loss_head final : public block {
     for (index_t first = 0; first < n; first += chunk) {
       const index_t count = std::min(chunk, n - first);
       at.memory.rewind(scratch, mark);
-      x_.push_back(make(tensor_role::x, norm_.y.part(0, first, count)));
-      if (at.options.training) dlogits_.push_back(make(tensor_role::dy, logits_.part(0, 0, count)));
-      chunks_.push_back({x_.back().get(), first, count});
+      auto x = make(tensor_role::x, norm_.y.part(0, first, count));
+      auto dlogits = at.options.training ? make(tensor_role::dy, logits_.part(0, 0, count)) : nullptr;
+      chunks_.push_back({std::move(x), std::move(dlogits), first, count});
     }
   }
-  head_args arguments(const pass& p) const {
-    head_args a;
-    a.x = norm_.y;
-    a.chunks = chunks_;
-    a.w = head_.weights();
-    for (const gemm_kind g : {gemm_kind::fprop, gemm_kind::dgrad, gemm_kind::wgrad}) {
-      a.contracts[static_cast<int>(g)] = &head_.contract(g);
-    }
-    a.logits = logits_;
-    a.dlogits = dlogits_;
-    a.targets = p.targets;
-    a.loss = loss_;
-    a.gradients = p.training;
-    a.dx = stream_->branch;
-    a.dw = head_.w.gradient;
-    a.dx_output = head_.current().dgrad.output;
-    a.x_scaling = head_.scaling(p, tensor_role::x, p.training);
-    a.dlogits_scaling = head_.scaling(p, tensor_role::dy, true);
-    a.keeps_dlogits = p.observe;
-    return a;
+  /// Rows of x and of the logits.
+  tensor_view x_of(const head_chunk& chunk) const { return norm_.y.part(0, chunk.first, chunk.count); }
+  tensor_view logits_of(const head_chunk& chunk) const { return logits_.part(0, 0, chunk.count); }
+
+  /// Logits of a chunk. With `wgrad`, x also has its column form.
+  tensor_view chunk_logits(const pass& p, const head_chunk& chunk, bool wgrad) const {
+    const scaling_ref scaling = head_.scaling(p, tensor_role::x, p.training);
+    p.ops->quantize(p.queue, {x_of(chunk), p.state}, {{chunk.x.get(), true, wgrad, scaling}});
+    multiply(p, {chunk.x.get(), operand_form::row}, {head_.weights(), operand_form::row}, gemm_kind::fprop,
+             operand_format::fp32, logits_of(chunk));
+    return logits_of(chunk);
   }
-  void observe(const pass& p, const head_args& a) const {
-    const const_tensor_view x = a.x.part(0, 0, chunks_[0].count), dy = a.logits.part(0, 0, chunks_[0].count);
-    p.probe->observe(p, head_, tensor_role::x, chunks_[0].x, x);
-    p.probe->observe(p, head_, tensor_role::w, a.w, head_.w.values);
-    p.probe->observe(p, head_, tensor_role::dy, dlogits_[0].get(), dy);
+  /// Logits, losses and in training the gradients of x and w.
+  void chunk_loss(const pass& p, const head_chunk& chunk) const {
+    const bool wgrad = p.training && !head_.w.gradient.empty();
+    const tensor_view logits = chunk_logits(p, chunk, wgrad);
+    float* const loss = loss_ + chunk.first;
+    if (!p.training) return p.ops->cross_entropy(p.queue, {p.targets, chunk.first, false, p.state}, {logits, loss});
+    operand_set* const d = chunk.dlogits.get();
+    const bool keeps = p.observe || p.ops->layout_operands(d->request()).reads_source;
+    p.ops->cross_entropy_quantize(p.queue, {p.targets, chunk.first, p.state},
+                                  {logits, loss, {d, true, wgrad, head_.scaling(p, tensor_role::dy, true), keeps}});
+    multiply(p, {d, operand_form::row}, {head_.weights(), operand_form::column}, gemm_kind::dgrad,
+             head_.current().dgrad.output, stream_->branch.part(0, chunk.first, chunk.count));
+    if (!wgrad) return;
+    multiply(p, {d, operand_form::column}, {chunk.x.get(), operand_form::column}, gemm_kind::wgrad,
+             operand_format::fp32, head_.w.gradient);
+  }
+  /// Gradients of w are added.
+  void multiply(const pass& p, operand a, operand b, gemm_kind kind, operand_format output, tensor_view c) const {
+    p.ops->gemm(p.queue, {a, b, head_.contract(kind), output, kind == gemm_kind::wgrad}, {c});
+  }
+  void observe(const pass& p, const head_chunk& chunk) const {
+    const const_tensor_view x = x_of(chunk), dy = logits_of(chunk);
+    p.probe->observe(p, head_, tensor_role::x, chunk.x.get(), x);
+    p.probe->observe(p, head_, tensor_role::w, head_.weights(), head_.w.values);
+    p.probe->observe(p, head_, tensor_role::dy, chunk.dlogits.get(), dy);
     p.probe->multiply(p, head_, x, dy);
     p.probe->compare(p, head_);
   }
@@ -151,7 +164,6 @@ class loss_head final : public block {
   bool tied_;
   std::size_t number_ = 0;
   adapted_linear head_;
-  std::vector<std::unique_ptr<operand_set>> x_, dlogits_;
   std::vector<head_chunk> chunks_;
   tensor_view logits_;
   float* loss_ = nullptr;
