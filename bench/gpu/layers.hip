@@ -162,7 +162,7 @@ void rope(index_t seq, index_t head_dim, nn::dtype type) {
   const std::string shape = text("4 x %td, 32 + 8 heads of %td %s", seq, head_dim, type);
   const double bytes = 2.0 * static_cast<double>(rows * (heads + kv_heads) * head_dim * nn::size_of(type));
   measure("RoPE of q and k", shape.c_str(), bytes, [&] {
-    return gpu::launch<op::rope_both>({}, {cosine.floats(), sine.floats(), false}, {q, k});
+    return gpu::launch<op::rope>({}, {cosine.floats(), sine.floats(), false}, {q, k});
   });
 }
 

@@ -42,8 +42,6 @@ ROTOSCALE_LAUNCHER(bias_forward);
 ROTOSCALE_LAUNCHER_WITH_WORKSPACE(bias_backward);
 
 ROTOSCALE_LAUNCHER(rope);
-/// Queries and keys in one launch. They differ only in their number of heads.
-ROTOSCALE_LAUNCHER(rope_both);
 
 ROTOSCALE_LAUNCHER(activation_forward);
 ROTOSCALE_LAUNCHER(activation_backward);

@@ -95,7 +95,7 @@ typename rope_args<T>::tensor heads_of(const nn::tensor_view& x) {
 }
 
 template <class T>
-status launch_rope(const op::rope_both::in& i, const op::rope_both::out& o, stream s) {
+status launch_rope(const op::rope::in& i, const op::rope::out& o, stream s) {
   const nn::tensor_view &q = o.queries, &k = o.keys;
   rope_args<T> a;
   a.q = heads_of<T>(q);
@@ -394,7 +394,7 @@ status launch<op::bias_backward>(const device_call& call, const op::bias_backwar
 }
 
 template <>
-status launch<op::rope_both>(const device_call& call, const op::rope_both::in& i, const op::rope_both::out& o) {
+status launch<op::rope>(const device_call& call, const op::rope::in& i, const op::rope::out& o) {
   const nn::tensor_view &queries = o.queries, &keys = o.keys;
   if (status c = check_heads(queries, "queries"); !c.ok()) return c;
   if (!keys.empty()) {
@@ -408,11 +408,6 @@ status launch<op::rope_both>(const device_call& call, const op::rope_both::in& i
   if (status c = check_pointer(i.cosine, "cosine"); !c.ok()) return c;
   if (status c = check_pointer(i.sine, "sine"); !c.ok()) return c;
   return with_storage(queries.type, [&](auto t) { return launch_rope<decltype(t)>(i, o, call.s); });
-}
-
-template <>
-status launch<op::rope>(const device_call& call, const op::rope::in& i, const op::rope::out& o) {
-  return launch<op::rope_both>(call, i, {o.x, {}});
 }
 
 template <>

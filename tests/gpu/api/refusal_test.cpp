@@ -222,8 +222,7 @@ void refuse_layers(const refusal& check) {
     stored.code_stride = 64 * size_of(type);
     check(observe(x, stored, {}, reinterpret_cast<nn::operand_statistics*>(b.out.data()), b.workspace.data(), all, {}));
     const auto heads = nn::as_heads(y, 2, 4, 16);
-    check(launch<op::rope>(call, {floats(b.in), floats(b.in), false}, {heads}));
-    check(launch<op::rope_both>(call, {floats(b.in), floats(b.in), true}, {heads, heads}));
+    check(launch<op::rope>(call, {floats(b.in), floats(b.in), true}, {heads, heads}));
     check(launch<op::embedding_forward>(call, {tokens, table, state}, {y}));
     check(launch<op::embedding_backward>(call, {tokens, x, state}, {dtable}));
   }

@@ -87,8 +87,9 @@ TEST_CASE("bad arguments of layers") {
           error_code::bad_pointer, "bias");
   refused(gpu::launch<op::bias_forward>({}, {rows(1, 9)}, {rows(4, 8)}), error_code::bad_extent, "table");
   refused(gpu::launch<op::bias_forward>({}, {narrow}, {narrow}), error_code::bad_option, "table");
-  refused(gpu::launch<op::rope>({}, {memory, memory, false}, {nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5})}),
-          error_code::bad_extent, "queries");
+  refused(
+      gpu::launch<op::rope>({}, {memory, memory, false}, {nn::dense_tensor(memory, nn::dtype::fp32, {1, 2, 3, 5}), {}}),
+      error_code::bad_extent, "queries");
   refused(loss(narrow), error_code::bad_option, "logits");
   refused(loss(rows(1, 4096).part(0, 0, 1)), error_code::bad_pointer, "targets");
   auto* const shifted = reinterpret_cast<nn::step_state*>(memory + 1);  // misaligned: a multiple of 4 bytes

@@ -147,7 +147,6 @@ void run_fused(op_scene& c, const typename Op::in& i, const typename Op::out& o)
 ROTOSCALE_RUN_FUSED(residual_norm)
 ROTOSCALE_RUN_FUSED(activation_quantize)
 ROTOSCALE_RUN_FUSED(activation_backward_quantize)
-ROTOSCALE_RUN_FUSED(rope_both)
 ROTOSCALE_RUN_FUSED(cross_entropy_quantize)
 #undef ROTOSCALE_RUN_FUSED
 /// Runs a fused operation as the backend does, or its composition.

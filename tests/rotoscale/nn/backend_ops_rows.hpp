@@ -232,13 +232,13 @@ inline op_case::prepared attention_case(op_scene& c, const head_shape& s, nn::dt
   nn::step_state* state = c.state();
   c.ops().next_micro_batch(c.queue, {}, {state});
   return {[=, &c] {
-            c.ops().rope(c.queue, {cosine, sine, false}, {part(qkv, 0, s.heads)});
+            c.ops().rope(c.queue, {cosine, sine, false}, {part(qkv, 0, s.heads), {}});
             c.ops().attention_forward(c.queue, {queries_of, keys, values, starts, *contract, state}, {result, lse});
             if (s.past != 0) return;
             c.ops().attention_backward(
                 c.queue, {queries_of, keys, values, result, lse, part(d_o, 0, s.heads), starts, *contract, state},
                 {part(d_qkv, 0, s.heads), part(d_qkv, q, s.kv_heads), part(d_qkv, q + kv, s.kv_heads)});
-            c.ops().rope(c.queue, {cosine, sine, true}, {part(d_qkv, q, s.kv_heads)});
+            c.ops().rope(c.queue, {cosine, sine, true}, {part(d_qkv, q, s.kv_heads), {}});
           },
           [=, &c] {
             for (const auto& x : {qkv, o, d_qkv}) c.result(x);
@@ -411,16 +411,13 @@ inline op_case::prepared residual_case(op_scene& c, const row_shape& s, nn::dtyp
           }};
 }
 
-inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype type, bool inverse, bool composed) {
+inline op_case::prepared rope_case(op_scene& c, const head_shape& s, nn::dtype type, bool inverse) {
   const index_t n = s.batch * s.seq, q = s.heads * s.dim, kv = s.kv_heads * s.dim;
   const auto qkv = c.tensor(type, n, q + 2 * kv, 1);
   float *cosine = c.floats(s.seq * s.dim / 2, 2), *sine = c.floats(s.seq * s.dim / 2, 3);
   const auto queries = nn::as_heads(qkv.part(1, 0, q), s.batch, s.heads, s.dim),
              keys = nn::as_heads(qkv.part(1, q, kv), s.batch, s.kv_heads, s.dim);
-  return {[=, &c] {
-            run_as<nn::op::rope_both>(c, composed, {cosine, sine, inverse}, {queries, keys});
-          },
-          [=, &c] { c.result(qkv); }};
+  return {[=, &c] { c.ops().rope(c.queue, {cosine, sine, inverse}, {queries, keys}); }, [=, &c] { c.result(qkv); }};
 }
 
 /// Fused operations on rows without quantization.
@@ -440,8 +437,8 @@ inline std::vector<op_case> coarse_row_cases() {
       }
     }
     for (const head_shape& s : head_shapes) {
-      all.push_back({"rope_both of " + std::to_string(s.seq) + stored, true,
-                     [=](op_scene& c, bool composed) { return rope_case(c, s, type, s.seq % 2 == 0, composed); }});
+      all.push_back({"rope of " + std::to_string(s.seq) + stored, false,
+                     [=](op_scene& c, bool) { return rope_case(c, s, type, s.seq % 2 == 0); }});
     }
   }
   return all;

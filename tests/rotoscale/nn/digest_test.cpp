@@ -147,8 +147,8 @@ TEST_CASE("a coarse operation runs as the backend has it, and what it writes wro
         if (!o.to.keeps_source) fill(o.dx);
         if (is_wrong(ops, coarse::activation_backward)) flip(o.to);
       };
-      t.rope_both = [](nn::backend& ops, nn::queue q, const op::rope_both::in& i, const op::rope_both::out& o) {
-        nn::cpu_operations.rope_both(ops, q, i, o);
+      t.rope = [](nn::backend& ops, nn::queue q, const op::rope::in& i, const op::rope::out& o) {
+        nn::cpu_operations.rope(ops, q, i, o);
         if (is_wrong(ops, coarse::rope)) flip(o.keys.data);
       };
       t.cross_entropy_quantize = [](nn::backend& ops, nn::queue q, const op::cross_entropy_quantize::in& i,

@@ -32,7 +32,7 @@ class rotary final : public block {
   /// Rotates queries and keys, (batch, seq, heads, head_dim), in place. `inverse`: their gradients.
   void rotate(const pass& p, tensor_view queries, tensor_view keys, bool inverse) const {
     const index_t first = p.past * options_.head_dim / 2;
-    p.ops->rope_both(p.queue, {cosine_ + first, sine_ + first, inverse}, {queries, keys});
+    p.ops->rope(p.queue, {cosine_ + first, sine_ + first, inverse}, {queries, keys});
   }
 
  private:

@@ -84,27 +84,30 @@ inline room workspace(const op::embedding_backward::in& i, const op::embedding_b
 }
 
 /// Rotates the pairs (j, j + head_dim / 2) of every head by the angle of its position ("rotate half").
-inline void compute(const op::rope::in& i, const op::rope::out& o, thread_pool& pool) {
-  const index_t dim = o.x.extent(3), half = dim / 2;
+template <class T>
+void rotate_heads(view<T, 4> x, const op::rope::in& i, thread_pool& pool) {
+  const index_t dim = x.extent(3), half = dim / 2;
   const float direction = i.inverse ? -1.0f : 1.0f;
-  with_storage(o.x.type, [&](auto stored) {
-    const auto x = as<decltype(stored), 4>(o.x);
-    pool.for_each(x.extent(0), [&](index_t b) {
-      const row_scratch room(1, dim);
-      for (index_t t = 0; t < x.extent(1); ++t) {
-        const float *const c = i.cosine + t * half, *const s = i.sine + t * half;
-        for (index_t h = 0; h < x.extent(2); ++h) {
-          float* v = update_row(&x(b, t, h, 0), dim, room[0]);
-          for (index_t j = 0; j < half; ++j) {
-            const float_pair rotated = rotate(v[j], v[j + half], c[j], s[j] * direction);
-            v[j] = rotated.first;
-            v[j + half] = rotated.second;
-          }
-          write_row(v, dim, &x(b, t, h, 0));
+  pool.for_each(x.extent(0), [&](index_t b) {
+    const row_scratch room(1, dim);
+    for (index_t t = 0; t < x.extent(1); ++t) {
+      const float *const c = i.cosine + t * half, *const s = i.sine + t * half;
+      for (index_t h = 0; h < x.extent(2); ++h) {
+        float* v = update_row(&x(b, t, h, 0), dim, room[0]);
+        for (index_t j = 0; j < half; ++j) {
+          const float_pair rotated = rotate(v[j], v[j + half], c[j], s[j] * direction);
+          v[j] = rotated.first;
+          v[j + half] = rotated.second;
         }
+        write_row(v, dim, &x(b, t, h, 0));
       }
-    });
+    }
   });
+}
+inline void compute(const op::rope::in& i, const op::rope::out& o, thread_pool& pool) {
+  for (const tensor_view& x : {o.queries, o.keys}) {
+    if (!x.empty()) with_storage(x.type, [&](auto t) { rotate_heads(as<decltype(t), 4>(x), i, pool); });
+  }
 }
 
 /// h = activation(x, up). `up` is not read if the activation A is not gated.

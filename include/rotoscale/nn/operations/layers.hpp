@@ -19,7 +19,6 @@
   X(bias_backward)                    \
   X(residual_norm)                    \
   X(rope)                             \
-  X(rope_both)                        \
   X(attention_forward)                \
   X(attention_backward)               \
   X(activation_forward)               \
@@ -158,26 +157,15 @@ struct residual_norm {
   }
 };
 
-/// In place on (batch, seq, heads, head_dim). Cosine and sine are (seq, head_dim / 2). `inverse`: the backward pass.
+/// In place on queries and keys, (batch, seq, heads, head_dim), which differ only in their number of heads. Keys may be
+/// empty. Cosine and sine are (seq, head_dim / 2). `inverse`: the backward pass.
 struct rope {
   static constexpr op_info info{"rope", op_class::layer, {"rope", "rope-fp32-fma"}};
   struct in { const float *cosine, *sine; bool inverse; };
-  struct out { tensor_view x; };
-  static void uses(const auto& use, const in&, const out& o) { use({access::update, "rope", o.x}); }
-};
-
-/// rope of queries and keys.
-struct rope_both {
-  static constexpr op_info info{"rope", op_class::layer};
-  using in = rope::in;  ///< of both
   struct out { tensor_view queries, keys; };
   static void uses(const auto& use, const in&, const out& o) {
     use({access::update, "rope", o.queries});
-    use({access::update, "rope", o.keys});
-  }
-  static void compose(auto& ops, queue q, const in& i, const out& o) {
-    ops.rope(q, i, {o.queries});
-    ops.rope(q, i, {o.keys});
+    if (!o.keys.empty()) use({access::update, "rope", o.keys});
   }
 };
 

@@ -166,7 +166,7 @@ TEST_CASE("RoPE forward and backward on the queries and keys of one matrix") {
       std::vector<float> memory = to_float(all);
       const nn::tensor_view view{
           memory.data() + first, nn::dtype::fp32, 4, {batch, seq, count, dim}, {seq * width, width, dim, 1}};
-      run<op::rope>({cosine.data(), sine.data(), inverse}, {view});
+      run<op::rope>({cosine.data(), sine.data(), inverse}, {view, {}});
       tensor got;
       for (index_t t = 0; t < batch * seq; ++t) {
         for (index_t i = 0; i < width; ++i) {
