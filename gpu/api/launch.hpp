@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // How operations are launched: launch<op::add>(call, {x, y}, {sum}). rotoscale/nn/operations/ documents each operation
-// and its arguments; the headers beside this one list those with a launcher.
+// and its arguments. Each follows its contract of docs/reference/layers.md, so its bytes are the CPU's (except which
+// NaN a result is).
 //
 // Rules for all launchers:
 // - All pointers, also in views, are device memory.
@@ -38,14 +39,29 @@ std::size_t workspace_bytes(const typename Op::in&, const typename Op::out&) {
   return 0;
 }
 
-/// Declares the launcher of an operation.
+// Operations on operand sets and fused ones have no launcher.
 #define ROTOSCALE_LAUNCHER(name) \
   template <>                    \
-  status launch<op::name>(const device_call& call, const op::name::in& i, const op::name::out& o)
-/// Declares the launcher of an operation and its workspace.
-#define ROTOSCALE_LAUNCHER_WITH_WORKSPACE(name) \
-  ROTOSCALE_LAUNCHER(name);                     \
-  template <>                                   \
-  std::size_t workspace_bytes<op::name>(const op::name::in& i, const op::name::out& o)
+  status launch<op::name>(const device_call& call, const op::name::in& i, const op::name::out& o);
+ROTOSCALE_TRAINING_OPERATIONS(ROTOSCALE_LAUNCHER)
+ROTOSCALE_LAYER_OPERATIONS(ROTOSCALE_LAUNCHER)
+ROTOSCALE_LAUNCHER(update_scales)
+ROTOSCALE_LAUNCHER(compare)
+#undef ROTOSCALE_LAUNCHER
+
+#define ROTOSCALE_WORKSPACE(name) \
+  template <>                     \
+  std::size_t workspace_bytes<op::name>(const op::name::in& i, const op::name::out& o);
+ROTOSCALE_WORKSPACE(embedding_backward)
+ROTOSCALE_WORKSPACE(rmsnorm_backward)
+ROTOSCALE_WORKSPACE(layernorm_backward)
+ROTOSCALE_WORKSPACE(bias_backward)
+ROTOSCALE_WORKSPACE(attention_backward)
+ROTOSCALE_WORKSPACE(cross_entropy)
+ROTOSCALE_WORKSPACE(sum_losses)
+ROTOSCALE_WORKSPACE(sum_squares)
+ROTOSCALE_WORKSPACE(gradient_norm)
+ROTOSCALE_WORKSPACE(compare)
+#undef ROTOSCALE_WORKSPACE
 
 }  // namespace rotoscale::gpu

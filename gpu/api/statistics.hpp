@@ -4,9 +4,11 @@
 // The bits are those of nn::cpu::observe_operand and nn::cpu::compare_tensors.
 #pragma once
 
-#include "launch.hpp"
 #include "rotoscale/gemm_operand.hpp"
 #include "rotoscale/nn/form_options.hpp"
+#include "rotoscale/nn/statistics.hpp"
+#include "status.hpp"
+#include "stream.hpp"
 
 namespace rotoscale::gpu {
 
@@ -25,7 +27,5 @@ std::size_t observe_workspace_bytes(index_t rows);
 /// nothing was launched.
 status observe(nn::const_tensor_view source, const gemm_operand& stored, const observed_form& how,
                nn::operand_statistics* to, void* workspace, std::size_t workspace_bytes, stream s);
-
-ROTOSCALE_LAUNCHER_WITH_WORKSPACE(compare);
 
 }  // namespace rotoscale::gpu

@@ -5,7 +5,7 @@
 //   out      arguments that are written
 //   uses     memory of a call, outputs in the order of digests
 //   compose  definition of a fused operation by others
-// Digests and profiles derive from it. Bodies are in nn/cpu/rows.hpp and gpu/train/rows.cpp, definitions in
+// Digests and profiles derive from it. Bodies are in nn/cpu/ and gpu/nn/, definitions in
 // docs/reference/layers.md. All pointers and views are backend memory. Values that change between steps are read from
 // step_state, so that graphs can be replayed.
 #pragma once
@@ -18,11 +18,18 @@
 
 namespace rotoscale::nn {
 
+/// Calls X(name) for each operation that always quantizes its result.
+#define ROTOSCALE_FUSED_OPERATIONS(X) \
+  X(activation_quantize)              \
+  X(activation_backward_quantize)     \
+  X(cross_entropy_quantize)
+
 /// Calls X(name) for each operation.
 #define ROTOSCALE_OPERATIONS(X)    \
   ROTOSCALE_TRAINING_OPERATIONS(X) \
   ROTOSCALE_OPERAND_OPERATIONS(X)  \
-  ROTOSCALE_LAYER_OPERATIONS(X)
+  ROTOSCALE_LAYER_OPERATIONS(X)    \
+  ROTOSCALE_FUSED_OPERATIONS(X)
 
 /// Contracts of all operations but GEMMs and attention, which recipes name.
 inline std::vector<operation_contract> reference_contracts() {

@@ -9,9 +9,7 @@
 #include <cstring>
 
 #include "../device_memory.hpp"
-#include "gpu/api/attention.hpp"
-#include "gpu/api/nn.hpp"
-#include "gpu/api/statistics.hpp"
+#include "gpu/api/launch.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 
 namespace gpu_test {

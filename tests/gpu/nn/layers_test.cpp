@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "../../rotoscale/nn/backend_ops_rows.hpp"
+#include "gpu/api/nn.hpp"
 #include "launcher_backend.hpp"
 #if !defined(ROTOSCALE_TEST_DEVICE)
 #include "gpu/dialect/host.hpp"

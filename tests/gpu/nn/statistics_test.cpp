@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Device statistics against nn/cpu/statistics.hpp, by bytes, over operands of every kind.
+#include "gpu/api/launch.hpp"
 #include "gpu/api/statistics.hpp"
 
 #include <doctest/doctest.h>

@@ -7,7 +7,7 @@
 
 #include "rotoscale/nn/operations/use.hpp"
 
-/// Calls X(name) for each operation of layers.
+/// Calls X(name) for each operation of layers. ROTOSCALE_FUSED_OPERATIONS has those that always quantize.
 #define ROTOSCALE_LAYER_OPERATIONS(X) \
   X(embedding_forward)                \
   X(embedding_backward)               \
@@ -23,8 +23,6 @@
   X(attention_backward)               \
   X(activation_forward)               \
   X(activation_backward)              \
-  X(activation_quantize)              \
-  X(activation_backward_quantize)     \
   X(add)                              \
   X(dropout)
 

@@ -11,7 +11,6 @@
   X(set_gradient_scale)                  \
   X(next_micro_batch)                    \
   X(cross_entropy)                       \
-  X(cross_entropy_quantize)              \
   X(sum_losses)                          \
   X(sum_squares)                         \
   X(gradient_norm)                       \
