@@ -107,7 +107,7 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
     return gpu::launch<op::add>({}, {view(x), view(branch)}, {view(sum)});
   });
   measure("RMSNorm", shape.c_str(), 2 * element, [&] {
-    return gpu::launch<op::rmsnorm_forward>({}, {view(x), gain.floats(), 1e-5f}, {view(y), rstd.floats()});
+    return gpu::launch<op::norm_forward>({}, {view(x), gain.floats(), 1e-5f}, {view(y), rstd.floats()});
   });
   const op::residual_norm::in in{view(x), view(branch), gain.floats(), 1e-5f, nullptr};
   measure("residual + RMSNorm", shape.c_str(), 4 * element, [&] {

@@ -242,15 +242,8 @@ status launch<op::residual_norm>(const device_call& call, const op::residual_nor
 }
 
 template <>
-status launch<op::rmsnorm_forward>(const device_call& call, const op::rmsnorm_forward::in& i,
-                                   const op::rmsnorm_forward::out& o) {
-  return launch<op::residual_norm>(call, {i.x, {}, i.gain, i.epsilon, nullptr}, {{}, o.y, o.rstd, {}});
-}
-
-template <>
-status launch<op::layernorm_forward>(const device_call& call, const op::layernorm_forward::in& i,
-                                     const op::layernorm_forward::out& o) {
-  if (status c = check_pointer(i.bias, "bias"); !c.ok()) return c;
+status launch<op::norm_forward>(const device_call& call, const op::norm_forward::in& i,
+                                const op::norm_forward::out& o) {
   return launch<op::residual_norm>(call, {i.x, {}, i.gain, i.epsilon, nullptr, i.bias}, {{}, o.y, o.rstd, {}, o.mean});
 }
 

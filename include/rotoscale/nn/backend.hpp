@@ -25,7 +25,7 @@ class op_observer {
   virtual void end(queue q, std::span<const op_use> uses) = 0;
 };
 
-/// A device and its operations: `ops.rmsnorm_forward(q, {x, gain, epsilon}, {y, rstd})`.
+/// A device and its operations: `ops.norm_forward(q, {x, gain, epsilon}, {y, rstd})`.
 class backend : public device {
  public:
   /// The contract of a GEMM of rows × cols over k, asked before the first step. Null: not supported.

@@ -192,9 +192,9 @@ void refuse_layers(const refusal& check) {
     const op::residual_norm::in norm{x, x, gain, 1e-5f, nullptr};
     const op::residual_norm::out normed{y, y, rstd, {}};
     check(launch<op::residual_norm>(call, norm, normed));
-    check(launch<op::rmsnorm_forward>(call, {x, gain, 1e-5f}, {y, rstd}));
+    check(launch<op::norm_forward>(call, {x, gain, 1e-5f}, {y, rstd}));
     check(launch<op::rmsnorm_backward>(call, {x, x, gain, rstd}, {y, dgain}));
-    check(launch<op::layernorm_forward>(call, {x, gain, gain, 1e-5f}, {y, rstd, rstd}));
+    check(launch<op::norm_forward>(call, {x, gain, 1e-5f, gain}, {y, rstd, rstd}));
     check(launch<op::layernorm_backward>(call, {x, x, gain, rstd, rstd}, {y, dgain, dgain}));
     check(launch<op::bias_forward>(call, {table}, {y}));
     check(launch<op::bias_backward>(call, {x}, {dtable.part(0, 0, 2)}));

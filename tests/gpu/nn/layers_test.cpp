@@ -82,10 +82,10 @@ TEST_CASE("bad arguments of layers") {
   refused(add(nn::dense_tensor(memory, nn::dtype::u8, {4, 8}), rows(4, 8), rows(4, 8)), error_code::bad_option, "x");
   refused(activate(nn::activation::swiglu, 8), error_code::bad_extent, "x");
   refused(activate(nn::activation::gelu_tanh, 16), error_code::bad_extent, "x");
-  refused(gpu::launch<op::rmsnorm_forward>({}, {rows(4, 8), nullptr, 1e-5f}, {rows(4, 8), memory}),
+  refused(gpu::launch<op::norm_forward>({}, {rows(4, 8), nullptr, 1e-5f}, {rows(4, 8), memory}),
           error_code::bad_pointer, "gain");
-  refused(gpu::launch<op::layernorm_forward>({}, {rows(4, 8), memory, nullptr, 1e-5f}, {rows(4, 8), memory, memory}),
-          error_code::bad_pointer, "bias");
+  refused(gpu::launch<op::norm_forward>({}, {rows(4, 8), memory, 1e-5f, memory}, {rows(4, 8), memory}),
+          error_code::bad_pointer, "mean");
   refused(gpu::launch<op::bias_forward>({}, {rows(1, 9)}, {rows(4, 8)}), error_code::bad_extent, "table");
   refused(gpu::launch<op::bias_forward>({}, {narrow}, {narrow}), error_code::bad_option, "table");
   refused(

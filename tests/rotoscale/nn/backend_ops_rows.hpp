@@ -44,7 +44,7 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
              dx = c.tensor(type, s.rows, s.cols, 4);
   float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *dgain = c.floats(s.cols, 7);
   return {[=, &c] {
-            c.ops().rmsnorm_forward(c.queue, {x, gain, 1e-5f}, {y, rstd});
+            c.ops().norm_forward(c.queue, {x, gain, 1e-5f}, {y, rstd});
             c.ops().rmsnorm_backward(c.queue, {dy, x, gain, rstd}, {dx, dgain});
           },
           [=, &c] {
@@ -62,7 +62,7 @@ inline op_case::prepared layernorm_case(op_scene& c, const row_shape& s, nn::dty
   float *gain = c.floats(s.cols, 5), *bias = c.floats(s.cols, 6), *mean = c.floats(s.rows, 7),
         *rstd = c.floats(s.rows, 8), *dgain = c.floats(s.cols, 9), *dbias = c.floats(s.cols, 10);
   return {[=, &c] {
-            c.ops().layernorm_forward(c.queue, {x, gain, bias, 1e-5f}, {y, mean, rstd});
+            c.ops().norm_forward(c.queue, {x, gain, 1e-5f, bias}, {y, rstd, mean});
             c.ops().layernorm_backward(c.queue, {dy, x, gain, mean, rstd},
                                        {dx, frozen ? nullptr : dgain, frozen ? nullptr : dbias});
           },

@@ -152,8 +152,7 @@ class norm {
   /// pass still reads this one's, and an x saved in 8 bits gives another one.
   void observe(const pass& p) const {
     if (!p.observe || y.data != stream_->normed.data) return;
-    if (bias() == nullptr) return p.ops->rmsnorm_forward(p.queue, {x, gain(), epsilon_}, {y, stream_->rstd});
-    p.ops->layernorm_forward(p.queue, {x, gain(), bias(), epsilon_}, {y, stream_->mean, stream_->rstd});
+    p.ops->norm_forward(p.queue, {x, gain(), epsilon_, bias()}, {y, stream_->rstd, stream_->mean});
   }
   /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream.
   void backward(const pass& p) const {

@@ -70,11 +70,7 @@ inline void compute(const op::residual_norm::in& i, const op::residual_norm::out
     });
   });
 }
-inline void compute(const op::rmsnorm_forward::in& i, const op::rmsnorm_forward::out& o, thread_pool& pool) {
-  compute(op::residual_norm::in{i.x, {}, i.gain, i.epsilon, nullptr}, op::residual_norm::out{{}, o.y, o.rstd, {}},
-          pool);
-}
-inline void compute(const op::layernorm_forward::in& i, const op::layernorm_forward::out& o, thread_pool& pool) {
+inline void compute(const op::norm_forward::in& i, const op::norm_forward::out& o, thread_pool& pool) {
   compute(op::residual_norm::in{i.x, {}, i.gain, i.epsilon, nullptr, i.bias},
           op::residual_norm::out{{}, o.y, o.rstd, {}, o.mean}, pool);
 }

@@ -11,9 +11,8 @@
 #define ROTOSCALE_LAYER_OPERATIONS(X) \
   X(embedding_forward)                \
   X(embedding_backward)               \
-  X(rmsnorm_forward)                  \
+  X(norm_forward)                     \
   X(rmsnorm_backward)                 \
-  X(layernorm_forward)                \
   X(layernorm_backward)               \
   X(bias_forward)                     \
   X(bias_backward)                    \
@@ -52,14 +51,16 @@ struct embedding_backward {
   }
 };
 
-/// y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps).
-struct rmsnorm_forward {
-  static constexpr op_info info{"rmsnorm_forward", op_class::layer, {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"}};
-  struct in { const_tensor_view x; const float* gain; float epsilon; };
-  struct out { tensor_view y; float* rstd; };
+/// RMSNorm: y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps). With a bias LayerNorm: y = (x - mean) * rstd * gain
+/// + bias, rstd[t] = 1 / sqrt(variance + eps).
+struct norm_forward {
+  static constexpr op_info info{"norm_forward", op_class::layer, {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"}};
+  struct in { const_tensor_view x; const float* gain; float epsilon; const float* bias = nullptr; };
+  struct out { tensor_view y; float* rstd; float* mean = nullptr; };
   static void uses(const auto& use, const in& i, const out& o) {
     use({access::read, nullptr, i.x});
-    use({access::write, "rmsnorm_forward", o.y});
+    use({access::write, i.bias == nullptr ? "rmsnorm_forward" : "layernorm_forward", o.y});
+    if (i.bias != nullptr) use({access::write, nullptr, numbers(o.mean, i.x.extent(0))});
     use({access::write, nullptr, numbers(o.rstd, i.x.extent(0))});
   }
 };
@@ -76,22 +77,10 @@ struct rmsnorm_backward {
   }
 };
 
-/// y = (x - mean) * rstd * gain + bias, rstd[t] = 1 / sqrt(variance + eps).
-struct layernorm_forward {
-  static constexpr op_info info{"layernorm_forward", op_class::layer, {"layernorm", "layernorm-fp32-lanes16-rows64"}};
-  struct in { const_tensor_view x; const float *gain, *bias; float epsilon; };
-  struct out { tensor_view y; float *mean, *rstd; };
-  static void uses(const auto& use, const in& i, const out& o) {
-    use({access::read, nullptr, i.x});
-    use({access::write, "layernorm_forward", o.y});
-    use({access::write, nullptr, numbers(o.mean, i.x.extent(0))});
-    use({access::write, nullptr, numbers(o.rstd, i.x.extent(0))});
-  }
-};
-
 /// Adds to dx, which holds the residual's gradient. Null dgain and dbias mean that both are frozen.
 struct layernorm_backward {
-  static constexpr op_info info{"layernorm_backward", op_class::layer};
+  static constexpr op_info info{"layernorm_backward", op_class::layer,
+                                {"layernorm", "layernorm-fp32-lanes16-rows64"}};
   struct in { const_tensor_view dy, x; const float *gain, *mean, *rstd; };
   struct out { tensor_view dx; float *dgain, *dbias; };
   static void uses(const auto& use, const in& i, const out& o) {
@@ -149,8 +138,7 @@ struct residual_norm {
   static void compose(auto& ops, queue q, const in& i, const out& o) {
     if (!i.branch.empty()) ops.add(q, {i.x, i.branch}, {o.sum});
     const const_tensor_view x = i.branch.empty() ? i.x : const_tensor_view(o.sum);
-    if (i.bias == nullptr) ops.rmsnorm_forward(q, {x, i.gain, i.epsilon}, {o.y, o.rstd});
-    if (i.bias != nullptr) ops.layernorm_forward(q, {x, i.gain, i.bias, i.epsilon}, {o.y, o.mean, o.rstd});
+    ops.norm_forward(q, {x, i.gain, i.epsilon, i.bias}, {o.y, o.rstd, o.mean});
     if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
   }
 };

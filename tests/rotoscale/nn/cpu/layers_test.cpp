@@ -50,7 +50,7 @@ TEST_CASE("RMSNorm forward and backward") {
     strided_matrix sx(rows, d, 3, x), sy(rows, d, 5), sdy(rows, d, 2, dy), sdx(rows, d, 1, dx0);
     const std::vector<float> w = to_float(weight);
     std::vector<float> rstd(static_cast<std::size_t>(rows)), dw = to_float(dw0);
-    run<op::rmsnorm_forward>({sx, w.data(), static_cast<float>(eps)}, {sy, rstd.data()});
+    run<op::norm_forward>({sx, w.data(), static_cast<float>(eps)}, {sy, rstd.data()});
     // d / 16 + 4 for the sum, then mean, +eps, sqrt (halves errors), 1/, two products.
     CHECK(roundings_apart(sy.values(), oracle::rmsnorm(x, weight, eps)) < 12);
 
@@ -67,7 +67,7 @@ TEST_CASE("RMSNorm forward and backward") {
 
 TEST_CASE("RMSNorm of zeros is zero, and its gradient finite") {
   std::vector<float> x(8, 0.0f), w(8, 1.0f), y(8, 9.0f), rstd(1), dy(8, 1.0f), dx(8, 0.0f), dw(8, 0.0f);
-  run<op::rmsnorm_forward>({row(x), w.data(), 1e-5f}, {row(y), rstd.data()});
+  run<op::norm_forward>({row(x), w.data(), 1e-5f}, {row(y), rstd.data()});
   run<op::rmsnorm_backward>({row(dy), row(x), w.data(), rstd.data()}, {row(dx), dw.data()});
   for (std::size_t i = 0; i < 8; ++i) {
     CHECK(y[i] == 0.0f);
