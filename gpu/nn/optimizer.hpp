@@ -151,7 +151,7 @@ struct loss_sum_args {
 [[maybe_unused]] static __global__ void __launch_bounds__(tree_threads)
     loss_sum_kernel(const ROTOSCALE_GRID_CONSTANT loss_sum_args a) {
   const double sum = tree_sum(a.loss, a.room, a.count);
-  if (thread_index().x == 0) a.state->loss_sum += a.count == 0 ? 0.0 : sum;
+  if (thread_index().x == 0) a.state->add_loss(a.count == 0 ? 0.0 : sum);
 }
 
 /// Starts a step whose inputs have been uploaded, in one block: resets the state and counts valid targets.
@@ -179,6 +179,6 @@ struct begin_step_args {
 [[maybe_unused]] static __global__ void gradient_scale_kernel(nn::step_state* state) {
   state->gradient_scale = nn::gradient_scale_of(state->valid_tokens);
 }
-[[maybe_unused]] static __global__ void next_micro_batch_kernel(nn::step_state* state) { ++state->micro_batch; }
+[[maybe_unused]] static __global__ void next_micro_batch_kernel(nn::step_state* state) { state->end_micro_batch(); }
 
 }  // namespace rotoscale::gpu

@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks, each with a model and a backend of its own, train on parts of a batch. Every rank calls the same
-// operations in the same order. The base class is a single rank.
+// Transport between ranks, each with a model and a backend of its own. It moves bytes and makes exact reductions. Sums
+// that round are operations of the backend: train/rank_sums.hpp. Every rank calls the same collectives in the same
+// order. The base class is a single rank.
 #pragma once
+
+#include <span>
 
 #include "rotoscale/nn/backend.hpp"
 
@@ -21,9 +24,15 @@ class communicator {
   /// Number of ranks.
   virtual int size() const { return 1; }
 
-  /// Each element becomes ((x0 + x1) + x2) + ... over the ranks ascending, in its own type (fp32, fp64 or i64).
+  /// Copies send[s] to rank s, and from rank s into receive[s], in backend memory. Both lists have an entry for each
+  /// rank, which may be empty. What is sent is not overwritten, but by the own rank's entry at the same address.
+  virtual void transfer(queue, std::span<const std::span<const std::byte>> send,
+                        std::span<const std::span<std::byte>> receive) {
+    (void)send, (void)receive;
+  }
+  /// Sum of i64 numbers over all ranks, on all ranks.
   virtual void sum(queue, tensor_view) {}
-  /// The largest of fp32 numbers that are not negative.
+  /// The largest of fp32 numbers that are not negative, on all ranks.
   virtual void max(queue, tensor_view) {}
 };
 

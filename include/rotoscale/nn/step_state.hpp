@@ -4,10 +4,11 @@
 // a graph that was recorded once does the right thing in every step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-#include "rotoscale/config.hpp"
+#include "rotoscale/nn/microbatch_tree.hpp"
 
 namespace rotoscale::nn {
 
@@ -19,25 +20,36 @@ struct step_inputs {
   float bias_correction1 = 1.0f;         ///< 1 - beta1^(step + 1)
   float bias_correction2 = 1.0f;         ///< 1 - beta2^(step + 1)
   std::uint32_t first_micro_batch = 0;   ///< this rank's first number among the micro-batches of all ranks
-  std::uint32_t micro_batch_stride = 1;  ///< from one of its numbers to the next: the number of ranks
-  std::uint32_t reserved = 0;            ///< 0
+  std::uint32_t micro_batch_stride = 1;  ///< from one of its numbers to the next
+  std::uint32_t last_micro_batch = 0;    ///< the last number of all ranks
 };
 
 /// The block of backend memory: what the host uploaded, and what operations make of it.
 struct step_state {
-  step_inputs inputs;             ///< what was uploaded
-  std::uint32_t micro_batch = 0;  ///< of this rank, counted from 0 in each step
-  std::uint32_t nonfinite = 0;    ///< gradients that are NaN or Inf
-  std::int64_t valid_tokens = 0;  ///< targets of the step, all micro-batches and ranks, that are not masked
-  double loss_sum = 0.0;          ///< nats over valid tokens so far
-  double squares = 0.0;           ///< sum of squares of all gradients
-  double gradient_norm = 0.0;     ///< root of squares
-  float gradient_scale = 0.0f;    ///< 1 / valid_tokens, 0 where there are none
-  float clip_factor = 1.0f;       ///< what gradients are multiplied by
+  step_inputs inputs;                     ///< what was uploaded
+  std::uint32_t micro_batch = 0;          ///< of this rank, counted from 0 in each step
+  std::uint32_t nonfinite = 0;            ///< gradients that are NaN or Inf
+  std::int64_t valid_tokens = 0;          ///< targets of the step, all micro-batches and ranks, that are not masked
+  double loss_sum = 0.0;                  ///< nats over valid tokens so far, by the tree after next_micro_batch
+  double squares = 0.0;                   ///< sum of squares of all gradients
+  double gradient_norm = 0.0;             ///< root of squares
+  float gradient_scale = 0.0f;            ///< 1 / valid_tokens, 0 where there are none
+  float clip_factor = 1.0f;               ///< what gradients are multiplied by
+  double losses[most_microbatches] = {};  ///< nats of each microbatch of all ranks
 
-  /// The micro-batch's number among those of all ranks: what random streams count.
+  /// The micro-batch's number among those of all ranks: a leaf of the tree, and what random streams count.
   ROTOSCALE_HD constexpr std::uint64_t global_micro_batch() const {
     return inputs.first_micro_batch + std::uint64_t{micro_batch} * inputs.micro_batch_stride;
+  }
+  /// Takes the nats of the current microbatch.
+  ROTOSCALE_HD void add_loss(double nats) {
+    losses[global_micro_batch() % most_microbatches] = nats;
+    loss_sum += nats;
+  }
+  /// Adds losses by the tree, those of later microbatches as 0. Goes to the next microbatch.
+  ROTOSCALE_HD void end_micro_batch() {
+    loss_sum = add_leaves(losses, inputs.last_micro_batch % most_microbatches + 1);
+    ++micro_batch;
   }
   /// Nats a token; 0 where all targets are masked.
   double mean_loss() const { return valid_tokens == 0 ? 0.0 : loss_sum / static_cast<double>(valid_tokens); }

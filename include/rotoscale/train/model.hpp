@@ -19,7 +19,7 @@ namespace rotoscale::train {
 class model {
  public:
   using category = nn::memory_category;  ///< shorthand
-  /// Called when the gradients of elements [first, first + count) of the arena are complete.
+  /// Called when the gradients of elements [first, first + count) of the arena are complete: whole chunks of the norm.
   using gradients_ready = std::function<void(index_t first, index_t count)>;
 
   /// Throws std::invalid_argument for options that exclude each other.
@@ -191,7 +191,8 @@ inline void model::report(std::size_t g, const gradients_ready& ready) const {
     for (std::size_t i = first; i < last; ++i) {
       if (!list[i].trains) continue;
       begin = begin < 0 ? list[i].offset : begin;
-      end = list[i].offset + list[i].size();
+      end = (list[i].offset + list[i].size() + nn::parameter_alignment - 1) / nn::parameter_alignment *
+            nn::parameter_alignment;
     }
     if (begin >= 0) ready(begin, end - begin);
   };
@@ -240,8 +241,8 @@ inline void model::lay_out_forward(nn::memory_cursor& memory) {
   if (!(options_.training && again)) memory.rewind(category::workspace, forward);
 }
 
-/// Logits and their gradients are the largest memory of a pass after activations. If a step is one pass, they alias
-/// gradients that are written later.
+/// Logits and their gradients are the largest memory of a pass after activations. They alias gradients that are
+/// written later.
 inline void model::lay_out_loss(nn::memory_cursor& memory) {
   weights_.lend_nothing();
   std::optional<nn::memory_cursor> lent;

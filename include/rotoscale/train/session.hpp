@@ -8,9 +8,9 @@
 #include <functional>
 
 #include "rotoscale/nn/arena_memory.hpp"
-#include "rotoscale/nn/communicator.hpp"
 #include "rotoscale/nn/schedule.hpp"
 #include "rotoscale/train/frozen_weights.hpp"
+#include "rotoscale/train/gradient_sums.hpp"
 #include "rotoscale/train/snapshot.hpp"
 #include "rotoscale/train/step_transfers.hpp"
 
@@ -65,10 +65,9 @@ class session {
   /// come with a cache.
   session(nn::backend& ops, const train::architecture& shape, session_options options,
           const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr)
-      : session(ops, shape, std::move(options), only_count{}) {
-    ranks_ = ranks;
-    if (const int n = options_.micro_batches * (ranks == nullptr ? 1 : ranks->size()); n > 256) {
-      throw std::invalid_argument("micro_batches: " + std::to_string(n) +
+      : session(ops, shape, std::move(options), ranks, only_count{}) {
+    if (sums_.leaves() > nn::most_microbatches) {
+      throw std::invalid_argument("micro_batches: " + std::to_string(sums_.leaves()) +
                                   " over all ranks, random words repeat after 256");
     }
     plan_ = count_within_limits(recipes);
@@ -116,13 +115,12 @@ class session {
   /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
   /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
   /// trace but in gradients. Waits.
-  std::vector<float> observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+  std::vector<float> observe_maxima(nn::step_inputs inputs, std::span<const std::int32_t> tokens,
                                     std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
   /// gradients. Waits.
-  std::vector<float> gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
-                                     std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                                     std::span<const std::int32_t> starts = {});
+  std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, std::span<const std::int32_t> tokens,
+                                     std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Gradients of the step queued last, until another pass is queued; waits.
   std::vector<float> gradients() const;
   /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
@@ -160,9 +158,9 @@ class session {
   /// Those of the adapters alone, beside given weights.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
-  /// Queues one optimizer step over micro_batches × batch × sequence tokens. `starts`, where the options say documents:
-  /// the place within its sequence where each token's document begins; empty: sequences are documents. `observe` leaves
-  /// statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, where the options
+  /// say documents: the place within its sequence where each token's document begins; empty: sequences are documents.
+  /// `observe` leaves statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
   void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
                   bool observe = false);
@@ -237,14 +235,15 @@ class session {
  private:
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
                                       const std::vector<nn::recipe>&);
-  /// Gradients that another pass has begun cannot lend their memory.
-  static session_options settled(session_options o) {
-    o.model.lends_gradients &= o.micro_batches == 1;
-    return o;
-  }
   struct only_count {};
-  session(nn::backend& ops, const train::architecture& shape, session_options options, only_count)
-      : ops_(&ops), options_(settled(std::move(options))), model_(ops, shape, options_.model), memory_(ops) {}
+  session(nn::backend& ops, const train::architecture& shape, session_options options, nn::communicator* ranks,
+          only_count)
+      : ops_(&ops),
+        ranks_(ranks),
+        options_(std::move(options)),
+        sums_(ops, options_.micro_batches, ranks),
+        model_(ops, shape, options_.model),
+        memory_(ops) {}
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
     std::vector<std::vector<weight_location>> places;
@@ -310,6 +309,7 @@ class session {
     starts_ = memory.array<std::int32_t>(category, n);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
+    if (options_.model.training) sums_.lay_out(memory, model_.parameters().arena_size());
     amaxes_ = memory.array<float>(category, model_.scales().state().count);
     stash_.lay_out(memory);
     if (has_snapshot()) snapshot_.lay_out(memory, model_);
@@ -325,7 +325,9 @@ class session {
     capture();
   }
   void capture();
-  void gradients_of_micro_batch(bool last, bool observe = false);
+  bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
+  void gradients_of_micro_batch(int i, bool observe = false);
+  void add_gradients(int i);
   void update_scales();
   void launch_gradients(bool observe = false);
   template <class Use>
@@ -338,15 +340,11 @@ class session {
       load(i, initial_values(model_.parameters()[i], seed));
     }
   }
-  bool is_parallel() const { return ranks_ != nullptr && ranks_->size() > 1; }
-  template <class T>
-  void sum_over_ranks(T* value) {
-    if (is_parallel()) ranks_->sum(queue_, nn::dense_tensor(value, nn::dtype_of<T>, {1}));
-  }
 
   nn::backend* ops_;
   nn::communicator* ranks_ = nullptr;
   session_options options_;
+  gradient_sums sums_;
   nn::memory_ledger ledger_;
   train::model model_;
   frozen_weights stash_;
@@ -367,7 +365,7 @@ class session {
 /// What a session would allocate; nothing is.
 inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture& shape, session_options options,
                                     const std::vector<nn::recipe>& recipes) {
-  return session(ops, shape, std::move(options), session::only_count{}).count_within_limits(recipes);
+  return session(ops, shape, std::move(options), nullptr, session::only_count{}).count_within_limits(recipes);
 }
 
 inline const parameter* session::find_overflow() {
@@ -383,24 +381,29 @@ inline const parameter* session::find_overflow() {
   return nullptr;
 }
 
-inline void session::gradients_of_micro_batch(bool last, bool observe) {
+/// Gradients of microbatch i. The last one's are added to those of all others, a range as soon as it is complete.
+inline void session::gradients_of_micro_batch(int i, bool observe) {
   nn::pass p = training_pass();
   p.observe = observe;
+  model_.weights().clear_gradients(queue_);
   model_.forward(p, tokens(), targets());
   model::gradients_ready ready;
-  if (last && is_parallel()) {
-    ready = [this](index_t first, index_t count) {
-      ranks_->sum(queue_, nn::dense_tensor(model_.arena().gradient + first, nn::dtype::fp32, {count}));
-    };
+  if (is_last(i)) {
+    ready = [this, i](index_t first, index_t count) { sums_.add(queue_, i, model_.arena().gradient, {first, count}); };
   }
   model_.backward(p, tokens(), ready);
+}
+
+/// Adds the gradients of a microbatch that is not the last.
+inline void session::add_gradients(int i) {
+  if (!is_last(i)) sums_.add(queue_, i, model_.arena().gradient, {0, model_.arena().size});
 }
 
 /// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
 /// host.
 inline void session::update_scales() {
   const nn::scaling_state& s = model_.scales().state();
-  if (is_parallel() && recipe_.fp8.reduce_amax) {
+  if (sums_.is_parallel() && recipe_.fp8.reduce_amax) {
     ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
   }
   ops_->copy(queue_, amaxes_, s.amax, static_cast<std::size_t>(s.count) * sizeof(float));
@@ -412,22 +415,19 @@ inline void session::capture() {
   if (!options_.model.training) return;
   begin_ = ops_->capture(queue_, [this] {
     ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
-    sum_over_ranks(&state_->valid_tokens);
+    if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(&state_->valid_tokens, nn::dtype::i64, {1}));
     ops_->set_gradient_scale(queue_, {}, {state_});
-    model_.weights().clear_gradients(queue_);
   });
-  const auto micro_batch = [this](bool last, bool observe) {
-    gradients_of_micro_batch(last, observe);
-    if (has_fp8() && (last || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
-    if (last) sum_over_ranks(&state_->loss_sum);
+  const auto micro_batch = [this](int i, bool observe) {
+    gradients_of_micro_batch(i, observe);
+    if (has_fp8() && (is_last(i) || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
+    if (is_last(i)) sums_.gather_losses(queue_, state_);
     ops_->next_micro_batch(queue_, {}, {state_});
   };
-  micro_batch_ = ops_->capture(queue_, [=] { micro_batch(false, false); });
-  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(true, false); });
-  if (options_.model.statistics) {
-    const bool only = options_.micro_batches == 1;
-    observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(only, true); });
-  }
+  const int last = options_.micro_batches - 1;
+  if (last > 0) micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, false); });
+  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(last, false); });
+  if (options_.model.statistics) observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, true); });
   update_ = ops_->capture(queue_, [this] {
     ops_->gradient_norm(queue_, {model_.arena(), options_.optimizer}, {state_});
     ops_->adamw(queue_, {options_.optimizer, state_}, {model_.arena()});
@@ -445,6 +445,7 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   std::copy(targets.begin(), targets.end(), t.targets.begin());
   std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.state->inputs = inputs;
+  sums_.number(t.state->inputs);
   upload_pass(state_, t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
@@ -463,8 +464,8 @@ inline void session::launch_gradients(bool observe) {
   model_.weights().requantize(training_pass());
   ops_->launch(queue_, *begin_);
   for (int i = 0; i < options_.micro_batches; ++i) {
-    const bool last = i + 1 == options_.micro_batches;
-    ops_->launch(queue_, observe && i == 0 ? *observed_micro_batch_ : last ? *last_micro_batch_ : *micro_batch_);
+    ops_->launch(queue_, observe && i == 0 ? *observed_micro_batch_ : is_last(i) ? *last_micro_batch_ : *micro_batch_);
+    add_gradients(i);
   }
 }
 
@@ -557,7 +558,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   last_switch_.peak = ledger_.peak()[quantized];
 }
 
-inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
+inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::span<const std::int32_t> tokens,
                                                   std::span<const std::int32_t> targets,
                                                   std::span<const std::int32_t> starts) {
   nn::delayed_scaling_state& scales = model_.scales();
@@ -565,12 +566,14 @@ inline std::vector<float> session::observe_maxima(const nn::step_inputs& inputs,
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
   model_.weights().invalidate();
+  sums_.number(inputs);
   upload_pass(state_, inputs, tokens, targets, starts);
   model_.weights().requantize(training_pass());
   ops_->launch(queue_, *begin_);
   // Not the graphs of a step, which were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {
-    gradients_of_micro_batch(i + 1 == options_.micro_batches);
+    gradients_of_micro_batch(i);
+    add_gradients(i);
     ops_->next_micro_batch(queue_, {}, {state_});
   }
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
@@ -586,13 +589,14 @@ inline std::vector<float> session::gradients() const {
   return host;
 }
 
-inline std::vector<float> session::gradients_under(const nn::recipe& r, const nn::step_inputs& inputs,
+inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step_inputs inputs,
                                                    std::span<const std::int32_t> tokens,
                                                    std::span<const std::int32_t> targets,
                                                    std::span<const std::int32_t> starts) {
   const nn::recipe own = recipe_;
   const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
   use(r);
+  sums_.number(inputs);
   upload_pass(state_, inputs, tokens, targets, starts);
   launch_gradients();
   std::vector<float> found = gradients();

@@ -50,7 +50,6 @@ struct batch {
 /// A session for passes over b × seq tokens.
 struct session_case {
   std::unique_ptr<nn::backend> ops;
-  nn::communicator* ranks_;
   llama::session session;
 
   session_case(const train::architecture& config, const nn::recipe& r, index_t b, index_t seq, int threads = 1,
@@ -61,9 +60,7 @@ struct session_case {
   session_case(const train::architecture& config, const std::vector<nn::recipe>& recipes, index_t b, index_t seq,
                int threads = 1, std::uint64_t weights = 3,
                const std::function<void(llama::session_options&)>& change = nullptr, nn::communicator* ranks = nullptr)
-      : ops(nn::make_cpu_backend(threads)),
-        ranks_(ranks),
-        session(*ops, config, options(b, seq, change), recipes, ranks) {
+      : ops(nn::make_cpu_backend(threads)), session(*ops, config, options(b, seq, change), recipes, ranks) {
     nn::step_inputs inputs;
     inputs.seed = 5;
     session.set_inputs(inputs);
@@ -77,15 +74,11 @@ struct session_case {
     if (change) change(o);
     return o;
   }
-  nn::step_inputs inputs(std::uint64_t number, float learning_rate = 0.0f) const {
+  static nn::step_inputs inputs(std::uint64_t number, float learning_rate = 0.0f) {
     nn::step_inputs inputs;
     inputs.seed = 5;
     inputs.step = number;
     inputs.learning_rate = learning_rate;
-    if (ranks_ != nullptr) {
-      inputs.first_micro_batch = static_cast<std::uint32_t>(ranks_->rank());
-      inputs.micro_batch_stride = static_cast<std::uint32_t>(ranks_->size());
-    }
     return inputs;
   }
   /// A step without an update: the learning rate is 0.

@@ -53,7 +53,7 @@ trained_session train(const llama::model_config& config, const std::string& reci
 
 }  // namespace
 
-TEST_CASE("logits lie where gradients come to be where a step is one pass and they fit, and change no bit there") {
+TEST_CASE("logits lie where gradients come to be where they fit, and change no bit there") {
   const auto workspace = [](const trained_session& t) { return t.plan[category::workspace]; };
   // Logits of 48 tokens are the largest part of the workspace. In the second shape they exceed all gradients.
   llama::model_config some = small_config(false), wide = some;
@@ -76,10 +76,9 @@ TEST_CASE("logits lie where gradients come to be where a step is one pass and th
     const auto adapted = [&](bool lends) { return workspace(train(some, "bf16", lends, 1, true)); };
     CHECK(adapted(true) == adapted(false));
   }
-  // The second pass's logits would overwrite the first one's gradients.
-  const auto lent = train(some, "bf16", true, 2, false), apart = train(some, "bf16", false, 2, false);
+  const auto lent = train(some, "bf16", true, 3, false), apart = train(some, "bf16", false, 3, false);
   CHECK(same_bytes(lent.gradients, apart.gradients));
-  CHECK(workspace(lent) == workspace(apart));
+  CHECK(workspace(lent) < workspace(apart));
 }
 
 }  // namespace session_memory_test

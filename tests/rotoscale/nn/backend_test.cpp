@@ -104,6 +104,7 @@ TEST_CASE("step state: valid targets are counted, sums start anew, micro-batches
   initial.inputs.step = 7;
   initial.inputs.first_micro_batch = 1;
   initial.inputs.micro_batch_stride = 4;
+  initial.inputs.last_micro_batch = 5;
   initial.loss_sum = 99.0;
   const device_array<nn::step_state> state(*ops, std::vector<nn::step_state>{initial});
   ops->begin_step({}, {targets.data(), 4}, {state.data()});

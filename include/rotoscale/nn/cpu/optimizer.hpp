@@ -51,7 +51,7 @@ inline std::uint32_t count_nonfinite(const float* x, index_t n) {
 inline void compute(const op::sum_losses::in& i, const op::sum_losses::out& o, thread_pool&) {
   const auto terms = work<double>(i.n);
   for (index_t t = 0; t < i.n; ++t) terms[t] = static_cast<double>(i.loss[t]);
-  o.state->loss_sum += tree_sum(terms.data(), i.n);
+  o.state->add_loss(tree_sum(terms.data(), i.n));
 }
 inline room workspace(const op::sum_losses::in& i, const op::sum_losses::out&) { return room_for<double>(i.n); }
 

@@ -40,7 +40,7 @@ inline void compute(const op::set_gradient_scale::in&, const op::set_gradient_sc
   o.state->gradient_scale = gradient_scale_of(o.state->valid_tokens);
 }
 inline void compute(const op::next_micro_batch::in&, const op::next_micro_batch::out& o, thread_pool&) {
-  ++o.state->micro_batch;
+  o.state->end_micro_batch();
 }
 
 // GEMM operands.

@@ -247,7 +247,7 @@ struct activation_backward_quantize {
   }
 };
 
-/// sum = x + y; sum may be x.
+/// sum = x + y; sum may be x or y.
 struct add {
   static constexpr op_info info{"add", op_class::layer, {"add", "add-fp32"}};
   struct in { const_tensor_view x, y; };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "rotoscale/nn/operations/use.hpp"
+#include "rotoscale/nn/step_state.hpp"
 
 /// Calls X(name) for each operation of a training step.
 #define ROTOSCALE_TRAINING_OPERATIONS(X) \
@@ -15,6 +16,15 @@
   X(sum_squares)                         \
   X(gradient_norm)                       \
   X(adamw)
+
+namespace rotoscale::nn {
+
+/// The step state without the losses of single microbatches.
+inline const_tensor_view record_bytes(const step_state* state) {
+  return dense_tensor(const_cast<step_state*>(state), dtype::u8, {index_t{offsetof(step_state, losses)}});
+}
+
+}  // namespace rotoscale::nn
 
 // One line for `in`, one for `out`.
 // clang-format off
@@ -41,7 +51,7 @@ struct set_gradient_scale {
   }
 };
 
-/// Increments the microbatch counter.
+/// Adds the losses of all microbatches by the tree. Increments the microbatch counter.
 struct next_micro_batch {
   static constexpr op_info info{"next_micro_batch", op_class::other};
   struct in {};
@@ -81,7 +91,7 @@ struct cross_entropy_quantize {
   }
 };
 
-/// Adds n losses to the state's sum.
+/// Sums n losses of the current microbatch into the state.
 struct sum_losses {
   static constexpr op_info info{"sum_losses", op_class::loss, {"loss_sum", "loss-fp64-tree"}};
   struct in { const float* loss; index_t n; };
