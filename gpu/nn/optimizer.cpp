@@ -41,6 +41,7 @@ status check_arena(const nn::parameter_arena& a, bool moments) {
   if (status s = check_pointer(a.gradient, 16, "arena.gradient"); !s.ok() || !moments) return s;
   if (status s = check_pointer(a.weight, 16, "arena.weight"); !s.ok()) return s;
   if (status s = check_pointer(a.m, 16, "arena.m"); !s.ok()) return s;
+  if (status s = check_optional(a.average, "arena.average"); !s.ok()) return s;
   return check_pointer(a.v, 16, "arena.v");
 }
 
@@ -237,7 +238,8 @@ status launch<op::adamw>(const device_call& call, const op::adamw::in& i, const 
                      arena.v,
                      arena.gradient,
                      arena.segments_in_backend,
-                     static_cast<index_t>(arena.segments.size())};
+                     static_cast<index_t>(arena.segments.size()),
+                     arena.average};
   const index_t end = arena.segments.back().first + arena.segments.back().count;
   return launch_rows(adamw_kernel, static_cast<std::uint64_t>(chunks_of(end, nn::parameter_alignment)), row_threads,
                      call.s, a);

@@ -101,7 +101,13 @@ struct adamw_args {
   const float* gradient = nullptr;
   const nn::parameter_arena::segment* segments = nullptr;
   index_t segment_count = 0;
+  float* average = nullptr;  ///< null: none
 };
+
+/// Averages up to four updated elements at `at`.
+__device__ inline void average_four(const adamw_args& a, const nn::adamw_step& step, index_t at, unsigned count) {
+  for (index_t i = at; i < at + (count < 4 ? count : 4); ++i) a.average[i] = step.averaged(a.weight[i], a.average[i]);
+}
 
 /// Updates up to four elements at `at`, of which `count` belong to the parameter.
 __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& step, index_t at, unsigned count) {
@@ -137,7 +143,10 @@ __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& st
   ROTOSCALE_UNROLL
   for (unsigned k = 0; k < arena_chunk / row_threads / 4; ++k) {
     const index_t at = first + 4 * (k * row_threads + thread_index().x);
-    if (at < end) update_four(a, step, at, end - at < 4 ? static_cast<unsigned>(end - at) : 4);
+    if (at >= end) continue;
+    const unsigned count = end - at < 4 ? static_cast<unsigned>(end - at) : 4;
+    update_four(a, step, at, count);
+    if (a.average != nullptr) average_four(a, step, at, count);
   }
 }
 

@@ -56,6 +56,7 @@ struct parameter_arena {
   index_t size = 0;                              ///< elements of each arena
   std::span<const segment> segments;             ///< the parameters, ascending, in host memory
   const segment* segments_in_backend = nullptr;  ///< the same in backend memory
+  float* average = nullptr;                      ///< moving average of `weight`; null: none
 };
 /// Forms of an operand set that quantizing writes.
 struct quantize_target {

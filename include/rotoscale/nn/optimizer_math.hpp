@@ -34,6 +34,13 @@ ROTOSCALE_HD inline bool may_update(const step_state& state) {
   return is_finite(state.squares) && is_finite(state.loss_sum);
 }
 
+/// Decay of a moving average of weights in update `step`, from 0. It grows as step / (step + 9), so that the average
+/// needs no initial value (TensorFlow's ExponentialMovingAverage, one update later).
+ROTOSCALE_HD inline float average_decay(const optimizer_config& c, std::uint64_t step) {
+  const float growing = static_cast<float>(step) / static_cast<float>(step + 9);
+  return growing < c.average_decay ? growing : c.average_decay;
+}
+
 /// What one step of AdamW does to every element of a parameter.
 struct adamw_step {
   float keep;     ///< of the weight
@@ -44,6 +51,7 @@ struct adamw_step {
   float beta2;    ///< as configured
   float epsilon;  ///< as configured
   float scale;    ///< of the gradient
+  float average;  ///< decay of the weights' moving average in this step
 
   /// Of a parameter that decays, or does not.
   ROTOSCALE_HD adamw_step(const optimizer_config& c, const step_state& s, bool decays)
@@ -54,7 +62,8 @@ struct adamw_step {
         new2(1.0f - c.beta2),
         beta2(c.beta2),
         epsilon(c.epsilon),
-        scale(s.clip_factor) {}
+        scale(s.clip_factor),
+        average(average_decay(c, s.inputs.step)) {}
 
   /// One element.
   [[gnu::always_inline]] ROTOSCALE_HD void apply(float& weight, float gradient, float& m, float& v) const {
@@ -64,6 +73,8 @@ struct adamw_step {
     const float denominator = fma(sqrt(v), root, epsilon);
     weight = fma(-step, m / denominator, weight * keep);
   }
+  /// The moving average after the update of `weight`.
+  ROTOSCALE_HD float averaged(float weight, float before) const { return fma(average, before - weight, weight); }
 };
 
 }  // namespace rotoscale::nn

@@ -58,11 +58,12 @@ static_assert(std::is_trivially_copyable_v<step_state> && std::is_standard_layou
 
 /// The part of AdamW that holds for a whole run (Loshchilov and Hutter, as PyTorch computes it).
 struct optimizer_config {
-  float beta1 = 0.9f;         ///< decay of the first moments
-  float beta2 = 0.95f;        ///< decay of the second moments
-  float epsilon = 1e-8f;      ///< added to the denominator
-  float weight_decay = 0.0f;  ///< of matrices; vectors have none
-  double clip = 0.0;          ///< largest norm of all gradients; 0: no clipping
+  float beta1 = 0.9f;          ///< decay of the first moments
+  float beta2 = 0.95f;         ///< decay of the second moments
+  float epsilon = 1e-8f;       ///< added to the denominator
+  float weight_decay = 0.0f;   ///< of matrices; vectors have none
+  double clip = 0.0;           ///< largest norm of all gradients; 0: no clipping
+  float average_decay = 0.0f;  ///< of the moving average of weights, where the arena has one
 };
 
 }  // namespace rotoscale::nn

@@ -7,7 +7,6 @@
 // session's own, whatever the model's size.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -45,9 +44,6 @@ class parameter_digest {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// Of the names of AdamW's first and second moments.
-inline constexpr const char* moment_prefixes[] = {"exp_avg.", "exp_avg_sq."};
-
 /// Reads parameter `number` into a session.
 inline void load_rows(const io::safetensors_shards& from, std::size_t number, session& into, parameter_digest& digest) {
   const parameter& p = into.model().parameters()[number];
@@ -67,11 +63,10 @@ class checkpoint_tensors {
   checkpoint_tensors(const session& live) : model_(&live.model()) {  // NOLINT: is one
     const session* const s = &live;
     values_ = [s](std::size_t i, index_t first, index_t rows) { return s->model().values(s->queue(), i, first, rows); };
-    for (const bool second : {false, true}) {
-      moments_[second] = [s, second](std::size_t i, index_t first, index_t rows) {
-        const nn::parameter_arena a = s->model().arena();
-        return s->model().arena_values(s->queue(), second ? a.v : a.m, i, first, rows);
-      };
+    for (const auto& arena : detail::optimizer_arenas_of(live.model())) {
+      optimizer_.push_back([s, memory = arena.memory](std::size_t i, index_t first, index_t rows) {
+        return s->model().arena_values(s->queue(), s->model().arena().*memory, i, first, rows);
+      });
     }
     for (const auto& [name, memory, count] : detail::scaling_buffers(live.model().scales())) {
       scales_.push_back({name, [s, from = memory, n = count] {
@@ -87,7 +82,9 @@ class checkpoint_tensors {
     checkpoint_tensors t(&from.model());
     const snapshot& s = from.take_snapshot();
     t.values_ = t.rows_of(s.weights);
-    t.moments_ = {t.rows_of(s.first_moments), t.rows_of(s.second_moments)};
+    for (const float* arena : s.optimizer) {
+      if (arena != nullptr) t.optimizer_.push_back(t.rows_of(arena));
+    }
     const float* at = s.scales;
     for (const auto& [name, memory, count] : detail::scaling_buffers(from.model().scales())) {
       t.scales_.push_back({name, [at, n = count] { return std::vector<float>(at, at + n); }});
@@ -100,9 +97,9 @@ class checkpoint_tensors {
   const train::model& model() const { return *model_; }
   /// Rows of parameter i.
   std::vector<float> values(std::size_t i, index_t first, index_t rows) const { return values_(i, first, rows); }
-  /// Those of AdamW's first or second moment.
-  std::vector<float> moments(bool second, std::size_t i, index_t first, index_t rows) const {
-    return moments_[second](i, first, rows);
+  /// The same of arena k of detail::optimizer_arenas.
+  std::vector<float> optimizer_values(std::size_t k, std::size_t i, index_t first, index_t rows) const {
+    return optimizer_[k](i, first, rows);
   }
   /// Calls f(name, values) for what delayed scaling goes on with.
   template <class Function>
@@ -128,7 +125,7 @@ class checkpoint_tensors {
 
   const train::model* model_;
   row_source values_;
-  std::array<row_source, 2> moments_;
+  std::vector<row_source> optimizer_;
   std::vector<scale_source> scales_;
 };
 
@@ -146,10 +143,10 @@ inline void write_checkpoint(const std::filesystem::path& directory, const check
     const parameter& p = m.parameters()[i];
     detail::add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
     if (!p.trains) continue;
-    for (const bool second : {false, true}) {
-      detail::add_slices(
-          optimizer, p, detail::moment_prefixes[second],
-          [&from, i, second](index_t first, index_t rows) { return from.moments(second, i, first, rows); });
+    for (std::size_t k = 0; k < detail::optimizer_arenas_of(m).size(); ++k) {
+      detail::add_slices(optimizer, p, detail::optimizer_arenas[k].prefix, [&from, i, k](index_t first, index_t rows) {
+        return from.optimizer_values(k, i, first, rows);
+      });
     }
   }
   from.for_each_scale([&](const char* name, const std::vector<float>& host) {
@@ -282,19 +279,17 @@ inline std::uint64_t read_adapters(const std::filesystem::path& directory, sessi
   return digest.value();
 }
 
-/// Reads the optimizer's moments of all that trains.
+/// Reads the optimizer's moments, and the moving average, of all that trains.
 inline void read_moments(const std::filesystem::path& directory, session& into) {
   const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
   const model& m = into.model();
   for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
     const parameter& p = m.parameters()[i];
     if (!p.trains) continue;
-    for (const bool second : {false, true}) {
-      float* const arena = second ? m.arena().v : m.arena().m;
-      detail::read_rows(optimizer, p, detail::moment_prefixes[second],
-                        [&](index_t first, std::span<const float> values) {
-                          m.weights().set_arena_values(into.queue(), arena, i, values, first);
-                        });
+    for (const auto& arena : detail::optimizer_arenas_of(m)) {
+      detail::read_rows(optimizer, p, arena.prefix, [&](index_t first, std::span<const float> values) {
+        m.weights().set_arena_values(into.queue(), m.arena().*arena.memory, i, values, first);
+      });
     }
   }
 }

@@ -25,6 +25,7 @@ using nn::recompute_part;
 struct model_options : nn::pass_options {
   std::optional<lora_config> lora;               ///< adapters of frozen layers; null: none
   std::function<bool(const parameter&)> trains;  ///< parameters that train; null: all, or with `lora` the adapters
+  bool averages = false;                         ///< keep a moving average of the parameters that train
 };
 
 /// Number of the statistics of an adapter's matrix, by its parameter. Those of linear layers precede them.

@@ -28,7 +28,7 @@ class model {
         shape_(shape),
         options_(std::move(options)),
         blocks_(shape.blocks()),
-        weights_(ops, parameter_list(blocks_, trains(), options_.lora), options_.training) {
+        weights_(ops, parameter_list(blocks_, trains(), options_.lora), options_.training, options_.averages) {
     if (const auto fault = shape_.find_fault(options_.recompute, options_.kept)) throw std::invalid_argument(*fault);
   }
   model(const model&) = delete;

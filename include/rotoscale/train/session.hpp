@@ -128,8 +128,8 @@ class session {
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
     const nn::parameter_arena a = model_.arena();
-    for (float* arena : {a.gradient, a.m, a.v}) {
-      ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    for (float* arena : {a.gradient, a.m, a.v, a.average}) {
+      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
     }
     use(r);
   }
@@ -189,6 +189,11 @@ class session {
   /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Does it keep a moving average of the weights?
+  bool has_average() const { return options_.model.averages; }
+  /// Calls f() while the weights that train are their moving average, for evaluations. Overwrites gradients.
+  template <class Function>
+  void with_average(const Function& f);
   /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
   /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
   /// bytes.
@@ -235,12 +240,16 @@ class session {
  private:
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
                                       const std::vector<nn::recipe>&);
+  static session_options settled(session_options o) {
+    o.model.averages = o.model.training && o.optimizer.average_decay > 0;
+    return o;
+  }
   struct only_count {};
   session(nn::backend& ops, const train::architecture& shape, session_options options, nn::communicator* ranks,
           only_count)
       : ops_(&ops),
         ranks_(ranks),
-        options_(std::move(options)),
+        options_(settled(std::move(options))),
         sums_(ops, options_.micro_batches, ranks),
         model_(ops, shape, options_.model),
         memory_(ops) {}
@@ -332,6 +341,7 @@ class session {
   void launch_gradients(bool observe = false);
   template <class Use>
   void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
+  void exchange_average();
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const { return nn::has_fp8(recipe_) || (recipe_.head && nn::has_fp8(*recipe_.head)); }
@@ -496,6 +506,36 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
   ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
   ops_->synchronize(queue_);
   return losses;
+}
+
+/// Exchanges the weights that train with their moving average. Gradients are free between steps.
+inline void session::exchange_average() {
+  const nn::parameter_arena a = model_.arena();
+  const std::size_t bytes = static_cast<std::size_t>(a.size) * sizeof(float);
+  snapshot_.order(*ops_, queue_);
+  ops_->copy(queue_, a.gradient, a.weight, bytes);
+  ops_->copy(queue_, a.weight, a.average, bytes);
+  ops_->copy(queue_, a.average, a.gradient, bytes);
+  model_.weights().note_update();
+}
+
+template <class Function>
+void session::with_average(const Function& f) {
+  ROTOSCALE_ASSERT(has_average());
+  nn::delayed_scaling_state& scales = model_.scales();
+  const nn::scaling_snapshot before = scales.save(*ops_, queue_);
+  const auto restore = [&] {
+    exchange_average();
+    scales.restore(*ops_, queue_, before);
+  };
+  exchange_average();
+  try {
+    f();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
 }
 
 inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,

@@ -4,7 +4,9 @@
 // training goes on.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "rotoscale/train/model.hpp"
@@ -26,6 +28,19 @@ inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_sta
           {"fp8.amax_history", s.state().history, s.history_size()}};
 }
 
+/// An arena of the optimizer's state: the prefix of its tensors' names in files, and its memory.
+struct optimizer_arena {
+  const char* prefix;
+  float* nn::parameter_arena::*memory;
+};
+inline constexpr optimizer_arena optimizer_arenas[] = {{"exp_avg.", &nn::parameter_arena::m},
+                                                       {"exp_avg_sq.", &nn::parameter_arena::v},
+                                                       {"weight_avg.", &nn::parameter_arena::average}};
+/// Those that a model has.
+inline std::span<const optimizer_arena> optimizer_arenas_of(const model& m) {
+  return std::span(optimizer_arenas).first(m.options().averages ? 3 : 2);
+}
+
 }  // namespace detail
 
 /// Does a session keep a snapshot, so that steps go on while a checkpoint is written?
@@ -38,16 +53,16 @@ enum class snapshot_use {
 /// The copy. Its copies run on a queue of their own; only operations that change their sources wait for them.
 class snapshot {
  public:
-  float* weights = nullptr;         ///< all that train, as in their arena
-  float* first_moments = nullptr;   ///< AdamW's m of each
-  float* second_moments = nullptr;  ///< AdamW's v of each
-  float* scales = nullptr;          ///< of delayed scaling: scales, inverses, histories
+  float* weights = nullptr;           ///< all that train, as in their arena
+  std::array<float*, 3> optimizer{};  ///< by detail::optimizer_arenas; null: none
+  float* scales = nullptr;            ///< of delayed scaling: scales, inverses, histories
 
   /// Takes memory for a model's state.
   void lay_out(nn::memory_cursor& memory, const model& m) {
     constexpr nn::memory_category category = nn::memory_category::snapshot;
-    for (float** arena : {&weights, &first_moments, &second_moments}) {
-      *arena = memory.array<float>(category, m.parameters().arena_size());
+    weights = memory.array<float>(category, m.parameters().arena_size());
+    for (std::size_t k = 0; k < detail::optimizer_arenas_of(m).size(); ++k) {
+      optimizer[k] = memory.array<float>(category, m.parameters().arena_size());
     }
     std::size_t n = 0;
     for (const auto& buffer : detail::scaling_buffers(m.scales())) n += buffer.count;
@@ -67,8 +82,8 @@ class snapshot {
     const nn::parameter_arena a = m.arena();
     const std::size_t bytes = static_cast<std::size_t>(a.size) * sizeof(float);
     ops.download(queue_, weights, a.weight, bytes);
-    ops.download(queue_, first_moments, a.m, bytes);
-    ops.download(queue_, second_moments, a.v, bytes);
+    float* const* copy = optimizer.data();
+    for (const auto& arena : detail::optimizer_arenas_of(m)) ops.download(queue_, *copy++, a.*arena.memory, bytes);
     copied_ = ops.record(queue_);
     is_ordered_ = false;
   }

@@ -34,15 +34,15 @@ class weights {
   using category = nn::memory_category;          ///< shorthand
   using linear_list = std::vector<nn::linear*>;  ///< layers of the model, the head, matrices of adapters
 
-  /// Weights without memory. `training`: a backward pass follows.
-  weights(nn::backend& ops, parameter_list list, bool training)
-      : ops_(&ops), list_(std::move(list)), training_(training) {}
+  /// Weights without memory. `training`: a backward pass follows. `averages`: those that train have a moving average.
+  weights(nn::backend& ops, parameter_list list, bool training, bool averages)
+      : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages) {}
 
   /// Names and shapes.
   const parameter_list& list() const { return list_; }
   /// The parameters that train.
   nn::parameter_arena arena() const {
-    return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_};
+    return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_, average_};
   }
   /// A parameter's memory.
   nn::weight of(std::size_t number) const {
@@ -64,6 +64,7 @@ class weights {
     gradients_ = memory.array<float>(category::gradients, n);
     m_ = memory.array<float>(category::moments, n);
     v_ = memory.array<float>(category::moments, n);
+    if (averages_) average_ = memory.array<float>(category::moments, n);
     segments_ =
         memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(list_.segments().size()));
     std::vector<bool> is_matrix(list_.all().size(), false);
@@ -252,10 +253,11 @@ class weights {
   };
   nn::backend* ops_;
   parameter_list list_;
-  bool training_;
+  bool training_, averages_;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
-  float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *staging_ = nullptr;
+  float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
+        *staging_ = nullptr;
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
   std::vector<bool> keeps_source_;              ///< by parameter

@@ -35,13 +35,19 @@ llama::model_config small_config(bool tied = false) {
   return c;
 }
 
-/// A model with nonzero moments and FP8 state.
+llama::session_options averaging() {
+  llama::session_options o;
+  o.optimizer.average_decay = 0.5f;
+  return o;
+}
+
+/// A model with nonzero moments, a moving average and FP8 state.
 struct model_case {
   std::unique_ptr<nn::backend> ops = nn::make_cpu_backend(1);
   llama::session session;
 
   explicit model_case(std::uint64_t seed, const llama::model_config& c = small_config())
-      : session(*ops, c, {}, {nn::presets::fp8_delayed("fp8", {3, nn::amax_algorithm::max, 0})}) {
+      : session(*ops, c, averaging(), {nn::presets::fp8_delayed("fp8", {3, nn::amax_algorithm::max, 0})}) {
     session.initialize(seed);
     const llama::model& m = session.model();
     for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
@@ -52,6 +58,7 @@ struct model_case {
       }
       m.weights().set_arena_values(session.queue(), m.arena().m, p, first);
       m.weights().set_arena_values(session.queue(), m.arena().v, p, second);
+      m.weights().set_arena_values(session.queue(), m.arena().average, p, second);
     }
     std::vector<float> amax(static_cast<std::size_t>(m.scales().state().count));
     for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = static_cast<float>(i + 1 + seed);
@@ -64,8 +71,9 @@ struct model_case {
     const auto add = [&](const std::vector<float>& host) { all.insert(all.end(), host.begin(), host.end()); };
     for (std::size_t p = 0; p < m.parameters().all().size(); ++p) {
       add(m.values(session.queue(), p));
-      add(m.arena_values(session.queue(), m.arena().m, p));
-      add(m.arena_values(session.queue(), m.arena().v, p));
+      for (const float* arena : {m.arena().m, m.arena().v, m.arena().average}) {
+        add(m.arena_values(session.queue(), arena, p));
+      }
     }
     for (const auto& [name, memory, count] : rotoscale::train::detail::scaling_buffers(m.scales())) {
       std::vector<float> host(count);

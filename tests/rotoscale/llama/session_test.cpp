@@ -296,6 +296,55 @@ TEST_CASE("steps are captured once and still draw new random words, as a session
   CHECK_FALSE(same_bytes(gradients[1], gradients[2]));
 }
 
+TEST_CASE("a moving average of the weights is evaluated without a trace") {
+  for (const char* name : {"fp8_delayed", "mxfp4_h16_step_signs"}) {
+    const auto ops = nn::make_cpu_backend(1);
+    llama::session_options with = options_for(2, 32);
+    with.optimizer.average_decay = 0.5f;
+    const auto config = small_config(false);
+    llama::session s(*ops, config, with, {preset(name)}), plain(*ops, config, options_for(2, 32), {preset(name)});
+    llama::session at_average(*ops, config, options_for(2, 32), {preset(name)});
+    const batch data(2, 32, 64, false);
+    for (llama::session* one : {&s, &plain, &at_average}) one->initialize(1);
+    const auto weights = [](const llama::session& from) {
+      std::vector<std::vector<float>> all;
+      for (std::size_t p = 0; p < from.model().parameters().all().size(); ++p) {
+        all.push_back(from.model().values(from.queue(), p));
+      }
+      return all;
+    };
+    std::vector<std::vector<float>> average;
+    nn::step_inputs inputs;
+    inputs.learning_rate = 0.01f;
+    for (inputs.step = 0; inputs.step < 12; ++inputs.step) {
+      for (llama::session* one : {&s, &plain}) one->train_step(inputs, data.tokens, data.targets);
+      const auto now = weights(s);
+      CHECK(now == weights(plain));
+      const float decay = std::min(0.5f, static_cast<float>(inputs.step) / static_cast<float>(inputs.step + 9));
+      if (average.empty()) average = now;
+      for (std::size_t p = 0; p < now.size(); ++p) {
+        for (std::size_t i = 0; i < now[p].size(); ++i) {
+          average[p][i] = std::fma(decay, average[p][i] - now[p][i], now[p][i]);
+        }
+      }
+      nn::step_inputs next = inputs;
+      ++next.step;
+      std::vector<float> losses;
+      s.with_average([&] {
+        CHECK(weights(s) == average);
+        losses = s.evaluate(next, data.tokens, data.targets);
+      });
+      CHECK((losses == plain.evaluate(next, data.tokens, data.targets)) == (inputs.step == 0));
+      CHECK_THROWS(s.with_average([] { throw std::runtime_error("interrupted"); }));
+    }
+    if (nn::has_fp8(preset(name))) continue;  // its scales are of another history
+    for (std::size_t p = 0; p < average.size(); ++p) at_average.load(p, average[p]);
+    std::vector<float> losses;
+    s.with_average([&] { losses = s.evaluate(inputs, data.tokens, data.targets); });
+    CHECK(losses == at_average.evaluate(inputs, data.tokens, data.targets));
+  }
+}
+
 TEST_CASE("masked targets count nowhere") {
   // Two sequences with one fully masked equal the other alone.
   const batch one(1, 32, 64, false);

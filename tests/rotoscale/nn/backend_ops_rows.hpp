@@ -268,6 +268,7 @@ struct arena_memory {
     arena.gradient = with_gaps(2, width, false);
     arena.m = with_gaps(3, 0, false);
     arena.v = with_gaps(4, 0, true);
+    arena.average = with_gaps(5, 0, false);
   }
 };
 
@@ -276,7 +277,7 @@ inline op_case::prepared optimizer_case(op_scene& c, int width) {
   nn::step_state* state = c.state();
   auto* squares = c.keep(std::vector<double>(3));
   return {[=, &c] {
-            const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
+            const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0, 0.999f};
             nn::parameter_arena arena = memory->arena;
             arena.segments = memory->segments;
             c.ops().sum_squares(c.queue, {arena.weight, arena}, {squares});
@@ -284,7 +285,7 @@ inline op_case::prepared optimizer_case(op_scene& c, int width) {
             c.ops().adamw(c.queue, {config, state}, {arena});
           },
           [=, &c] {
-            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v})
+            for (const float* x : {memory->arena.weight, memory->arena.m, memory->arena.v, memory->arena.average})
               c.result(x, memory->arena.size);
             c.result(squares, 3);
             c.result(state, 1);

@@ -90,6 +90,9 @@ inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool
       float *const weight = arena.weight + at, *const m = arena.m + at, *const v = arena.v + at;
       const float* const gradient = arena.gradient + at;
       for (index_t j = 0; j < last - first; ++j) step.apply(weight[j], gradient[j], m[j], v[j]);
+      if (arena.average == nullptr) return;
+      float* const average = arena.average + at;
+      for (index_t j = 0; j < last - first; ++j) average[j] = step.averaged(weight[j], average[j]);
     });
   }
 }

@@ -123,7 +123,7 @@ struct gradient_norm {
   }
 };
 
-/// Updates every parameter once. No update if loss or norm is not finite.
+/// Updates every parameter, and its moving average, once. No update if loss or norm is not finite.
 struct adamw {
   static constexpr op_info info{"adamw", op_class::optimizer, {"adamw", "adamw-fp32-fma"}};
   struct in { const optimizer_config& config; const step_state* state; };
@@ -134,6 +134,7 @@ struct adamw {
     use({access::update, "adamw's weights", numbers(a.weight, a.size)});
     use({access::update, "adamw's first moments", numbers(a.m, a.size)});
     use({access::update, "adamw's second moments", numbers(a.v, a.size)});
+    if (a.average != nullptr) use({access::update, "adamw's average", numbers(a.average, a.size)});
   }
 };
 
