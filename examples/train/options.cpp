@@ -74,19 +74,8 @@ std::optional<std::string> find_shape_fault(const run_options& o) {
   return fault ? std::optional(models::options_of(o.shape()).key + "." + *fault) : std::nullopt;
 }
 
-}  // namespace
-
-std::optional<std::string> find_fault(const run_options& o, given_files given) {
-  if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
-  if (auto f = find_shape_fault(o)) return f;
-  if (o.lora) {
-    if (auto f = find_fault(*o.lora)) return "lora." + *f;
-    if (o.init.empty() && given == given_files::needed)
-      return std::string("init: is missing, adapters stand beside given weights");
-  } else if (!o.adapter.empty()) {
-    return std::string("adapter: excludes training all weights (lora is null)");
-  }
-  const train_options& t = o.train;
+/// Numbers outside their ranges.
+std::optional<std::string> find_range_fault(const train_options& t) {
   struct {
     const char* name;
     double value, low, high;
@@ -104,6 +93,7 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
       {"epsilon", t.epsilon, 1e-30, 1},
       {"weight_decay", t.weight_decay, 0, 1e6},
       {"clip", t.clip, 0, 1e30},
+      {"average_decay", t.average_decay, 0, 0.999999},
       {"validation", t.validation, 0.0001, 0.9},
       {"max_epochs", static_cast<double>(t.max_epochs), 1, 1e6},
       {"eval_every", static_cast<double>(t.eval_every), 1, 1e12},
@@ -120,6 +110,23 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   for (const auto& r : ranges) {
     if (auto f = within(r.name, r.value, r.low, r.high)) return f;
   }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> find_fault(const run_options& o, given_files given) {
+  if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
+  if (auto f = find_shape_fault(o)) return f;
+  if (o.lora) {
+    if (auto f = find_fault(*o.lora)) return "lora." + *f;
+    if (o.init.empty() && given == given_files::needed)
+      return std::string("init: is missing, adapters stand beside given weights");
+  } else if (!o.adapter.empty()) {
+    return std::string("adapter: excludes training all weights (lora is null)");
+  }
+  const train_options& t = o.train;
+  if (auto f = find_range_fault(t)) return f;
   train::recompute_part recompute{};
   train::kept_format kept{};
   if (!from_string(t.recompute, recompute)) return unknown_name("recompute", t.recompute, names(recompute));

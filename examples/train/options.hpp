@@ -27,6 +27,7 @@ struct train_options {
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  double average_decay = 0;
   std::uint64_t seed = 1;
   double validation = 0.05;
   std::int64_t max_epochs = 1;
@@ -61,6 +62,7 @@ void describe(Visitor&& v, train_options& o) {
   v("epsilon", o.epsilon, "AdamW epsilon");
   v("weight_decay", o.weight_decay, "AdamW decay of matrices");
   v("clip", o.clip, "largest global gradient norm; 0: no clipping");
+  v("average_decay", o.average_decay, "decay of the weights' moving average, which is evaluated too; 0: none");
   v("seed", o.seed, "of weights, data order, signs and stochastic rounding");
   v("validation", o.validation, "contiguous end of the text held out, as a fraction");
   v("max_epochs", o.max_epochs, "how often the training text may be read");

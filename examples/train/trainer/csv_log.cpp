@@ -15,9 +15,10 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* columns[] = {"event",      "step",         "tokens",   "seconds",       "loss",
-                                   "lr",         "grad_norm",    "recipe",   "tokens_per_s",  "flops_per_s",
-                                   "roof_share", "loader_share", "val_loss", "bits_per_byte", "windows"};
+constexpr const char* columns[] = {
+    "event",     "step",          "tokens",       "seconds",         "loss",       "lr",
+    "grad_norm", "recipe",        "tokens_per_s", "flops_per_s",     "roof_share", "loader_share",
+    "val_loss",  "bits_per_byte", "windows",      "average_val_loss"};
 
 std::string header() {
   std::string line;

@@ -173,8 +173,12 @@ train::session_options session_options_for(const run_options& run, std::size_t m
   from_string(t.recompute, o.model.recompute);  // find_fault has looked at both
   from_string(t.stored_activations, o.model.kept);
   o.micro_batches = t.accumulate;
-  o.optimizer = {static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.epsilon),
-                 static_cast<float>(t.weight_decay), t.clip};
+  o.optimizer = {static_cast<float>(t.beta1),
+                 static_cast<float>(t.beta2),
+                 static_cast<float>(t.epsilon),
+                 static_cast<float>(t.weight_decay),
+                 t.clip,
+                 static_cast<float>(t.average_decay)};
   o.memory_limit = memory_limit;
   // After the only checkpoint no step remains to resume.
   const bool goes_on = t.checkpoint_every > 0 && t.checkpoint_every < t.steps;

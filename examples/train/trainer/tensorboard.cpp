@@ -92,6 +92,7 @@ class tensorboard_log : public log_sink {
                                                                 {"roof_share", "train/roof_share"},
                                                                 {"loader_share", "train/loader_share"}};
     constexpr std::pair<const char*, const char*> of_evaluations[] = {{"val_loss", "validation/loss"},
+                                                                      {"average_val_loss", "validation/average_loss"},
                                                                       {"bits_per_byte", "validation/bits_per_byte"}};
     const std::string kind = record.value("event", "");
     const std::int64_t step = record.value("step", std::int64_t{0});

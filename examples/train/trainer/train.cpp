@@ -103,16 +103,25 @@ double trainer::log_evaluation() {
     state_.target_reached = true;
     if (!from_) time_to_target_ = now_seconds() - start_;
   }
-  log_->write({{"event", "eval"},
-               {"step", state_.step},
-               {"tokens", state_.tokens},
-               {"val_loss", e.loss},
-               {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
-               {"windows", e.window_losses.size()},
-               {"seconds", e.seconds},
-               {"loader_share", e.loader_share},
-               {"recipe", state_.recipe().name}});
+  ordered_json record = {{"event", "eval"},
+                         {"step", state_.step},
+                         {"tokens", state_.tokens},
+                         {"val_loss", e.loss},
+                         {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
+                         {"windows", e.window_losses.size()},
+                         {"seconds", e.seconds},
+                         {"loader_share", e.loader_share},
+                         {"recipe", state_.recipe().name}};
+  if (state_.step > 0) add_average_loss(record, "average_val_loss", o.eval_windows);
+  log_->write(record);
   return e.loss;
+}
+
+/// Adds the validation loss of the weights' moving average, if there is one.
+void trainer::add_average_loss(ordered_json& record, const char* name, std::int64_t windows) {
+  if (!model_->has_average()) return;
+  model_->with_average(
+      [&] { record[name] = evaluate(*model_, step_inputs_for(state_), text_, windows, evaluation_progress()).loss; });
 }
 
 void trainer::show_progress(double loss, bool always) {
@@ -228,6 +237,7 @@ int trainer::finish(const char* status) {
     note_validation(e.loss);
     record["final_val_loss"] = e.loss;
     record["window_losses"] = e.window_losses;
+    add_average_loss(record, "final_average_val_loss", o.final_eval_windows);
     std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/"
               << (text_.is_bytes() ? "byte" : "token");
     if (e.bits_per_byte) std::cout << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");

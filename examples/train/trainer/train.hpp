@@ -111,6 +111,7 @@ class trainer {
   void note_validation(double loss);
   void show_progress(double loss, bool always);
   progress_function evaluation_progress();
+  void add_average_loss(nlohmann::ordered_json& record, const char* name, std::int64_t windows);
   std::optional<std::string> find_divergence(std::optional<double> loss);
   bool roll_back(std::int64_t step, const std::string& what);
   int train_until_signal();
