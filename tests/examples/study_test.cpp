@@ -56,7 +56,10 @@ std::string log_of(const std::string& name, int seed, const std::vector<double>&
     add({{"event", "eval"}, {"step", 10 * i}, {"tokens", 1000 * i}, {"val_loss", losses[i]}, {"recipe", name}});
   }
   json end = {{"event", "end"}, {"status", status}, {"step", last}, {"tokens", 100 * last}, {"seconds", 1.0}};
-  if (status == "ok") end["final_val_loss"] = losses.back();
+  if (status == "ok") {
+    end["final_val_loss"] = losses.back();
+    end["final_average_val_loss"] = losses.back() - 0.5;
+  }
   add(end);
   return text;
 }
@@ -160,6 +163,7 @@ TEST_CASE("A study's results: endpoints, pairs, outcomes, target") {
   REQUIRE(gaps.size() == 3);
   CHECK(std::abs(gaps[1] - 0.2) < 1e-12);
   CHECK(std::abs(losses(r, "a", endpoint::last).at(1) - 2.5) < 1e-12);
+  CHECK(std::abs(losses(r, "a", endpoint::average).at(1) - 1.5) < 1e-12);
   CHECK(std::abs(*tokens_to_target(r, *r.of("b")[0]) - 1800) < 1e-9);  // 3.1 to 2.1 passes 2.3 after four fifths
   CHECK(!tokens_to_target(r, *r.of("b")[1]));
   CHECK(message_of([&] { read_results(at.path(), "c"); }).find("no such arm") != std::string::npos);

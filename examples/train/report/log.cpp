@@ -162,6 +162,7 @@ void read_end(arm& a, const record& r) {
   a.seconds = r.number("seconds");
   a.final_loss = r.number("final_val_loss");
   a.best_loss = r.number("best_val_loss");
+  if (r.find("final_average_val_loss") != nullptr) a.average_loss = r.number("final_average_val_loss");
   a.window_losses.clear();
   const json* windows = r.find("window_losses");
   if (windows == nullptr || windows->is_null()) return;

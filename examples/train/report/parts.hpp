@@ -99,6 +99,7 @@ struct arm {
   maybe initial_loss;
   maybe final_loss;
   maybe best_loss;
+  maybe average_loss;                 ///< of the weights' moving average, at the last evaluation
   std::vector<double> window_losses;  ///< of the last evaluation; empty for several seeds
   std::vector<observation> observations;
 };

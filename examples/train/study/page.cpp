@@ -37,7 +37,11 @@ std::string seeds_for(const maybe& deviation, double difference) {
 struct arm_row {
   std::string name;
   int ok = 0, ended = 0, missed = 0;  ///< missed: of the ended ones, did not converge
-  sample_summary final, last;
+  sample_summary final, last, average;
+
+  const sample_summary& at(endpoint e) const {
+    return e == endpoint::final ? final : e == endpoint::last ? last : average;
+  }
   sample_summary gap;  ///< final loss minus the baseline's, over pairs; no pairs for the baseline
   maybe tokens;        ///< mean over the runs that reached the target
 };
@@ -61,44 +65,52 @@ std::vector<arm_row> rows_of(const study_results& r) {
     const losses_by_seed own = losses(r, a.name, endpoint::final);
     row.final = summarize(values_of(own));
     row.last = summarize(values_of(losses(r, a.name, endpoint::last)));
+    row.average = summarize(values_of(losses(r, a.name, endpoint::average)));
     if (a.name != r.study.baseline) row.gap = summarize(paired_differences(own, base), true);
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
+/// Column of the moving average's spread, in tables of studies that have one.
+constexpr std::ptrdiff_t average_column = 5;
+
 std::vector<std::string> head_of(const study_results& r) {
-  return {"arm",
-          "runs",
-          "final",
-          "s.d.",
-          "s.d. last " + std::to_string(r.study.last_evaluations),
-          "gap to " + r.study.baseline,
-          "95 % (Student)",
-          "95 % (bootstrap)",
-          "seeds for 0.01",
-          "0.003",
-          "tokens to " + fixed(r.target, 4),
-          "did not converge"};
+  std::vector<std::string> head = {"arm",
+                                   "runs",
+                                   "final",
+                                   "s.d.",
+                                   "s.d. last " + std::to_string(r.study.last_evaluations),
+                                   "gap to " + r.study.baseline,
+                                   "95 % (Student)",
+                                   "95 % (bootstrap)",
+                                   "seeds for 0.01",
+                                   "0.003",
+                                   "tokens to " + fixed(r.target, 4),
+                                   "did not converge"};
+  if (has_average(r)) head.insert(head.begin() + average_column, "s.d. average");
+  return head;
 }
 
 std::vector<std::string> cells_of(const study_results& r, const arm_row& row) {
   const bool is_base = row.name == r.study.baseline;
   const std::string ended = std::to_string(row.ended), missed = std::to_string(row.missed);
-  return {row.name,
-          row.ok == row.ended ? ended : std::to_string(row.ok) + " of " + ended,
-          row.final.count > 0 ? fixed(row.final.mean, 4) : none,
-          fixed(row.final.deviation, 4),
-          fixed(row.last.deviation, 4),
-          is_base             ? "baseline"
-          : row.gap.count > 0 ? signed_fixed(row.gap.mean, 4)
-                              : none,
-          is_base ? "" : interval_text(row.gap.student),
-          is_base ? "" : interval_text(row.gap.bootstrap),
-          is_base ? "" : seeds_for(row.gap.deviation, resolutions[0]),
-          is_base ? "" : seeds_for(row.gap.deviation, resolutions[1]),
-          row.tokens ? grouped(std::llround(*row.tokens)) : none,
-          row.missed == 0 ? "0" : missed + " of " + ended};
+  std::vector<std::string> cells = {row.name,
+                                    row.ok == row.ended ? ended : std::to_string(row.ok) + " of " + ended,
+                                    row.final.count > 0 ? fixed(row.final.mean, 4) : none,
+                                    fixed(row.final.deviation, 4),
+                                    fixed(row.last.deviation, 4),
+                                    is_base             ? "baseline"
+                                    : row.gap.count > 0 ? signed_fixed(row.gap.mean, 4)
+                                                        : none,
+                                    is_base ? "" : interval_text(row.gap.student),
+                                    is_base ? "" : interval_text(row.gap.bootstrap),
+                                    is_base ? "" : seeds_for(row.gap.deviation, resolutions[0]),
+                                    is_base ? "" : seeds_for(row.gap.deviation, resolutions[1]),
+                                    row.tokens ? grouped(std::llround(*row.tokens)) : none,
+                                    row.missed == 0 ? "0" : missed + " of " + ended};
+  if (has_average(r)) cells.insert(cells.begin() + average_column, fixed(row.average.deviation, 4));
+  return cells;
 }
 
 /// The rules that the figures follow, in plain text.
@@ -157,8 +169,8 @@ std::string study_csv(const study_results& r) {
   std::string s = line({"arm", "endpoint", "ended", "ok", "did_not_converge", "mean", "sd", "low", "high",
                         "tokens_to_target", "target"});
   for (const arm_row& row : rows_of(r)) {
-    for (const endpoint e : endpoints) {
-      const sample_summary& x = e == endpoint::final ? row.final : row.last;
+    for (const endpoint e : endpoints_of(r)) {
+      const sample_summary& x = row.at(e);
       s += line({row.name, name_of(e), std::to_string(row.ended), std::to_string(row.ok), std::to_string(row.missed),
                  x.count > 0 ? exact(x.mean) : "", exact(x.deviation), exact(low(x.student)), exact(high(x.student)),
                  exact(row.tokens), exact(r.target)});
@@ -174,7 +186,7 @@ std::string pairs_csv(const study_results& r) {
   for (std::size_t i = 0; i < r.study.arms.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const std::string &a = r.study.arms[i].name, &b = r.study.arms[j].name;
-      for (const endpoint e : endpoints) {
+      for (const endpoint e : endpoints_of(r)) {
         const sample_summary x = summarize(paired_differences(losses(r, a, e), losses(r, b, e)), true);
         const auto seeds = [&](double d) { return x.deviation ? seeds_for(x.deviation, d) : ""; };
         s += line({a, b, name_of(e), std::to_string(x.count), x.count > 0 ? exact(x.mean) : "", exact(x.deviation),

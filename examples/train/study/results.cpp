@@ -77,7 +77,10 @@ study_run read_run(const study_results& r, const study_arm& a, int seed) {
   run.tokens = log->tokens;
   run.seconds = log->seconds.value_or(0);
   run.definition = definition_of(*log);
-  if (run.outcome == run_outcome::ok) run.final_loss = log->final_loss;
+  if (run.outcome == run_outcome::ok) {
+    run.final_loss = log->final_loss;
+    run.average_loss = log->average_loss;
+  }
   const fs::path state = directory.run(a.name, seed) / "trainer_state.json";
   if (fs::exists(state)) run.definition["data"] = io::read_json(state.string()).value("data_fingerprint", json());
   if (!a.fork) return run;
@@ -140,12 +143,23 @@ study_results read_results(const fs::path& directory, const std::string& baselin
   return r;
 }
 
+bool has_average(const study_results& r) {
+  return std::any_of(r.runs.begin(), r.runs.end(), [](const study_run& run) { return run.average_loss.has_value(); });
+}
+
+std::vector<endpoint> endpoints_of(const study_results& r) {
+  std::vector<endpoint> all = {endpoint::final, endpoint::last};
+  if (has_average(r)) all.push_back(endpoint::average);
+  return all;
+}
+
 losses_by_seed losses(const study_results& r, const std::string& arm, endpoint which) {
   losses_by_seed found;
   for (const study_run* run : r.of(arm)) {
     if (run->outcome != run_outcome::ok || !run->final_loss) continue;
-    if (which == endpoint::final) {
-      found[run->seed] = *run->final_loss;
+    if (which != endpoint::last) {
+      const maybe& loss = which == endpoint::final ? run->final_loss : run->average_loss;
+      if (loss) found[run->seed] = *loss;
       continue;
     }
     std::vector<double> last;
@@ -181,7 +195,14 @@ maybe tokens_to_target(const study_results& r, const study_run& run) {
   return r.target > 0 && run.outcome == run_outcome::ok ? study_statistics::tokens_to(curve, r.target) : std::nullopt;
 }
 
-const char* name_of(endpoint which) { return which == endpoint::final ? "final" : "last_mean"; }
+const char* name_of(endpoint which) {
+  switch (which) {
+    case endpoint::final: return "final";
+    case endpoint::last: return "last_mean";
+    case endpoint::average: break;
+  }
+  return "average";
+}
 
 const char* name_of(run_outcome outcome) {
   switch (outcome) {

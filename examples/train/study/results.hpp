@@ -22,14 +22,18 @@ struct study_run {
   std::string reason;                           ///< of a failed or diverged run
   std::vector<report_parts::eval_point> evals;  ///< with those of the run that a fork continues
   report_parts::maybe final_loss;               ///< of a run that is ok
+  report_parts::maybe average_loss;             ///< the same of the weights' moving average
   std::int64_t step = 0, tokens = 0;
   double seconds = 0;                 ///< of its steps
   nlohmann::ordered_json definition;  ///< what acceptance compares: options, effective recipes, fingerprint of the data
 };
 
 /// A loss for each run that is ok, to compare arms by.
-enum class endpoint { final, last };
-inline constexpr endpoint endpoints[] = {endpoint::final, endpoint::last};
+enum class endpoint {
+  final,   ///< the last evaluation
+  last,    ///< mean of the last evaluations
+  average  ///< the last evaluation of the weights' moving average
+};
 
 struct study_results {
   study_file study;
@@ -60,6 +64,10 @@ run_outcome outcome_of(const study_directory& directory, const std::string& arm,
 /// Throws io::error.
 study_results read_results(const std::filesystem::path& directory, const std::string& baseline = "");
 
+/// Does a run have the loss of a moving average?
+bool has_average(const study_results& r);
+/// Those that a study has.
+std::vector<endpoint> endpoints_of(const study_results& r);
 losses_by_seed losses(const study_results& r, const std::string& arm, endpoint which);
 std::vector<double> values_of(const losses_by_seed& losses);
 /// Of a minus b, over the seeds that both have.
