@@ -36,6 +36,7 @@ extern const kernel_table kernels_baseline;
 #if defined(ROTOSCALE_PYTHON_X86)
 extern const kernel_table kernels_avx2;
 extern const kernel_table kernels_avx512;
+extern const kernel_table kernels_avx512_vbmi;
 #endif
 
 }  // namespace rotoscale::python

@@ -24,6 +24,8 @@ const kernel_table& choose_kernels() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
+  const bool bytes = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+  if (bytes) return kernels_avx512_vbmi;
   if (avx512) return kernels_avx512;
   if (avx2) return kernels_avx2;
 #endif
