@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.hpp"
 
+#include <memory>
 #include <stdexcept>
 #include <type_traits>
 
+#include "memory.hpp"
 #include "rotoscale/dlpack.hpp"
 #include "rotoscale/nearest_name.hpp"
 
@@ -184,8 +186,27 @@ nb::object shape_tuple(const extents& shape) {
   return t;
 }
 
+namespace {
+
+/// An array in a block of memory.hpp, which the array returns.
+template <class T>
+new_array<T> make_large_array(const extents& shape, std::size_t bytes) {
+  auto block = std::make_unique<memory_block>(take_memory(bytes));
+  auto* const data = static_cast<T*>(block->data);
+  const nb::capsule owner(block.release(), [](void* given) noexcept {
+    const std::unique_ptr<memory_block> back(static_cast<memory_block*>(given));
+    give_memory(*back);
+  });
+  return {nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner)), data};
+}
+
+}  // namespace
+
 template <class T>
 new_array<T> make_array(const extents& shape) {
+  std::size_t bytes = sizeof(T);
+  for (const std::size_t extent : shape) bytes *= extent;
+  if (bytes >= large_result) return make_large_array<T>(shape, bytes);
   static const nb::object& dtype =
       *new nb::object(nb::module_::import_("numpy").attr("dtype")(sizeof(T) == 1   ? "uint8"
                                                                   : sizeof(T) == 2 ? "uint16"

@@ -183,6 +183,19 @@ def test_results_outlive_their_source():
     assert bytes_of(q) == copy and q.codes.flags.writeable
 
 
+def test_large_results_use_freed_memory_alone():
+    x = normal((2048, 1024))
+    q, view = rotoscale.quantize(x), rotoscale.quantize(x).codes[1:]
+    copy = bytes_of(q)
+    other = rotoscale.quantize(-x)
+    assert bytes_of(q) == copy and view.tobytes() == q.codes[1:].tobytes()
+    assert not np.shares_memory(q.codes, other.codes) and q.codes.ctypes.data % 64 == 0
+    address = q.codes.ctypes.data
+    del q
+    again = rotoscale.quantize(x)
+    assert again.codes.ctypes.data == address and bytes_of(again) == copy
+
+
 @pytest.mark.parametrize("format, overflow", [("e4m3", "saturate"), ("e5m2", "saturate"), ("bf16", "to_inf")])
 def test_encode_is_the_same_from_fp32_and_fp64(format, overflow):
     x = np.random.default_rng(8).integers(0, 1 << 32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32)
