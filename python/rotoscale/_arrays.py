@@ -69,7 +69,7 @@ def device_operators():
     return _ops
 
 
-def as_numpy(x):
+def as_numpy(x, argument="x"):
     """(array, dtype name): a NumPy array with x's bytes. Narrow dtypes become unsigned integers."""
     name = str(getattr(x, "dtype", type(x).__name__))
     if name.startswith("torch."):
@@ -79,4 +79,6 @@ def as_numpy(x):
             x = x.view(torch.int16 if name == "bfloat16" else torch.uint8)
         return x.numpy(), name
     array = readable(x)[0]
+    if not isinstance(array, np.ndarray) and not hasattr(array, "__dlpack__"):
+        raise TypeError(f"{argument}: {type(x).__name__} is no array that DLPack lends")
     return (array if isinstance(array, np.ndarray) else np.from_dlpack(array)), name

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import device_operators, on_device, readable
+from ._check import NUMBER, TEXT, expect, expect_optional
 from ._quantized import Quantized
 
 
@@ -49,6 +50,9 @@ def gemm(a: Quantized | Any, b: Quantized | Any, *, contract: str = "fp32_fma_ch
 
     Raises TypeError for a wrong dtype, ValueError where the unit does not multiply these operands.
     """
+    expect(TEXT, contract=contract, output=output)
+    expect(NUMBER, alpha=alpha)
+    expect_optional(TEXT, format_a=format_a, format_b=format_b)
     if on_device(a.codes if isinstance(a, Quantized) else a):
         return _on_device(a, b, contract, c, output, alpha, format_a, format_b)
     return _core.gemm(_operand("a", a, format_a), _operand("b", b, format_b), contract, c, output, alpha)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._quantized import sign_bytes
+from ._check import INTEGER, TEXT, expect, expect_optional, split_random
+from ._quantized import core_rotation
 
 
 def encode(x: Any, format: str, *, rounding: str = "nearest_even", overflow: str = "saturate",
@@ -23,8 +24,9 @@ def encode(x: Any, format: str, *, rounding: str = "nearest_even", overflow: str
 
     Raises TypeError for a wrong dtype, ValueError for a wrong name or number.
     """
-    seed, stream = random if isinstance(random, tuple) else (random, 0)
-    return _core.encode(x, format, rounding, overflow, seed, stream, random_count)
+    expect(TEXT, format=format, rounding=rounding, overflow=overflow)
+    expect(INTEGER, random_count=random_count)
+    return _core.encode(x, format, rounding, overflow, *split_random(random), random_count)
 
 
 def decode(codes: Any, format: str) -> np.ndarray:
@@ -33,6 +35,7 @@ def decode(codes: Any, format: str) -> np.ndarray:
     codes: one per element, in uint8, uint16 or a dtype of ml_dtypes or torch for that format. Raises TypeError for
     another dtype, ValueError for a wrong name.
     """
+    expect(TEXT, format=format)
     return _core.decode(codes, format)
 
 
@@ -41,6 +44,7 @@ def pack(codes: Any, format: str) -> np.ndarray:
 
     Raises TypeError for a wrong dtype, ValueError for a code with more bits than the format.
     """
+    expect(TEXT, format=format)
     return _core.pack(codes, format)
 
 
@@ -49,6 +53,8 @@ def unpack(packed: Any, format: str, count: int | None = None) -> np.ndarray:
 
     Raises ValueError if the bytes hold fewer codes.
     """
+    expect(TEXT, format=format)
+    expect_optional(INTEGER, count=count)
     return _core.unpack(packed, format, count)
 
 
@@ -58,11 +64,16 @@ def swizzle(array: Any, placement: str, *, padding: int = 0, repeat: int = 1) ->
     placement: name in rotoscale.placements. padding: byte of the padding. repeat: each row fills so many rows, as a
     scale of square blocks does. Raises TypeError for a wrong dtype, ValueError for extents that the placement lacks.
     """
+    expect(TEXT, placement=placement)
+    expect(INTEGER, padding=padding, repeat=repeat)
     return _core.place(array, placement, padding, repeat)
 
 
 def unswizzle(array: Any, placement: str, shape: tuple[int, int], *, repeat: int = 1) -> np.ndarray:
     """Inverse of swizzle: uint8 of `shape`, (rows, columns). Raises ValueError if the array has another size."""
+    expect(TEXT, placement=placement)
+    if len(shape) != 2:
+        raise ValueError(f"shape: {shape!r}, expected (rows, columns)")
     rows, columns = shape
     return _core.gather(array, placement, rows * repeat, columns, repeat)
 
@@ -77,4 +88,6 @@ def rotate(x: Any, points: int, *, signs: int = 0, run: int | None = None, inver
 
     Raises TypeError for a wrong dtype, ValueError for other extents.
     """
-    return _core.rotate(x, points, sign_bytes(signs), run, inverse)
+    expect(INTEGER, points=points)
+    expect_optional(INTEGER, run=run)
+    return _core.rotate(x, core_rotation((points, signs)), run, inverse)

@@ -14,7 +14,8 @@ import torch
 
 from . import _core, _device
 from ._arrays import FORMAT_OF_DTYPE
-from ._quantized import BLOCKS, Quantized, sign_bytes, split_rotation
+from ._check import split_random, split_rotation
+from ._quantized import BLOCKS, Quantized, core_rotation
 
 _BITS = {record["name"]: record["bits"] for record in _core.formats}
 _ELEMENTS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "uint8": "int8", **FORMAT_OF_DTYPE}
@@ -147,9 +148,10 @@ def quantize(x: torch.Tensor, *, preset: str = "ocp", format: str = "mxfp4", sou
         if factor is None:
             factor = torch.full((), 1.0 / encode_factor, dtype=torch.float32, device=x.device)
         return codes, scales, factor
-    request = _core.request(preset, format, source, scale_rule, rounding, rotation, sign_bytes(signs), policy, seed,
-                            stream, random_count, encode_factor if encode_factor not in (0.0, 1.0) else None,
-                            encode_factor == 0.0, square, axis)
+    turned = None if rotation is None else core_rotation((rotation, signs))
+    request = _core.request(preset, format, source, scale_rule, rounding, turned, policy, seed, stream, random_count,
+                            encode_factor if encode_factor not in (0.0, 1.0) else None, encode_factor == 0.0, square,
+                            axis)
     codes, scales, factor, _, _ = _core.quantize(x.detach(), request)
     return torch.from_numpy(codes), torch.from_numpy(scales), torch.tensor(factor, dtype=torch.float32)
 
@@ -166,8 +168,8 @@ def dequantize(codes: torch.Tensor, scales: torch.Tensor, factor: Optional[torch
                format: str = "mxfp4", square: bool = False) -> torch.Tensor:
     """FP32 numbers of row-major codes and scales, times the factor. A rotation is left in."""
     if not is_on_device(codes):
-        values = _core.dequantize(codes, scales, format, square, 1.0 if factor is None else float(factor), 0,
-                                  sign_bytes(0))
+        values = _core.dequantize(codes, scales, format, square, 1.0 if factor is None else float(factor),
+                                  core_rotation(0))
         return torch.from_numpy(values)
     library = library_for("codes", codes)
     operand = _operand("codes", codes, scales, factor, format, square)
@@ -245,7 +247,7 @@ def quantize_tensor(x, preset, format, source, scale_rule, rounding, rotation, a
     """(codes, scales, global factor, shape, axis) of rotoscale.quantize for an array on a device."""
     x = as_tensor(x)
     points, signs = (-1, 0) if rotation is None else split_rotation(rotation)
-    seed, stream = random if isinstance(random, tuple) else (random or 0, 0)
+    seed, stream = split_random(random)
     given = 0.0 if encode_factor == "amax" else 1.0 if encode_factor is None else encode_factor
     codes, scales, factor = quantize_on_device(
         x, preset=preset, format=format, source=source, scale_rule=scale_rule, rounding=rounding, policy=policy,

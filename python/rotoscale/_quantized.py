@@ -9,41 +9,35 @@ import numpy as np
 
 from . import _core
 from ._arrays import as_numpy, device_operators, on_device
+from ._check import FLAG, INTEGER, NUMBER, TEXT, expect, expect_optional, split_random, split_rotation
 
 BLOCKS = {record["name"]: record for record in _core.block_formats}
 _ROTATION_OF_PRESET = {record["name"]: record["rotation"] for record in _core.presets}
 
 
-def sign_bytes(signs):
-    """The mask of a rotation's signs as the compiled module takes it."""
-    if not isinstance(signs, int) or signs < 0 or signs >> 256:
-        raise ValueError(f"rotation: signs {signs!r} must be an integer of at most 256 bits")
-    return signs.to_bytes(32, "little")
-
-
-def split_rotation(rotation):
-    """(points, signs) of None, points, or (points, signs)."""
-    points, signs = rotation if isinstance(rotation, tuple) else (rotation or 0, 0)
-    if not isinstance(points, int) or not 0 <= points <= 256:
-        raise ValueError(f"rotation: points {points!r} must be an integer from 0 to 256")
-    return points, signs
+def core_rotation(rotation):
+    """A rotation as the compiled module takes it."""
+    points, signs = split_rotation(rotation)
+    return _core.rotation(points, signs.to_bytes(32, "little"))
 
 
 def _request(preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count,
              encode_factor, square):
     """(the arguments of quantize as the compiled module takes them, rotation)."""
+    expect(TEXT, preset=preset, format=format)
+    expect_optional(TEXT, source=source, scale_rule=scale_rule, rounding=rounding, policy=policy)
+    expect(INTEGER, axis=axis, random_count=random_count)
+    expect(FLAG, square=square)
     if isinstance(encode_factor, str) and encode_factor != "amax":
         raise ValueError(f"encode_factor: {encode_factor!r} is neither a number nor 'amax'")
     two_levels = encode_factor == "amax"
-    points, signs = (None, 0) if rotation is None else split_rotation(rotation)
-    seed, stream = random if isinstance(random, tuple) else (random or 0, 0)
+    factor = None if two_levels else encode_factor
+    expect_optional(NUMBER, encode_factor=factor)
     if rounding == "stochastic" and random is None:
         raise ValueError("random: stochastic rounding needs a seed or (seed, stream)")
-    for name, value in (("seed", seed), ("stream", stream)):
-        if not isinstance(value, int) or not 0 <= value < 1 << 64:
-            raise ValueError(f"random: {name} {value!r} must be an integer of at most 64 bits")
-    made = _core.request(preset, format, source, scale_rule, rounding, points, sign_bytes(signs), policy, seed, stream,
-                         random_count, None if two_levels else encode_factor, two_levels, square, axis)
+    turned = None if rotation is None else core_rotation(rotation)
+    made = _core.request(preset, format, source, scale_rule, rounding, turned, policy, *split_random(random),
+                         random_count, factor, two_levels, square, axis)
     return made, split_rotation(rotation if rotation is not None else _ROTATION_OF_PRESET[preset])
 
 
@@ -107,6 +101,7 @@ class Quantized:
         Bytes in another placement than row_major have shape (padded rows, padded columns). Padding is the scale 1
         or code 0.
         """
+        expect_optional(TEXT, placement=placement, codes=codes)
         if on_device(self.codes):
             return self._moved(self.cpu().to(placement, codes=codes))
         scales = self.layout[1] if placement is None else placement
@@ -131,7 +126,7 @@ class Quantized:
         plain = self._row_major()
         rotation = self.rotation if unrotate else (0, 0)
         return dequantize(plain.codes, plain.scales, format=self.format, axis=self.axis, square=self.square,
-                          global_factor=self.global_factor, rotation=rotation)
+                          global_factor=float(self.global_factor), rotation=rotation)
 
     def sqnr(self, x: Any) -> float:
         """Signal-to-quantization-noise ratio against the source `x`, in dB: inf where nothing was lost."""
@@ -219,6 +214,8 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
            square)
     try:
         request = _requests[key]
+    except TypeError:  # lists are no keys
+        request = _request(*key)
     except KeyError:
         request = _request(*key)
         if len(_requests) == 256:
@@ -245,9 +242,9 @@ def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1
     source of a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for shapes that
     do not fit each other.
     """
-    points, signs = split_rotation(rotation)
-    values = _core.dequantize(codes, scales, format, square, global_factor, points,
-                              sign_bytes(signs))
+    expect(TEXT, format=format)
+    expect(NUMBER, global_factor=global_factor)
+    values = _core.dequantize(codes, scales, format, square, global_factor, core_rotation(rotation))
     if axis not in (-1, 0, values.ndim - 1):
         raise ValueError(f"axis: {axis!r} is neither -1 nor 0")
     return values.T if axis == 0 and values.ndim == 2 else values

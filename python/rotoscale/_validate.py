@@ -38,7 +38,7 @@ def _safetensors(tensors):
     """The bytes of a safetensors file. Codes of ml_dtypes are one per byte."""
     header, data = {}, []
     for name, tensor in tensors.items():
-        array, dtype = as_numpy(tensor)
+        array, dtype = as_numpy(tensor, name)
         if dtype not in _SAFETENSORS:
             raise TypeError(f"{name}: dtype {dtype} is none of {', '.join(_SAFETENSORS)}")
         shape = list(array.shape)

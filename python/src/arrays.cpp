@@ -43,7 +43,11 @@ nb::ndarray<nb::ro> import_array(const std::string& name, nb::handle x) {
   nb::ndarray<nb::ro> found;
   if (!nb::try_cast(x, found, false)) {
     PyErr_Clear();
-    const std::string type = nb::cast<std::string>(x.type().attr("__name__"));
+    std::string type = nb::cast<std::string>(x.type().attr("__name__"));
+    if (nb::hasattr(x, "dtype")) {
+      const nb::object dtype = x.attr("dtype");
+      type += " of dtype " + nb::cast<std::string>(nb::str(nb::handle(dtype)));
+    }
     throw nb::type_error((name + ": " + type + " is no array that DLPack or the buffer protocol lends").c_str());
   }
   return found;

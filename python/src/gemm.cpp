@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Emulated GEMMs under a named contract.
-#include <nanobind/stl/unique_ptr.h>
+#include "gemm.hpp"
 
-#include <memory>
+#include <nanobind/stl/unique_ptr.h>
 
 #include "module.hpp"
 #include "quantize.hpp"
@@ -16,68 +16,7 @@
 namespace rotoscale::python {
 namespace {
 
-/// One operand of the caller and the arrays that it points into.
-struct operand {
-  gemm_operand x;
-  array_view codes, scales;
-  float factor = 1.0f;
-};
-
 std::string bytes_text(const char* name, const std::string& what) { return std::string(name) + ": " + what; }
-
-/// An operand of numbers, or of packed codes in uint8, times a factor of the tensor.
-std::unique_ptr<operand> plain_operand(const char* name, nb::handle array, const text& element,
-                                       std::optional<float> factor) {
-  auto o = std::make_unique<operand>();
-  o->codes = read_array(name, array, element);
-  const array_view& v = o->codes;
-  if (v.axes() != 2) fail(bytes_text(name, "has shape " + shape_text(v.shape) + ", expected two axes"));
-  const format f = v.element;
-  const int bytes = storage_bits(f) < 8 ? 1 : storage_bits(f) / 8;
-  const bool by_rows = v.strides[1] == 1 || v.shape[1] <= 1, by_columns = v.strides[0] == 1 || v.shape[0] <= 1;
-  if (!by_rows && (!by_columns || storage_bits(f) < 8)) fail(bytes_text(name, "one axis must be contiguous"));
-  const index_t stride = v.strides[by_rows ? 0 : 1];
-  if (stride < 0) fail(bytes_text(name, "a stride is negative; make the array contiguous"));
-  o->x = {.element = f,
-          .rows = static_cast<index_t>(v.shape[0]),
-          .k = static_cast<index_t>(v.shape[1]) * (storage_bits(f) < 8 ? 8 : storage_bits(f)) / storage_bits(f),
-          .codes = static_cast<const std::uint8_t*>(v.data),
-          .code_stride = stride * bytes,
-          .transposed = !by_rows};
-  if (factor) {
-    o->factor = *factor;
-    o->x.factor = &o->factor;
-  }
-  return o;
-}
-
-/// An operand of blocks. Bytes that are not row-major are dense, as `place` returns them.
-std::unique_ptr<operand> block_operand(const char* name, nb::handle codes, nb::handle scales, const std::string& format,
-                                       bool square, index_t rows, index_t k, const std::string& code_order,
-                                       const std::string& scale_order, float factor) {
-  const block_format f = blocks_named(format, square);
-  auto o = std::make_unique<operand>();
-  o->codes = read_bytes("codes", codes);
-  o->scales = read_bytes("scales", scales);
-  o->factor = factor;
-  const auto c = as_byte_rows("codes", o->codes), s = as_byte_rows("scales", o->scales);
-  o->x = make_operand(f, {rows, k, c.data, c.stride(0), s.data, s.stride(0)}, &o->factor);
-  o->x.code_order = named<placement>("placement", code_order);
-  o->x.scale_order = named<placement>("placement", scale_order);
-  const bool plain_codes = o->x.code_order == placement::row_major,
-             plain_scales = o->x.scale_order == placement::row_major;
-  if (!plain_scales) o->x.block_rows = 1;
-  const layout cl = code_layout(o->x.code_order, f, rows, k), sl = scale_layout(o->x.scale_order, f, rows, k);
-  const auto dense = [](const matrix<const std::uint8_t>& m) { return m.extent(0) <= 1 || m.stride(0) == m.extent(1); };
-  const bool codes_fit = plain_codes ? c.extent(0) == rows && c.extent(1) == cl.columns
-                                     : cl.is_defined() && dense(c) && c.size() == cl.size_bytes();
-  const bool scales_fit = plain_scales ? s.extent(0) * f.rows == rows && s.extent(1) == sl.columns
-                                       : sl.is_defined() && dense(s) && s.size() == sl.size_bytes();
-  if (rows < 0 || k < 0 || k % f.length != 0) fail(bytes_text(name, "k is not a multiple of the block length"));
-  if (!codes_fit) fail(bytes_text(name, "codes of shape " + shape_text(o->codes.shape) + " do not fit the tensor"));
-  if (!scales_fit) fail(bytes_text(name, "scales of shape " + shape_text(o->scales.shape) + " do not fit the tensor"));
-  return o;
-}
 
 struct contract {
   gemm_options options;
@@ -124,8 +63,83 @@ void check_unit(const contract& c, const char* name, const gemm_operand& x) {
   }
 }
 
-nb::object multiply(const operand& a, const operand& b, const std::string& contract_name, nb::handle c_in,
-                    const std::string& output, float alpha) {
+/// The operands of Python, which keep their arrays alive.
+std::unique_ptr<operand> read_plain(const char* name, nb::handle array, const text& element,
+                                    std::optional<float> factor) {
+  return plain_operand(name, read_array(name, array, element), factor);
+}
+std::unique_ptr<operand> read_blocks(const char* name, nb::handle codes, nb::handle scales, const std::string& format,
+                                     bool square, index_t rows, index_t k, const std::string& code_order,
+                                     const std::string& scale_order, float factor) {
+  return block_operand(name, read_bytes("codes", codes), read_bytes("scales", scales), blocks_named(format, square),
+                       rows, k, named<placement>("placement", code_order), named<placement>("placement", scale_order),
+                       factor);
+}
+
+nb::object multiply_arrays(const operand& a, const operand& b, const std::string& contract_name, nb::handle c_in,
+                           const std::string& output, float alpha) {
+  std::optional<array_view> c;
+  if (!c_in.is_none()) c = read_array("c", c_in, {});
+  const new_array<float> out =
+      make_array<float>({static_cast<std::size_t>(a.x.rows), static_cast<std::size_t>(b.x.rows)});
+  without_gil([&] { multiply(a, b, contract_name, c ? &*c : nullptr, output, alpha, out.data); });
+  return out.object;
+}
+
+}  // namespace
+
+std::unique_ptr<operand> plain_operand(const char* name, array_view numbers, std::optional<float> factor) {
+  auto o = std::make_unique<operand>();
+  o->codes = std::move(numbers);
+  const array_view& v = o->codes;
+  if (v.axes() != 2) fail(bytes_text(name, "has shape " + shape_text(v.shape) + ", expected two axes"));
+  const format f = v.element;
+  const int bytes = storage_bits(f) < 8 ? 1 : storage_bits(f) / 8;
+  const bool by_rows = v.strides[1] == 1 || v.shape[1] <= 1, by_columns = v.strides[0] == 1 || v.shape[0] <= 1;
+  if (!by_rows && (!by_columns || storage_bits(f) < 8)) fail(bytes_text(name, "one axis must be contiguous"));
+  const index_t stride = v.strides[by_rows ? 0 : 1];
+  if (stride < 0) fail(bytes_text(name, "a stride is negative; make the array contiguous"));
+  o->x = {.element = f,
+          .rows = static_cast<index_t>(v.shape[0]),
+          .k = static_cast<index_t>(v.shape[1]) * (storage_bits(f) < 8 ? 8 : storage_bits(f)) / storage_bits(f),
+          .codes = static_cast<const std::uint8_t*>(v.data),
+          .code_stride = stride * bytes,
+          .transposed = !by_rows};
+  if (factor) {
+    o->factor = *factor;
+    o->x.factor = &o->factor;
+  }
+  return o;
+}
+
+std::unique_ptr<operand> block_operand(const char* name, array_view codes, array_view scales, block_format f,
+                                       index_t rows, index_t k, placement code_order, placement scale_order,
+                                       float factor) {
+  auto o = std::make_unique<operand>();
+  o->codes = std::move(codes);
+  o->scales = std::move(scales);
+  o->factor = factor;
+  const auto c = as_byte_rows("codes", o->codes), s = as_byte_rows("scales", o->scales);
+  o->x = make_operand(f, {rows, k, c.data, c.stride(0), s.data, s.stride(0)}, &o->factor);
+  o->x.code_order = code_order;
+  o->x.scale_order = scale_order;
+  const bool plain_codes = o->x.code_order == placement::row_major,
+             plain_scales = o->x.scale_order == placement::row_major;
+  if (!plain_scales) o->x.block_rows = 1;
+  const layout cl = code_layout(o->x.code_order, f, rows, k), sl = scale_layout(o->x.scale_order, f, rows, k);
+  const auto dense = [](const matrix<const std::uint8_t>& m) { return m.extent(0) <= 1 || m.stride(0) == m.extent(1); };
+  const bool codes_fit = plain_codes ? c.extent(0) == rows && c.extent(1) == cl.columns
+                                     : cl.is_defined() && dense(c) && c.size() == cl.size_bytes();
+  const bool scales_fit = plain_scales ? s.extent(0) * f.rows == rows && s.extent(1) == sl.columns
+                                       : sl.is_defined() && dense(s) && s.size() == sl.size_bytes();
+  if (rows < 0 || k < 0 || k % f.length != 0) fail(bytes_text(name, "k is not a multiple of the block length"));
+  if (!codes_fit) fail(bytes_text(name, "codes of shape " + shape_text(o->codes.shape) + " do not fit the tensor"));
+  if (!scales_fit) fail(bytes_text(name, "scales of shape " + shape_text(o->scales.shape) + " do not fit the tensor"));
+  return o;
+}
+
+void multiply(const operand& a, const operand& b, const std::string& contract_name, const array_view* c,
+              const std::string& output, float alpha, float* out) {
   if (a.x.k != b.x.k) {
     fail("a and b: k is " + std::to_string(a.x.k) + " and " + std::to_string(b.x.k) + ", must be equal");
   }
@@ -135,14 +149,12 @@ nb::object multiply(const operand& a, const operand& b, const std::string& contr
   check_unit(k, "b", b.x);
   k.options.alpha = alpha;
   k.options.output = named<format>("output", output);
-  const extents shape{static_cast<std::size_t>(a.x.rows), static_cast<std::size_t>(b.x.rows)};
-  const new_array<float> out = make_array<float>(shape);
-  const auto to = row_major(out.data, a.x.rows, b.x.rows);
-  if (!c_in.is_none()) {
-    const array_view c = read_array("c", c_in, {});
-    if (c.element != formats::fp32) throw nb::type_error("c: expected float32");
-    if (c.shape != shape) fail("c of shape " + shape_text(c.shape) + ": a and b give " + shape_text(shape));
-    const matrix<const float> from = as_rows<float>("c", c);
+  const auto to = row_major(out, a.x.rows, b.x.rows);
+  if (c != nullptr) {
+    const extents shape{static_cast<std::size_t>(a.x.rows), static_cast<std::size_t>(b.x.rows)};
+    if (c->element != formats::fp32) throw nb::type_error("c: expected float32");
+    if (c->shape != shape) fail("c of shape " + shape_text(c->shape) + ": a and b give " + shape_text(shape));
+    const matrix<const float> from = as_rows<float>("c", *c);
     for (index_t i = 0; i < a.x.rows; ++i) {
       for (index_t j = 0; j < b.x.rows; ++j) to(i, j) = from(i, j);
     }
@@ -153,19 +165,16 @@ nb::object multiply(const operand& a, const operand& b, const std::string& contr
   if (!gemm_is_defined(a.x, b.x, k.options))
     fail("contract: " + contract_name + " is not defined for these formats and blocks");
   const std::shared_ptr<thread_pool> threads = pool();
-  without_gil([&] { kernels().gemm(a.x, b.x, k.options, to, *threads); });
-  return out.object;
+  kernels().gemm(a.x, b.x, k.options, to, *threads);
 }
-
-}  // namespace
 
 void add_gemm(nb::module_& m) {
   using nb::arg;
   nb::class_<operand>(m, "Operand", "An operand of gemm; keeps its arrays alive.");
-  m.def("plain_operand", &plain_operand, arg("name"), arg("array").none(), arg("element").none(), arg("factor").none());
-  m.def("block_operand", &block_operand, arg("name"), arg("codes").none(), arg("scales").none(), arg("format"),
+  m.def("plain_operand", &read_plain, arg("name"), arg("array").none(), arg("element").none(), arg("factor").none());
+  m.def("block_operand", &read_blocks, arg("name"), arg("codes").none(), arg("scales").none(), arg("format"),
         arg("square"), arg("rows"), arg("k"), arg("code_order"), arg("scale_order"), arg("factor"));
-  m.def("gemm", &multiply, arg("a"), arg("b"), arg("contract"), arg("c").none(), arg("output"), arg("alpha"),
+  m.def("gemm", &multiply_arrays, arg("a"), arg("b"), arg("contract"), arg("c").none(), arg("output"), arg("alpha"),
         "a times b transposed under a contract, as float32 numbers.");
 }
 

@@ -17,13 +17,35 @@ block_format blocks_named(const std::string& name, bool square) {
   return square ? square_blocks(f) : f;
 }
 
-rotation make_rotation(int points, const nb::bytes& signs) {
+rotation make_rotation(int points, std::string_view signs) {
   rotation r;
   r.points = points;
   for (std::size_t i = 0; i < signs.size() && i < max_run_length / 8; ++i) {
-    r.signs[i / 4] |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(signs.c_str()[i])) << (8 * (i % 4));
+    r.signs[i / 4] |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(signs[i])) << (8 * (i % 4));
   }
   return r;
+}
+
+// What the caller set; the rest is the preset's.
+quantize_request make_request(const std::string& preset, const std::string& format_name, const text& source,
+                              const text& scale_rule_name, const text& rounding_name,
+                              const std::optional<rotation>& turned, const text& policy, std::uint64_t seed,
+                              std::uint64_t stream, int random_count, std::optional<float> encode_factor,
+                              bool two_levels, bool square, int axis) {
+  auto o = named<block_options>("preset", preset);
+  const block_format f = blocks_named(format_name, square);
+  if (source) o.source = named<format>("source", *source);
+  if (scale_rule_name) o.rule = named<scale_rule>("scale_rule", *scale_rule_name);
+  if (rounding_name) o.rounding = named<rounding>("rounding", *rounding_name);
+  if (turned) o.rotation = *turned;
+  if (policy) o.policy = named<block_policy>("policy", *policy);
+  o.random = {seed, stream};
+  o.random_count = random_count;
+  if ((two_levels || encode_factor) && f.has_e8m0_scale()) {
+    fail("encode_factor: " + format_name + " has no second-level factor");
+  }
+  if (encode_factor) o.encode_factor = *encode_factor;
+  return {f, o, two_levels, axis};
 }
 
 namespace {
@@ -36,35 +58,16 @@ struct source_kernels {
   float (*amax)(block_format, const block_options&, matrix<const T>, block_axis, thread_pool&);
 };
 
-/// A request without its source. Python keeps one per set of arguments.
-struct quantize_request {
-  block_format f;
-  block_options o;
-  bool two_levels = false;  ///< takes encode_factor from the tensor's amax
-  int axis_argument = -1;   ///< as the caller counts axes
-  block_axis axis = block_axis::row;
-};
-
-/// What the caller set; the rest is the preset's.
-quantize_request make_request(const std::string& preset, const std::string& format_name, const text& source,
-                              const text& scale_rule_name, const text& rounding_name, std::optional<int> points,
-                              const nb::bytes& signs, const text& policy, std::uint64_t seed, std::uint64_t stream,
-                              int random_count, std::optional<float> encode_factor, bool two_levels, bool square,
-                              int axis) {
-  auto o = named<block_options>("preset", preset);
-  const block_format f = blocks_named(format_name, square);
-  if (source) o.source = named<format>("source", *source);
-  if (scale_rule_name) o.rule = named<scale_rule>("scale_rule", *scale_rule_name);
-  if (rounding_name) o.rounding = named<rounding>("rounding", *rounding_name);
-  if (points) o.rotation = make_rotation(*points, signs);
-  if (policy) o.policy = named<block_policy>("policy", *policy);
-  o.random = {seed, stream};
-  o.random_count = random_count;
-  if ((two_levels || encode_factor) && f.has_e8m0_scale()) {
-    fail("encode_factor: " + format_name + " has no second-level factor");
-  }
-  if (encode_factor) o.encode_factor = *encode_factor;
-  return {f, o, two_levels, axis};
+/// Calls f with x's kernels. Throws TypeError if no kernel reads x's format.
+template <class Function>
+auto with_kernels(const array_view& x, const Function& f) {
+  const kernel_table& k = kernels();
+  if (x.element == formats::fp32) return f(source_kernels<float>{k.quantize_fp32, k.amax_fp32});
+  if (x.element == formats::bf16) return f(source_kernels<bf16>{k.quantize_bf16, k.amax_bf16});
+  if (x.element == formats::fp16) return f(source_kernels<fp16>{k.quantize_fp16, k.amax_fp16});
+  if (x.element == formats::fp64) return f(source_kernels<double>{k.quantize_fp64, k.amax_fp64});
+  throw nb::type_error(
+      ("x: dtype " + std::string(to_string(x.element)) + ", expected fp32, fp64, bf16 or fp16").c_str());
 }
 
 /// The blocks' axis for a source of `axes` axes.
@@ -76,56 +79,38 @@ block_axis axis_of(int axis, std::size_t axes) {
        std::to_string(axes) + " axes)");
 }
 
-/// Shapes of the result: leading axes of the source are kept; along axis 0 the result is transposed.
-struct result_shape {
-  extents codes, scales;
-};
-result_shape shape_of(const quantize_request& r, const array_view& x, index_t rows, index_t k) {
-  const index_t bytes = packed_bytes(r.f.element, k), blocks = k / r.f.length;
-  if (r.axis == block_axis::column || r.f.rows != 1) {
-    const auto size = [](index_t n) { return static_cast<std::size_t>(n); };
-    return {{size(rows), size(bytes)}, {size(rows / r.f.rows), size(blocks)}};
-  }
-  return {with_last(x.shape, bytes), with_last(x.shape, blocks)};
-}
-
 template <class T>
-nb::tuple quantize_as(quantize_request r, const array_view& x, const source_kernels<T>& run) {
+float quantize_as(quantize_request r, const array_view& x, const result_shape& shape, std::uint8_t* codes,
+                  std::uint8_t* scales, const source_kernels<T>& run) {
   const matrix<const T> in = as_rows<T>("x", x);
-  const bool row = r.axis == block_axis::row;
-  const index_t rows = in.extent(row ? 0 : 1), k = in.extent(row ? 1 : 0);
-  if ((!row || r.f.rows != 1) && x.axes() != 2) {
-    fail("x of shape " + shape_text(x.shape) + ": " + (row ? "square blocks" : "axis 0") + " needs two axes");
-  }
-  checked::detail::check_formats(r.f, r.o.rotation);
-  checked::detail::check_extents("x", r.f, r.o.rotation, rows, k);
   const std::shared_ptr<thread_pool> threads = pool();
   if (r.two_levels && in.size() != 0) {
-    without_gil([&] {
-      r.o.encode_factor = tensor_encode_factor(run.amax(r.f, r.o, in, r.axis, *threads), r.f.element, r.f.scale);
-    });
+    r.o.encode_factor = tensor_encode_factor(run.amax(r.f, r.o, in, shape.axis, *threads), r.f.element, r.f.scale);
   }
   checked::detail::check_options(r.f, r.o);
-  const result_shape shape = shape_of(r, x, rows, k);
-  const new_array<std::uint8_t> codes = make_array<std::uint8_t>(shape.codes),
-                                scales = make_array<std::uint8_t>(shape.scales);
   if (in.size() != 0) {
-    const auto out = dense_blocks(r.f, rows, k, codes.data, scales.data);
-    without_gil([&] { run.quantize(r.f, r.o, in, r.axis, out, *threads); });
+    run.quantize(r.f, r.o, in, shape.axis, dense_blocks(r.f, shape.rows, shape.k, codes, scales), *threads);
   }
-  return nb::make_tuple(codes.object, scales.object, 1.0f / r.o.encode_factor, shape_tuple(x.shape), row ? -1 : 0);
+  return 1.0f / r.o.encode_factor;
 }
 
-nb::tuple quantize_array(nb::handle source, quantize_request r) {
+int axis_number(const result_shape& shape) { return shape.axis == block_axis::row ? -1 : 0; }
+
+nb::tuple quantize_array(nb::handle source, const quantize_request& r) {
   const array_view x = read_array("x", source, {});
-  r.axis = axis_of(r.axis_argument, x.axes());
-  const kernel_table& k = kernels();
-  if (x.element == formats::fp32) return quantize_as<float>(r, x, {k.quantize_fp32, k.amax_fp32});
-  if (x.element == formats::bf16) return quantize_as<bf16>(r, x, {k.quantize_bf16, k.amax_bf16});
-  if (x.element == formats::fp16) return quantize_as<fp16>(r, x, {k.quantize_fp16, k.amax_fp16});
-  if (x.element == formats::fp64) return quantize_as<double>(r, x, {k.quantize_fp64, k.amax_fp64});
-  throw nb::type_error(
-      ("x: dtype " + std::string(to_string(x.element)) + ", expected fp32, fp64, bf16 or fp16").c_str());
+  const result_shape shape = shape_of(r, x.shape);
+  const new_array<std::uint8_t> codes = make_array<std::uint8_t>(shape.codes),
+                                scales = make_array<std::uint8_t>(shape.scales);
+  float factor = 1.0f;
+  without_gil([&] { factor = quantize_view(r, x, shape, codes.data, scales.data); });
+  return nb::make_tuple(codes.object, scales.object, factor, shape_tuple(x.shape), axis_number(shape));
+}
+
+nb::tuple shapes(const quantize_request& r, const nb::tuple& source) {
+  extents x;
+  for (const nb::handle extent : source) x.push_back(nb::cast<std::size_t>(extent));
+  const result_shape shape = shape_of(r, x);
+  return nb::make_tuple(shape_tuple(shape.codes), shape_tuple(shape.scales), axis_number(shape));
 }
 
 /// Fails unless the arrays of bytes are dense and belong together. Returns them as blocks.
@@ -142,23 +127,11 @@ block_matrix<const std::uint8_t> blocks_of(block_format f, const array_view& cod
 }
 
 nb::object dequantize_array(nb::handle codes_in, nb::handle scales_in, const std::string& name, bool square,
-                            float decode_factor, int points, const nb::bytes& signs) {
+                            float decode_factor, const rotation& turned) {
   const block_format f = blocks_named(name, square);
-  const rotation turned = make_rotation(points, signs);
   const array_view codes = read_bytes("codes", codes_in), scales = read_bytes("scales", scales_in);
-  const block_matrix<const std::uint8_t> in = blocks_of(f, codes, scales);
-  checked::detail::check_formats(f, turned);
-  checked::detail::check_extents("codes", f, turned, in.rows, in.k);
-  const new_array<float> out = make_array<float>(with_last(codes.shape, in.k));
-  if (in.rows == 0 || in.k == 0) return out.object;
-  const std::shared_ptr<thread_pool> threads = pool();
-  without_gil([&] {
-    kernels().dequantize(f, in, block_axis::row, row_major(out.data, in.rows, in.k), *threads, decode_factor);
-    const index_t run = run_length(f, turned);
-    for (index_t i = 0; points != 0 && i < in.rows * in.k; i += run) {
-      unrotate_run(out.data + i, static_cast<int>(run), turned);
-    }
-  });
+  const new_array<float> out = make_array<float>(values_shape(f, codes, scales));
+  without_gil([&] { dequantize_view(f, turned, codes, scales, decode_factor, out.data); });
   return out.object;
 }
 
@@ -192,17 +165,74 @@ double sqnr_of(nb::handle x_in, nb::handle y_in) {
 
 }  // namespace
 
+result_shape shape_of(const quantize_request& r, const extents& x) {
+  if (x.empty()) fail("x: is a scalar, expected at least one axis");
+  result_shape s;
+  s.axis = axis_of(r.axis, x.size());
+  const bool row = s.axis == block_axis::row;
+  if ((!row || r.f.rows != 1) && x.size() != 2) {
+    fail("x of shape " + shape_text(x) + ": " + (row ? "square blocks" : "axis 0") + " needs two axes");
+  }
+  s.rows = 1;
+  for (std::size_t i = 0; i + 1 < x.size(); ++i) s.rows *= static_cast<index_t>(x[i]);
+  s.k = static_cast<index_t>(x.back());
+  if (!row) std::swap(s.rows, s.k);
+  checked::detail::check_formats(r.f, r.o.rotation);
+  checked::detail::check_extents("x", r.f, r.o.rotation, s.rows, s.k);
+  const index_t bytes = packed_bytes(r.f.element, s.k), blocks = s.k / r.f.length;
+  if (row && r.f.rows == 1) {
+    s.codes = with_last(x, bytes);
+    s.scales = with_last(x, blocks);
+  } else {
+    const auto size = [](index_t n) { return static_cast<std::size_t>(n); };
+    s.codes = {size(s.rows), size(bytes)};
+    s.scales = {size(s.rows / r.f.rows), size(blocks)};
+  }
+  return s;
+}
+
+float quantize_view(const quantize_request& r, const array_view& x, const result_shape& shape, std::uint8_t* codes,
+                    std::uint8_t* scales) {
+  return with_kernels(x, [&](const auto& run) { return quantize_as(r, x, shape, codes, scales, run); });
+}
+
+extents values_shape(block_format f, const array_view& codes, const array_view& scales) {
+  return with_last(codes.shape, blocks_of(f, codes, scales).k);
+}
+
+void dequantize_view(block_format f, const rotation& turned, const array_view& codes, const array_view& scales,
+                     float decode_factor, float* out) {
+  const block_matrix<const std::uint8_t> in = blocks_of(f, codes, scales);
+  checked::detail::check_formats(f, turned);
+  checked::detail::check_extents("codes", f, turned, in.rows, in.k);
+  if (in.rows == 0 || in.k == 0) return;
+  const std::shared_ptr<thread_pool> threads = pool();
+  kernels().dequantize(f, in, block_axis::row, row_major(out, in.rows, in.k), *threads, decode_factor);
+  const index_t run = run_length(f, turned);
+  for (index_t i = 0; turned.points != 0 && i < in.rows * in.k; i += run) {
+    unrotate_run(out + i, static_cast<int>(run), turned);
+  }
+}
+
 void add_quantize(nb::module_& m) {
   using nb::arg;
+  nb::class_<rotation>(m, "Rotation", "Points of a Hadamard rotation and its mask of signs.");
+  m.def(
+      "rotation",
+      [](int points, const nb::bytes& signs) {
+        return make_rotation(points, {signs.c_str(), signs.size()});
+      },
+      arg("points"), arg("signs"), "Bit i % 8 of signs[i / 8] negates element i of a run.");
   nb::class_<quantize_request>(m, "Request", "Arguments of quantize without the source.");
   m.def("request", &make_request, arg("preset"), arg("format"), arg("source").none(), arg("scale_rule").none(),
-        arg("rounding").none(), arg("points").none(), arg("signs"), arg("policy").none(), arg("seed"), arg("stream"),
+        arg("rounding").none(), arg("rotation").none(), arg("policy").none(), arg("seed"), arg("stream"),
         arg("random_count"), arg("encode_factor").none(), arg("two_levels"), arg("square"), arg("axis"),
         "Options of a preset, with what is not None replaced.");
   m.def("quantize", &quantize_array, arg("x").none(), arg("request"),
         "Returns (codes, scales, 1 / encode_factor, shape, axis).");
+  m.def("shapes", &shapes, arg("request"), arg("shape"), "Shapes of codes and scales, and the axis: -1 or 0.");
   m.def("dequantize", &dequantize_array, arg("codes").none(), arg("scales").none(), arg("format"), arg("square"),
-        arg("decode_factor"), arg("points"), arg("signs"), "Returns FP32 numbers; undoes a rotation of `points`.");
+        arg("decode_factor"), arg("rotation"), "Returns FP32 numbers; undoes the rotation.");
   m.def("sqnr", &sqnr_of, arg("x").none(), arg("values").none(),
         "Signal-to-quantization-noise ratio of `values` against `x`, in dB.");
 }

@@ -7,8 +7,8 @@
 namespace rotoscale::python {
 namespace {
 
-nb::object rotate_array(nb::handle array, int points, const nb::bytes& signs, std::optional<int> run_length,
-                        bool inverse) {
+nb::object rotate_array(nb::handle array, const rotation& r, std::optional<int> run_length, bool inverse) {
+  const int points = r.points;
   const array_view x = read_array("x", array, {});
   if (x.element != formats::fp32) throw nb::type_error("x: expected float32");
   const matrix<const float> in = as_rows<float>("x", x);
@@ -21,7 +21,6 @@ nb::object rotate_array(nb::handle array, int points, const nb::bytes& signs, st
   if (in.extent(1) % run != 0) {
     fail("x of shape " + shape_text(x.shape) + ": the last axis is not a multiple of " + std::to_string(run));
   }
-  const rotation r = make_rotation(points, signs);
   const new_array<float> out = make_array<float>(x.shape);
   without_gil([&] {
     float* to = out.data;
@@ -39,7 +38,7 @@ nb::object rotate_array(nb::handle array, int points, const nb::bytes& signs, st
 
 void add_rotate(nb::module_& m) {
   using nb::arg;
-  m.def("rotate", &rotate_array, arg("x").none(), arg("points"), arg("signs"), arg("run").none(), arg("inverse"),
+  m.def("rotate", &rotate_array, arg("x").none(), arg("rotation"), arg("run").none(), arg("inverse"),
         "Rotates runs of the last axis; `inverse` undoes it.");
 }
 

@@ -138,6 +138,16 @@ def test_codes_of_ml_dtypes():
     (lambda x: rotoscale.pack(np.full(4, 16, np.uint8), "e2m1"), ValueError, "codes: a code has more"),
     (lambda x: rotoscale.swizzle(np.zeros((15, 32), np.uint8), "aiter_data_16x16"), ValueError, "placement"),
     (lambda x: rotoscale.rotate(x, 12), ValueError, "points 12"),
+    (lambda x: rotoscale.quantize(x.astype(">f4")), TypeError, "x: ndarray of dtype >f4"),
+    (lambda x: rotoscale.quantize(x, axis="0"), TypeError, "axis: '0', expected an integer"),
+    (lambda x: rotoscale.quantize(x, format=4), TypeError, "format: 4, expected a name"),
+    (lambda x: rotoscale.quantize(x, square="no"), TypeError, "square: 'no', expected True or False"),
+    (lambda x: rotoscale.quantize(x, rotation=(16,)), ValueError, "rotation: (16,), expected points or"),
+    (lambda x: rotoscale.quantize(x, random=-1), ValueError, "random: seed -1"),
+    (lambda x: rotoscale.quantize(x).to(3), TypeError, "placement: 3, expected a name"),
+    (lambda x: rotoscale.gemm(x, x, alpha="2"), TypeError, "alpha: '2', expected a number"),
+    (lambda x: rotoscale.unswizzle(x, "aiter_scale", (3,)), ValueError, "shape: (3,)"),
+    (lambda x: rotoscale.validate({"x": 3}), TypeError, "x: int is no array"),
 ])
 def test_refusals_name_the_argument(call, error, says):
     with pytest.raises(error) as caught:
