@@ -29,4 +29,5 @@ NB_MODULE(_core, m) {
   add_gemm(m);
   add_tables(m);
   add_validate(m);
+  add_xla(m);
 }

@@ -14,5 +14,6 @@ void add_rotate(nanobind::module_& m);    ///< rotate
 void add_gemm(nanobind::module_& m);      ///< gemm
 void add_tables(nanobind::module_& m);    ///< formats, presets, models, contracts, recipes
 void add_validate(nanobind::module_& m);  ///< validate_report
+void add_xla(nanobind::module_& m);       ///< xla_targets
 
 }  // namespace rotoscale::python

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of JAX on the CPU, in and out, also under jit. Skips without JAX."""
+"""Arrays of JAX on the CPU, in and out, and custom calls under jit. Skips without JAX."""
+import os
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,10 @@ from rotoscale._arrays import FORMAT_OF_DTYPE
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
+
+import rotoscale.jax  # noqa: E402
+
+from conftest import ROOT  # noqa: E402
 
 X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 
@@ -42,3 +49,92 @@ def test_a_callback_under_jit():
         return jax.pure_callback(lambda x: rotoscale.quantize(x).dequantize(), out, x) * 2
 
     assert np.array_equal(fake_quantized(X), rotoscale.quantize(X).dequantize() * 2)
+
+
+def same(q, expected):
+    return (np.array_equal(q.codes, expected.codes) and np.array_equal(q.scales, expected.scales)
+            and float(q.global_factor) == expected.global_factor and q.shape == expected.shape
+            and (q.format, q.axis, q.square, q.rotation) == (expected.format, expected.axis, expected.square,
+                                                             expected.rotation)
+            and np.array_equal(q.dequantize(), expected.dequantize(), equal_nan=True))
+
+
+OPTIONS = [{}, {"preset": "te_rocm"}, {"axis": 0, "rotation": (16, 0x1234)}, {"format": "mxfp8_e4m3", "square": True},
+           {"format": "nvfp4", "encode_factor": "amax"}, {"format": "nvfp4", "encode_factor": 3.0},
+           {"scale_rule": "ceil", "policy": "te_rocm", "source": "bf16", "rounding": "toward_zero"},
+           {"rounding": "stochastic", "random": (1 << 40, 7), "random_count": 16}]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_custom_call_has_the_bytes_of_the_package(options, dtype):
+    x = jnp.asarray(np.resize(X, (32, 64))).astype(dtype)
+    expected = rotoscale.quantize(np.asarray(x), **options)
+    for call in (rotoscale.jax.quantize, jax.jit(rotoscale.jax.quantize, static_argnames=list(options))):
+        q = call(x, **options)
+        assert isinstance(q.codes, jax.Array) and same(q, expected)
+    for unrotate in (False, True):
+        values = jax.jit(rotoscale.jax.dequantize, static_argnums=1)(q, unrotate)
+        assert np.array_equal(values, expected.dequantize(unrotate))
+    if q.axis == -1:
+        product = jax.jit(lambda q: rotoscale.jax.gemm(q, q, contract="exact", c=jnp.ones((32, 32))))(q)
+        assert np.array_equal(product, rotoscale.gemm(expected, expected, contract="exact", c=np.ones((32, 32), "f4")))
+
+
+def test_custom_calls_under_transformations():
+    x = jnp.asarray(X)
+    mapped = jax.vmap(lambda row: rotoscale.jax.quantize(row[None]).codes[0])(x)
+    assert np.array_equal(mapped, rotoscale.quantize(X).codes)
+    key = jax.random.key(5)
+    seed = int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes(), "little")
+    drawn = jax.jit(lambda key: rotoscale.jax.quantize(x, rounding="stochastic", random=key).codes)(key)
+    assert np.array_equal(drawn, rotoscale.quantize(X, rounding="stochastic", random=seed).codes)
+    e4m3 = x.astype(jnp.float8_e4m3fn)
+    assert np.array_equal(rotoscale.jax.gemm(e4m3, e4m3, contract="hopper-wgmma-fp8-f32"),
+                          rotoscale.gemm(e4m3, e4m3, contract="hopper-wgmma-fp8-f32"))
+
+
+@pytest.mark.parametrize("call, error, says", [
+    (lambda x: rotoscale.jax.quantize(x.astype(jnp.int32)), TypeError, "x: dtype int32"),
+    (lambda x: rotoscale.jax.quantize(x[:, :33]), ValueError, "33 is not a multiple"),
+    (lambda x: rotoscale.jax.quantize(x, preset="te_rock"), ValueError, "preset: no 'te_rock'"),
+    (lambda x: rotoscale.jax.quantize(x, random=x), TypeError, "random: float32"),
+    (lambda x: rotoscale.jax.dequantize(x), TypeError, "q: "),
+    (lambda x: rotoscale.jax.dequantize(rotoscale.quantize(X).to("nvidia_scale_128x4")), ValueError, "q: codes and"),
+    (lambda x: rotoscale.jax.gemm(x, x, c=x), ValueError, "c of shape (4, 64)"),
+    (lambda x: rotoscale.jax.gemm(x, x, contract="exat").block_until_ready(), Exception, "contract: no 'exat'"),
+])
+def test_custom_calls_name_the_argument(call, error, says):
+    with pytest.raises(error) as caught:
+        call(jnp.asarray(X))
+    assert says in str(caught.value)
+
+
+FIELDS = """extension.type InternalExtension.type, buffer.dtype Buffer.dtype, buffer.data Buffer.data,
+    buffer.rank Buffer.rank, buffer.dims Buffer.dims, scalar.value Scalar.value, byte_span.data ByteSpan.ptr,
+    byte_span.size ByteSpan.len, buffers.size Args.size, buffers.items Args.args, buffers.items Rets.rets,
+    attributes.types Attrs.types, attributes.names Attrs.names, attributes.items Attrs.attrs,
+    api_version.minor Api_Version.minor_version, error_arguments.message Error_Create_Args.message,
+    error_arguments.code Error_Create_Args.errc, api.version Api.api_version, api.create_error Api.XLA_FFI_Error_Create,
+    call_frame.api CallFrame.api, call_frame.stage CallFrame.stage, call_frame.arguments CallFrame.args,
+    call_frame.results CallFrame.rets, call_frame.attributes CallFrame.attrs, metadata.version Metadata.api_version,
+    metadata.traits Metadata.traits, metadata_extension.metadata Metadata_Extension.metadata"""
+VALUES = {"major_version": "API_MAJOR", "metadata_extension_type": "Extension_Metadata",
+          "execute_stage": "ExecutionStage_EXECUTE", "invalid_argument_code": "Error_Code_INVALID_ARGUMENT",
+          "scalar_attribute": "AttrType_SCALAR", "string_attribute": "AttrType_STRING",
+          **{name: "DataType_" + name.upper() for name in "u8 f16 f32 f64 bf16 f8e5m2 f8e4m3fn f8e4m3b11fnuz "
+                                                          "f8e5m2fnuz f8e4m3fnuz".split()}}
+
+
+def test_structures_are_those_of_xla(tmp_path):
+    lines = [f'#include "{ROOT}/python/src/xla_ffi.hpp"', '#include "xla/ffi/api/c_api.h"',
+             "using namespace rotoscale::python::xla;"]
+    for ours, theirs in (pair.split() for pair in FIELDS.split(",")):
+        for fact in ("offsetof({}, {})", "sizeof({}::{})"):
+            lines.append(f"static_assert({fact.format(*ours.split('.'))} == "
+                         f"{fact.format(*('XLA_FFI_' + theirs).split('.'))});")
+    lines += [f"static_assert(int({ours}) == int(XLA_FFI_{theirs}));" for ours, theirs in VALUES.items()]
+    (tmp_path / "layout.cpp").write_text("\n".join(lines))
+    compiler = os.environ.get("CXX", "g++").split()
+    subprocess.run([*compiler, "-std=c++20", "-fsyntax-only", "-I", jax.ffi.include_dir(), tmp_path / "layout.cpp"],
+                   check=True)
