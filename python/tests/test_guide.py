@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Python of README.md and docs/guide/python.md in order and compares what it prints.
 
-ROTOSCALE_WRITE_GUIDE=1 records the output instead. A block marked "with MODULE" is left out if that is missing.
+ROTOSCALE_WRITE_GUIDE=1 records the output instead. A block that imports a missing module is left out.
 """
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^<!-- run by python/tests/test_guide.py(?: with (\w+))? -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^<!-- run by python/tests/test_guide.py -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
 def printed_by(language, body, names, folder):
@@ -33,16 +33,19 @@ def printed_by(language, body, names, folder):
 def test_page(page, tmp_path):
     path = ROOT / page
     text = path.read_text(encoding="utf-8")
-    names, printed, pieces, end = {}, None, [], 0
+    names, printed, left_out, pieces, end = {}, None, False, [], 0
     for match in BLOCK.finditer(text):
-        module, language, body = match.groups()
-        if module and importlib.util.find_spec(module) is None:
+        language, body = match.groups()
+        if language != "text":
+            imports = re.findall(r"^import (\w+)", body, re.M)
+            left_out = any(importlib.util.find_spec(module) is None for module in imports)
+        if left_out:
             continue
         if language != "text":
             printed = printed_by(language, body, names, tmp_path)
         elif os.environ.get("ROTOSCALE_WRITE_GUIDE"):
-            pieces += [text[end:match.start(3)], printed]
-            end = match.end(3)
+            pieces += [text[end:match.start(2)], printed]
+            end = match.end(2)
         else:
             assert body == printed
     assert printed is not None
