@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one process, each with a CPU backend of its own: collectives read the other ranks' memory.
-// Every rank must call the same operations in the same order; a rank that fails calls abort, and the others throw.
+// A rank that fails, sleeps or calls another collective ends all ranks with one message.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -21,16 +23,34 @@ class rank_group {
   /// What a rank shows the others between two meetings.
   using shown = std::span<const std::span<const std::byte>>;
 
-  /// For `size` ranks.
-  explicit rank_group(int size) : published_(static_cast<std::size_t>(size)) {}
+  /// For `size` ranks, which wait for each other for at most `timeout`.
+  explicit rank_group(int size, std::chrono::milliseconds timeout = std::chrono::minutes(10))
+      : timeout_(timeout), members_(static_cast<std::size_t>(size)) {}
 
   /// Number of ranks.
-  int size() const { return static_cast<int>(published_.size()); }
+  int size() const { return static_cast<int>(members_.size()); }
   /// What a rank shows.
-  shown& published(int rank) { return published_[static_cast<std::size_t>(rank)]; }
+  shown& published(int rank) { return of(rank).published; }
 
-  /// Returns when all ranks have called it. Throws std::runtime_error in all of them after an abort.
-  void meet() {
+  /// Returns when all ranks have come to `what`. Throws rank_failure in all of them if one comes to something else,
+  /// does not come or has failed.
+  void meet(int rank, const char* what) {
+    std::unique_lock lock(mutex_);
+    throw_if_failed();
+    of(rank).at = what;
+    const std::uint64_t now = generation_;
+    if (++waiting_ == size()) {
+      compare();
+      waiting_ = 0;
+      ++generation_;
+      for (member& m : members_) m.at = nullptr;
+      wake_.notify_all();
+    }
+    if (!wake_.wait_for(lock, timeout_, [&] { return failure_ || generation_ != now; })) name_missing(what);
+    if (generation_ == now) throw_if_failed();
+  }
+  /// Returns when all ranks have read what was shown. They have met, so each comes, whatever has failed meanwhile.
+  void part() {
     std::unique_lock lock(mutex_);
     const std::uint64_t now = generation_;
     if (++waiting_ == size()) {
@@ -38,23 +58,49 @@ class rank_group {
       ++generation_;
       wake_.notify_all();
     }
-    wake_.wait(lock, [&] { return aborted_ || generation_ != now; });
-    if (aborted_) throw std::runtime_error("another rank failed");
+    wake_.wait(lock, [&] { return generation_ != now; });
   }
-  /// Makes every rank that waits, or will, throw.
-  void abort() {
+  /// Makes every rank that waits, or will, throw. The first call counts.
+  void fail(int rank, const std::string& what) {
     const std::lock_guard lock(mutex_);
-    aborted_ = true;
-    wake_.notify_all();
+    fail_locked(rank, what);
   }
 
  private:
+  struct member {
+    shown published;
+    const char* at = nullptr;  ///< the collective that it waits in
+  };
+  member& of(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  void fail_locked(int rank, const std::string& what) {
+    if (!failure_) failure_.emplace(rank, what);
+    wake_.notify_all();
+  }
+  void throw_if_failed() const {
+    if (failure_) throw rank_failure(*failure_);
+  }
+  /// Are all ranks in the same collective?
+  void compare() {
+    for (int r = 1; r < size(); ++r) {
+      if (std::strcmp(of(r).at, of(0).at) == 0) continue;
+      fail_locked(r, std::string("is in ") + of(r).at + ", rank 0 is in " + of(0).at);
+      throw_if_failed();
+    }
+  }
+  void name_missing(const char* what) {
+    for (int r = 0; r < size() && !failure_; ++r) {
+      if (of(r).at != nullptr) continue;
+      fail_locked(r, std::string("did not come to ") + what + " within " + std::to_string(timeout_.count()) + " ms");
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::chrono::milliseconds timeout_;
   std::uint64_t generation_ = 0;
   int waiting_ = 0;
-  bool aborted_ = false;
-  std::vector<shown> published_;
+  std::optional<rank_failure> failure_;
+  std::vector<member> members_;
 };
 
 /// One rank of a group. Its backend's queues run operations when they are put there.
@@ -68,27 +114,56 @@ class thread_rank final : public communicator {
 
   void transfer(queue, std::span<const std::span<const std::byte>> send,
                 std::span<const std::span<std::byte>> receive) override {
-    group_->published(rank_) = send;
-    group_->meet();
-    for (int s = 0; s < size(); ++s) {
-      const std::span<const std::byte> from = group_->published(s)[static_cast<std::size_t>(rank_)];
-      const std::span<std::byte> to = receive[static_cast<std::size_t>(s)];
-      if (from.size() != to.size()) throw std::logic_error("ranks exchange different numbers of bytes");
-      if (!to.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), to.size());
+    copy("transfer", send, receive);
+  }
+  void sum(queue, tensor_view x) override {
+    reduce<std::int64_t>("sum", x, [](std::int64_t a, std::int64_t b) { return a + b; });
+  }
+  void max(queue, tensor_view x) override {
+    reduce<float>("max", x, [](float a, float b) { return a < b ? b : a; });
+  }
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override {
+    const std::vector<std::span<const std::byte>> send(static_cast<std::size_t>(size()), own);
+    std::vector<std::vector<std::byte>> all;
+    meet_with("gather", send,
+              [&](int, std::span<const std::byte> from) { all.emplace_back(from.begin(), from.end()); });
+    return all;
+  }
+  void abort(const std::string& what) noexcept override {
+    try {
+      group_->fail(rank_, what);
+    } catch (...) {  // no memory for a message: the others' timeout names this rank
     }
-    group_->meet();
-  }
-  void sum(queue q, tensor_view x) override {
-    reduce<std::int64_t>(q, x, [](std::int64_t a, std::int64_t b) { return a + b; });
-  }
-  void max(queue q, tensor_view x) override {
-    reduce<float>(q, x, [](float a, float b) { return a < b ? b : a; });
   }
 
  private:
+  /// Calls use(s, bytes that rank s sends here) while all ranks show what they send.
+  template <class Use>
+  void meet_with(const char* what, rank_group::shown send, const Use& use) {
+    group_->published(rank_) = send;
+    group_->meet(rank_, what);
+    std::exception_ptr failed;
+    try {
+      for (int s = 0; s < size(); ++s) use(s, group_->published(s)[static_cast<std::size_t>(rank_)]);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    group_->part();
+    if (failed) std::rethrow_exception(failed);
+  }
+  void copy(const char* what, rank_group::shown send, std::span<const std::span<std::byte>> receive) {
+    meet_with(what, send, [&](int s, std::span<const std::byte> from) {
+      const std::span<std::byte> to = receive[static_cast<std::size_t>(s)];
+      if (from.size() != to.size()) {
+        throw rank_failure(s, "sends " + std::to_string(from.size()) + " bytes to rank " + std::to_string(rank_) +
+                                  ", which takes " + std::to_string(to.size()));
+      }
+      if (!to.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), to.size());
+    });
+  }
   /// Every rank gets all values and reduces them, ranks ascending.
   template <class T, class Combine>
-  void reduce(queue q, tensor_view x, const Combine& combine) {
+  void reduce(const char* what, tensor_view x, const Combine& combine) {
     ROTOSCALE_ASSERT(x.type == dtype_of<T>);
     const auto n = static_cast<std::size_t>(x.size()), ranks = static_cast<std::size_t>(size());
     T* const own = static_cast<T*>(x.data);
@@ -96,7 +171,7 @@ class thread_rank final : public communicator {
     const std::vector<std::span<const std::byte>> send(ranks, std::as_bytes(std::span(own, n)));
     std::vector<std::span<std::byte>> receive;
     for (std::size_t r = 0; r < ranks; ++r) receive.push_back(std::as_writable_bytes(std::span(all).subspan(r * n, n)));
-    transfer(q, send, receive);
+    copy(what, send, receive);
     for (std::size_t i = 0; i < n; ++i) {
       own[i] = all[i];
       for (std::size_t r = 1; r < ranks; ++r) own[i] = combine(own[i], all[r * n + i]);
@@ -108,19 +183,30 @@ class thread_rank final : public communicator {
 };
 
 /// Calls body(rank) for each rank of a group: rank 0 on this thread, others on threads of their own. If one throws, all
-/// others do at their next collective. Then throws what the first one threw.
+/// others do at their next collective. Then throws what the first one threw, or rank_failure if that was another rank
+/// than 0.
 template <class Body>
 void run_ranks(rank_group& group, const Body& body) {
   std::mutex mutex;
   std::exception_ptr first;
+  const auto keep = [&](std::exception_ptr thrown) {
+    const std::lock_guard lock(mutex);
+    if (!first) first = std::move(thrown);
+  };
   const auto run = [&](int r) {
+    thread_rank rank(group, r);
     try {
-      thread_rank rank(group, r);
       body(rank);
+    } catch (const rank_failure&) {
+      keep(std::current_exception());
+      rank.abort("failed");
+    } catch (const std::exception& e) {
+      const std::string what = std::string("failed: ") + e.what();
+      keep(r == 0 ? std::current_exception() : std::make_exception_ptr(rank_failure(r, what)));
+      rank.abort(what);
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-      group.abort();
+      keep(std::current_exception());
+      rank.abort("failed");
     }
   };
   std::vector<std::thread> threads;

@@ -5,7 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
+#include <functional>
+#include <future>
 #include <string>
 
 namespace thread_ranks_test {
@@ -40,21 +41,58 @@ TEST_CASE("bytes arrive where they are meant, integers are added, maxima are tho
   }
 }
 
-TEST_CASE("a rank that gives up does not leave the others waiting") {
-  nn::rank_group group(3);
-  std::atomic<int> failed = 0;
-  const auto body = [&](nn::thread_rank& rank) {
-    if (rank.rank() == 2) throw std::domain_error("no more");
-    std::int64_t x = 1;
+/// The message that every rank ends with.
+std::string failure_of(int size, const std::function<void(nn::thread_rank&)>& body,
+                       std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+  nn::rank_group group(size, timeout);
+  std::mutex mutex;
+  std::vector<std::string> said;
+  try {
+    nn::run_ranks(group, [&](nn::thread_rank& rank) {
+      try {
+        body(rank);
+        rank.barrier();
+      } catch (const nn::rank_failure& e) {
+        const std::lock_guard lock(mutex);
+        said.push_back(e.what());
+        throw;
+      }
+    });
+  } catch (const std::exception& e) {
+    for (const std::string& other : said) CHECK(other.ends_with(e.what()));
+    return e.what();
+  }
+  return "";
+}
+
+TEST_CASE("a rank that fails, sleeps or does something else ends all others with one line") {
+  std::int64_t n = 0;
+  float x = 0;
+  const auto at = [](nn::thread_rank& rank, int number, const std::function<void()>& f) {
+    if (rank.rank() == number) f();
+  };
+  const auto fail = [] { throw std::domain_error("no more"); };
+  CHECK(failure_of(3, [](nn::thread_rank&) {}) == "");
+  CHECK(failure_of(3, [&](nn::thread_rank& rank) { at(rank, 2, fail); }) == "rank 2 failed: no more");
+  CHECK(failure_of(3, [&](nn::thread_rank& rank) { at(rank, 0, fail); }) == "no more");
+  std::promise<void> failed;
+  const auto sleep = [&](nn::thread_rank& rank) {
+    at(rank, 1, [&] { failed.get_future().wait(); });
     try {
-      rank.sum({}, nn::dense_tensor(&x, nn::dtype::i64, {1}));
-    } catch (const std::runtime_error&) {
-      ++failed;
+      rank.barrier();
+    } catch (...) {
+      at(rank, 0, [&] { failed.set_value(); });
       throw;
     }
   };
-  CHECK_THROWS_AS(nn::run_ranks(group, body), std::domain_error);
-  CHECK(failed == 2);
+  CHECK(failure_of(2, sleep, std::chrono::milliseconds(50)) == "rank 1 did not come to gather within 50 ms");
+  CHECK(failure_of(2, [&](nn::thread_rank& rank) {
+          at(rank, 0, [&] { rank.sum({}, nn::dense_tensor(&n, nn::dtype::i64, {1})); });
+          at(rank, 1, [&] { rank.max({}, nn::dense_tensor(&x, nn::dtype::fp32, {1})); });
+        }) == "rank 1 is in max, rank 0 is in sum");
+  CHECK(failure_of(3, [](nn::thread_rank& rank) {
+          nn::require_equal_ranks(rank, {{"build", "a"}, {"seed", rank.rank() == 2 ? "7" : "5"}});
+        }) == "rank 2 has seed 7, rank 0 has seed 5");
 }
 
 /// The definition: the sum of the leaves below a node, as a text of parentheses.
