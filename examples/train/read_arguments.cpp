@@ -162,9 +162,7 @@ bool take_shape(const arguments& given, arguments& run) {
   run.names.from_file(shape, own.fields, own.key + ".");
   if (!takes_init || given.config.empty() || has_config(given.config)) return true;
   const nlohmann::ordered_json json = read_config(given.config);
-  if (!json.contains(own.key) || json.at(own.key).is_null()) return true;
-  io::from_json({{own.key, json.at(own.key)}}, run.run, given.config);
-  run.names.from_file(given.config, json);
+  if (run.run.model.take(json, given.config)) run.names.from_file(given.config, json);
   return true;
 }
 

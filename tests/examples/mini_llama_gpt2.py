@@ -101,6 +101,11 @@ class Gpt2(OnDevice):
         self.run_gpt2("run", steps=1)
         self.refuse(["train", "--init", "run", "--out", "b", "--data", "text.txt", "--num-hidden-layers", 3],
                     "--num-hidden-layers", "is of a Llama")
+        for config, said in (({"gpt2": {"n_embd": 64}}, "c.json): 64 contradicts --init run"),
+                             ({"model": {"hidden_size": 32}}, "--init run: is a model of another kind")):
+            (self.folder / "c.json").write_text(json.dumps(config))
+            self.refuse(["train", "--config", "c.json", "--init", "run", "--out", "b", "--data", "text.txt",
+                         "--sequence", 32], said)
         start = records(self.folder / "run/log.jsonl", "start")[0]
         self.assertEqual(start["config"]["gpt2"], SHAPE)
 

@@ -58,6 +58,17 @@ struct chosen_config {
     if (const auto* const own = std::get_if<gpt2::model_config>(&shape)) gpt2 = *own;
     if (const auto* const own = std::get_if<llama::model_config>(&shape)) model = *own;
   }
+  /// Chooses the shape in the options of a run, whose missing fields stay. False without one.
+  bool take(const nlohmann::ordered_json& options, const std::string& where) {
+    auto own = nlohmann::ordered_json::object();
+    for (const char* key : {"model", "gpt2"}) {
+      if (options.contains(key) && !options.at(key).is_null()) own[key] = options.at(key);
+    }
+    if (own.empty()) return false;
+    if (!own.contains("gpt2")) gpt2.reset();
+    io::from_json(own, *this, where);
+    return true;
+  }
 };
 
 template <class Visitor>
