@@ -17,7 +17,7 @@ int convert(const convert_options& o) {
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
   if (fs::is_directory(o.from, failed)) {
-    gpt2::write_llmc(o.out, train::find_weights(o.from).directory, o.dtype);
+    gpt2::write_llmc(o.out, train::find_weights(o.from), o.dtype);
   } else {
     gpt2::read_llmc(o.from, o.out);
   }

@@ -164,20 +164,32 @@ std::vector<float> weights_of(const fs::path& directory) {
   return all;
 }
 
-/// Copies a model's tensors, renamed. An empty name leaves one out.
-void copy_renamed(const fs::path& from, const fs::path& to,
-                  const std::function<std::string(const std::string&)>& name) {
+/// A tensor of a file.
+struct tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;
+};
+
+/// Writes a directory again with other tensors.
+void rewrite(const fs::path& from, const fs::path& to, const std::function<void(std::vector<tensor>&)>& change) {
   const auto model = io::safetensors_file::open(from / "model.safetensors");
-  io::safetensors_writer out;
+  std::vector<tensor> all;
   for (const io::tensor_info& info : model.tensors()) {
-    std::size_t elements = 1;
-    for (const std::int64_t extent : info.shape) elements *= static_cast<std::size_t>(extent);
-    std::vector<float> values(elements);
-    model.read_floats(info, 0, values);
-    out.add(name(info.name), info.dtype, info.shape, std::as_bytes(std::span(values)));
+    all.push_back({info.name, info.shape, std::vector<float>(model.bytes(info).size() / 4)});
+    model.read_floats(info, 0, all.back().values);
   }
+  change(all);
+  io::safetensors_writer out;
+  for (const tensor& t : all) out.add(t.name, "F32", t.shape, std::as_bytes(std::span(t.values)));
   fs::create_directories(to);
   out.write(to / "model.safetensors");
+  fs::copy_file(from / "config.json", to / "config.json", fs::copy_options::overwrite_existing);
+}
+
+/// As base models have them.
+void remove_prefix(std::vector<tensor>& all) {
+  for (tensor& t : all) t.name.erase(0, 12);
 }
 
 }  // namespace
@@ -201,11 +213,11 @@ TEST_CASE("GPT-2: files of Hugging Face and of llm.c hold the model") {
     for (std::size_t out : {0u, 100u, 191u}) CHECK(values[in * 192 + out] == own[out * 64 + in]);
   }
   // A base model lacks the prefix.
-  copy_renamed(scratch / "own", scratch / "base", [](const std::string& name) { return name.substr(12); });
+  rewrite(scratch / "own", scratch / "base", remove_prefix);
   CHECK(same_bytes(weights_of(scratch / "base"), read));
   for (const char* dtype : {"F32", "BF16"}) {
     CAPTURE(dtype);
-    gpt2::write_llmc(scratch / "model.bin", scratch / "own", dtype);
+    gpt2::write_llmc(scratch / "model.bin", {scratch / "own"}, dtype);
     CHECK(fs::file_size(scratch / "model.bin") ==
           1024 + (dtype == std::string("F32") ? 4u : 2u) * (read.size() + (128 - 64) * 64));
     gpt2::read_llmc(scratch / "model.bin", scratch / dtype);
@@ -229,6 +241,43 @@ TEST_CASE("GPT-2: files of Hugging Face and of llm.c hold the model") {
   CHECK(refused(other).find("version 4 is neither 3 (FP32) nor 5 (BF16)") != std::string::npos);
   other[0] = 0;
   CHECK(refused(other).find("not a model of llm.c") != std::string::npos);
+}
+
+TEST_CASE("GPT-2: a model file of llm.c gets the model of config.json") {
+  const io::testing::scratch_directory scratch;
+  train::write_checkpoint(scratch / "own", gpt2_case(preset("fp32")).session, {{"step", 0}});
+  const auto refused = [&](const std::function<void(std::vector<tensor>&)>& change, const char* dtype = "F32") {
+    rewrite(scratch / "own", scratch / "b", change);
+    const std::string said = message_of([&] { gpt2::write_llmc(scratch / "b.bin", {scratch / "b"}, dtype); });
+    CHECK(!fs::exists(scratch / "b.bin"));
+    return said.substr(said.find("tensor '"));
+  };
+  const auto set = [](float x) {
+    return [x](std::vector<tensor>& all) {
+      for (tensor& t : all) {
+        if (t.name == "transformer.h.1.attn.c_attn.weight") t.values[2 * 192 + 5] = x;
+      }
+    };
+  };
+  const std::string at = "tensor 'transformer.h.1.attn.c_attn.weight': element [5, 2]";
+  CHECK(refused(set(std::nanf(""))) == at + " is NaN");
+  CHECK(refused(set(3.4e38f), "BF16") == at + ": 3.4e+38 is beyond what BF16 holds (--dtype F32 would do)");
+  CHECK(refused([](auto& all) {
+          all.push_back({"transformer.h.2.ln_1.bias", {1}, {0}});
+        }).find("no such parameter") != std::string::npos);
+  auto json = io::read_json(scratch / "own" / "config.json");
+  json["layer_norm_epsilon"] = 1e-6;
+  io::write_json(scratch / "own" / "config.json", json);
+  CHECK(message_of([&] {
+          gpt2::write_llmc(scratch / "b.bin", {scratch / "own"}, "F32");
+        }).ends_with("layer_norm_epsilon: llm.c's is 1e-5"));
+  // A matrix of one row is none of the vectors.
+  gpt2::model_config thin = small_shape();
+  thin.n_embd = thin.n_head = 1;
+  train::write_checkpoint(scratch / "thin", session_case(thin, preset("fp32"), 2, 64).session, {{"step", 0}});
+  gpt2::write_llmc(scratch / "thin.bin", {scratch / "thin"}, "F32");
+  gpt2::read_llmc(scratch / "thin.bin", scratch / "again");
+  train::check_weights({scratch / "again"}, thin);
 }
 
 TEST_CASE("GPT-2: config.json of Hugging Face") {

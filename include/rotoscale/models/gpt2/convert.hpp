@@ -1,74 +1,46 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Model files of llm.c (gpt2_124M.bin), to and from Hugging Face's directories. A file has 256 integers of 32 bits,
-// then the tensors of all layers, kind by kind. Version 3 has FP32, version 5 BF16. Matrices are [out, in], where
-// Hugging Face's Conv1D has [in, out]. The embedding has rows of padding. Source: karpathy/llm.c, train_gpt2.py,
-// write_model.
+// then the tensors of all layers, kind by kind. Version 3 has FP32, version 5 BF16. Matrices are [out, in], as
+// parameters are, where Hugging Face's Conv1D has [in, out]. The embedding has rows of padding. Source:
+// karpathy/llm.c, train_gpt2.py, write_model.
 #pragma once
 
 #include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/mapped_file.hpp"
-#include "rotoscale/models/gpt2/config_json.hpp"
-#include "rotoscale/train/parameter_files.hpp"
+#include "rotoscale/models/gpt2/model.hpp"
+#include "rotoscale/train/checkpoint.hpp"
 
 namespace rotoscale::gpt2 {
-
-/// A tensor of the file, with Hugging Face's name.
-struct llmc_tensor {
-  std::string name;         ///< Hugging Face's
-  index_t rows = 1;         ///< [rows, cols] in the file; a vector has one row
-  index_t cols = 1;         ///< numbers of a row
-  index_t padding = 0;      ///< rows of padding after them
-  bool transposed = false;  ///< Hugging Face has [cols, rows]
-
-  /// Number of elements.
-  index_t size() const { return rows * cols; }
-  /// Hugging Face's shape.
-  std::vector<std::int64_t> shape() const {
-    if (rows == 1 && !name.ends_with("wpe.weight") && !name.ends_with("wte.weight")) return {cols};
-    return transposed ? std::vector<std::int64_t>{cols, rows} : std::vector<std::int64_t>{rows, cols};
-  }
-};
-
-/// All tensors in the order of the file. `padded_vocabulary`: rows of the embedding with padding.
-inline std::vector<llmc_tensor> llmc_tensors(const model_config& c, index_t padded_vocabulary) {
-  const index_t d = c.n_embd;
-  std::vector<llmc_tensor> all = {{"transformer.wte.weight", c.vocab_size, d, padded_vocabulary - c.vocab_size},
-                                  {"transformer.wpe.weight", c.n_positions, d}};
-  const struct {
-    const char* name;
-    index_t rows, cols;
-    bool transposed;
-  } kinds[] = {{"ln_1.weight", 1, d, false},           {"ln_1.bias", 1, d, false},
-               {"attn.c_attn.weight", 3 * d, d, true}, {"attn.c_attn.bias", 1, 3 * d, false},
-               {"attn.c_proj.weight", d, d, true},     {"attn.c_proj.bias", 1, d, false},
-               {"ln_2.weight", 1, d, false},           {"ln_2.bias", 1, d, false},
-               {"mlp.c_fc.weight", 4 * d, d, true},    {"mlp.c_fc.bias", 1, 4 * d, false},
-               {"mlp.c_proj.weight", d, 4 * d, true},  {"mlp.c_proj.bias", 1, d, false}};
-  for (const auto& k : kinds) {
-    for (int layer = 0; layer < c.n_layer; ++layer) {
-      all.push_back({"transformer.h." + std::to_string(layer) + "." + k.name, k.rows, k.cols, 0, k.transposed});
-    }
-  }
-  all.push_back({"transformer.ln_f.weight", 1, d});
-  all.push_back({"transformer.ln_f.bias", 1, d});
-  return all;
-}
 
 namespace detail {
 
 inline constexpr std::int32_t llmc_magic = 20240326, llmc_fp32 = 3, llmc_bf16 = 5;
 inline constexpr index_t llmc_header_bytes = 1024, llmc_vocabulary_step = 128;
 
+/// A model's parameters in the order of the file. Layers have parameters of the same kinds.
+inline std::vector<train::parameter> llmc_parameters(const model_config& c) {
+  const train::parameter_list list(c);
+  const std::vector<train::parameter>& own = list.all();
+  const auto layers = static_cast<std::size_t>(c.n_layer), kinds = (own.size() - 4) / layers;
+  std::vector<train::parameter> all{own[0], own[1]};  // the embeddings of tokens and positions
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    for (std::size_t layer = 0; layer < layers; ++layer) all.push_back(own[2 + layer * kinds + kind]);
+  }
+  all.insert(all.end(), own.end() - 2, own.end());  // the last norm
+  return all;
+}
+
 }  // namespace detail
 
-/// A checked file, mapped: tensors are read on demand.
+/// A checked file, mapped: parameters are read on demand.
 class llmc_file {
  public:
   /// Throws io::error if it is not a model file of a known version, or differs from its stated length.
@@ -95,11 +67,11 @@ class llmc_file {
       throw io::error(name_, "padded vocabulary " + std::to_string(header[7]) + " does not fit vocab_size " +
                                  std::to_string(header[3]));
     }
-    tensors_ = llmc_tensors(config_, header[7]);
-    index_t size = detail::llmc_header_bytes;
-    for (const llmc_tensor& t : tensors_) {
+    parameters_ = detail::llmc_parameters(config_);
+    index_t size = detail::llmc_header_bytes, padding = header[7] - header[3];
+    for (const train::parameter& p : parameters_) {
       offsets_.push_back(size);
-      size += (t.size() + t.padding * t.cols) * width_;
+      size += (p.rows + std::exchange(padding, 0)) * p.cols * width_;
     }
     if (static_cast<std::size_t>(size) == bytes.size()) return;
     throw io::error(name_, std::to_string(bytes.size()) + " bytes, the header's tensors have " + std::to_string(size));
@@ -109,16 +81,17 @@ class llmc_file {
   const model_config& config() const { return config_; }
   /// Safetensors' name of the file's dtype.
   const char* dtype() const { return width_ == 4 ? "F32" : "BF16"; }
-  /// Tensors in the order of the file.
-  const std::vector<llmc_tensor>& tensors() const { return tensors_; }
+  /// Parameters in the order of the file.
+  const std::vector<train::parameter>& parameters() const { return parameters_; }
 
-  /// Numbers of tensor i, in Hugging Face's order. Throws io::error if the file has been truncated since.
-  std::vector<float> read(std::size_t i) const {
+  /// Rows of parameter i. Throws io::error if the file has been truncated since.
+  std::vector<float> read(std::size_t i, index_t first_row, index_t rows) const {
     file_.require_whole();
-    const llmc_tensor& t = tensors_[i];
-    std::vector<float> values(static_cast<std::size_t>(t.size()));
-    io::detail::decode_elements(*io::detail::find_dtype(dtype()), file_.bytes().data() + offsets_[i], values);
-    return t.transposed ? train::detail::transposed(values, t.rows, t.cols) : values;
+    const index_t cols = parameters_[i].cols;
+    std::vector<float> values(static_cast<std::size_t>(rows * cols));
+    io::detail::decode_elements(*io::detail::find_dtype(dtype()),
+                                file_.bytes().data() + offsets_[i] + first_row * cols * width_, values);
+    return values;
   }
 
  private:
@@ -126,7 +99,7 @@ class llmc_file {
   std::string name_;
   model_config config_;
   index_t width_ = 4;
-  std::vector<llmc_tensor> tensors_;
+  std::vector<train::parameter> parameters_;
   std::vector<index_t> offsets_;
 };
 
@@ -135,11 +108,10 @@ inline void read_llmc(const std::filesystem::path& from, const std::filesystem::
   const llmc_file file(from);
   io::atomic_directory out(directory);
   io::safetensors_writer tensors;
-  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    const llmc_tensor& t = file.tensors()[i];
-    tensors.add_streamed(t.name, file.dtype(), t.shape(), [&file, i](const io::byte_sink& sink) {
-      train::detail::give_floats(file.read(i), file.dtype(), sink);
-    });
+  for (std::size_t i = 0; i < file.parameters().size(); ++i) {
+    train::detail::add_slices(
+        tensors, file.parameters()[i], "",
+        [&file, i](index_t first, index_t rows) { return file.read(i, first, rows); }, file.dtype());
   }
   tensors.write(out.path() / "model.safetensors");
   const char* const torch = train::detail::stored_dtype_of(file.dtype()).torch;
@@ -148,13 +120,15 @@ inline void read_llmc(const std::filesystem::path& from, const std::filesystem::
 }
 
 /// Writes a Hugging Face directory as a model file of llm.c. `dtype`: F32 or BF16. The vocabulary is padded to a
-/// multiple of 128 with zeros.
-inline void write_llmc(const std::filesystem::path& to, const std::filesystem::path& directory,
-                       const std::string& dtype) {
+/// multiple of 128 with zeros. Throws io::error for weights of another model, an epsilon that llm.c does not have, and
+/// numbers that the dtype does not hold.
+inline void write_llmc(const std::filesystem::path& to, const train::weights_location& from, const std::string& dtype) {
   if (dtype != "F32" && dtype != "BF16") throw io::error(to.string(), "dtype '" + dtype + "' is neither F32 nor BF16");
-  const std::string path = (directory / "config.json").string();
+  const std::string path = from.config().string();
   const model_config c = read_model_config(io::read_json(path), path);
-  const auto model = io::safetensors_shards::open(directory);
+  if (static_cast<float>(c.layer_norm_epsilon) != 1e-5f) throw io::error(path, "layer_norm_epsilon: llm.c's is 1e-5");
+  train::check_weights(from, c);
+  const auto model = io::safetensors_shards::open(from.directory, from.stem);
   const index_t step = detail::llmc_vocabulary_step, padded = (c.vocab_size + step - 1) / step * step;
   io::atomic_file out(to);
   const io::byte_sink write = [&](std::span<const std::byte> bytes) {
@@ -165,11 +139,11 @@ inline void write_llmc(const std::filesystem::path& to, const std::filesystem::p
                                     c.n_layer,          c.n_head,
                                     c.n_embd,           static_cast<std::int32_t>(padded)};
   write(std::as_bytes(std::span(header)));
-  for (const llmc_tensor& t : llmc_tensors(c, padded)) {
-    std::vector<float> values(static_cast<std::size_t>(t.size()));
-    train::detail::read_floats(model, t.name, t.shape(), values);
-    if (t.transposed) values = train::detail::transposed(values, t.cols, t.rows);
-    values.resize(values.size() + static_cast<std::size_t>(t.padding * t.cols), 0.0f);
+  index_t padding = padded - c.vocab_size;
+  for (const train::parameter& p : detail::llmc_parameters(c)) {
+    std::vector<float> values = train::detail::rows_of(model, p, 0, p.rows);
+    train::detail::require_range(to.string(), p, values, 0, train::detail::stored_dtype_of(dtype));
+    values.resize(values.size() + static_cast<std::size_t>(std::exchange(padding, 0) * p.cols));
     train::detail::give_floats(values, dtype, write);
   }
   out.commit();
