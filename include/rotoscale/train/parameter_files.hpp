@@ -269,13 +269,12 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
 }
 
 /// Refuses a head beside the embedding that it is tied to, unless both are equal: config.json and weights would be two
-/// models.
+/// models. The embedding is a model's first parameter.
 inline void require_tied_head(const io::safetensors_shards& found, std::span<const parameter> parameters) {
-  constexpr const char* embedding = "model.embed_tokens.weight";
   const io::located_tensor head = found.find("lm_head.weight");
-  if (head.info == nullptr || parameters.empty() || parameters[0].slices[0].name != embedding) return;
+  if (head.info == nullptr || parameters.empty() || parameters[0].kind != parameter_kind::base) return;
   const parameter& p = parameters[0];
-  const io::located_tensor own = check_tensor(found, embedding, {p.rows, p.cols});
+  const io::located_tensor own = check_tensor(found, p.name(), {p.rows, p.cols});
   bool equal = head.info->shape == own.info->shape;
   std::vector<float> a, b;
   for_each_part(p, 0, equal ? p.rows : 0, [&](index_t row, index_t rows) {
@@ -285,9 +284,10 @@ inline void require_tied_head(const io::safetensors_shards& found, std::span<con
     equal = equal && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   });
   if (equal) return;
-  throw io::error(head.file->name(),
-                  "tensor 'lm_head.weight': differs from '" + std::string(embedding) +
-                      "', while config.json says tie_word_embeddings true; make it false, or remove the tensor");
+  throw io::error(
+      head.file->name(),
+      "tensor 'lm_head.weight': differs from '" + p.name() +
+          "', to which the model ties its head (tie_word_embeddings); remove the tensor, or untie the head");
 }
 
 /// Refuses a file or files that do not hold exactly the tensors of these parameters, before a number is read.

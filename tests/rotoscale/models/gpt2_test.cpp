@@ -263,6 +263,12 @@ TEST_CASE("GPT-2: a model file of llm.c gets the model of config.json") {
   CHECK(refused(set(std::nanf(""))) == at + " is NaN");
   CHECK(refused(set(3.4e38f), "BF16") == at + ": 3.4e+38 is beyond what BF16 holds (--dtype F32 would do)");
   CHECK(refused([](auto& all) {
+          remove_prefix(all);
+          all.push_back(all[0]);
+          all.back().name = "lm_head.weight";
+          all.back().values[3] += 1;
+        }).starts_with("tensor 'lm_head.weight': differs from 'transformer.wte.weight'"));
+  CHECK(refused([](auto& all) {
           all.push_back({"transformer.h.2.ln_1.bias", {1}, {0}});
         }).find("no such parameter") != std::string::npos);
   auto json = io::read_json(scratch / "own" / "config.json");
