@@ -123,11 +123,13 @@ inline std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text;
 }
 
-/// The tensor of a name. Base models that transformers saved lack the prefix "transformer.".
+/// Prefix of names that base models lack, as transformers saves them.
+inline constexpr std::string_view base_prefix = "transformer.";
+
+/// The tensor of a name, with or without base_prefix.
 inline io::located_tensor locate(const io::safetensors_shards& model, const std::string& name) {
-  constexpr std::string_view prefix = "transformer.";
   const io::located_tensor found = model.find(name);
-  return found.info == nullptr && name.starts_with(prefix) ? model.find(name.substr(prefix.size())) : found;
+  return found.info == nullptr && name.starts_with(base_prefix) ? model.find(name.substr(base_prefix.size())) : found;
 }
 
 /// Where a tensor of these numbers is; throws io::error if it is missing or of another shape or dtype.
@@ -256,14 +258,15 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   for (const parameter& p : parameters) {
     for (const parameter::slice& s : p.slices) known.insert(s.name);
   }
-  const auto is_known = [&](const std::string& name) {
-    return known.contains(name) || known.contains("transformer." + name) || shape.is_implied(name);
-  };
   for (const io::safetensors_file& file : found.files()) {
     for (const io::tensor_info& info : file.tensors()) {
-      if (is_known(info.name)) continue;
-      throw io::error(file.name(),
-                      "tensor '" + io::printable(info.name) + "': no such parameter in the model of config.json");
+      const std::string at = "tensor '" + io::printable(info.name) + "': ",
+                        whole = std::string(base_prefix) + info.name;
+      const bool is_short = known.contains(whole);
+      if (is_short && found.find(whole).info != nullptr)
+        throw io::error(file.name(), at + "is another name of '" + whole + "', which the files have too");
+      if (is_short || known.contains(info.name) || shape.is_implied(info.name)) continue;
+      throw io::error(file.name(), at + "no such parameter in the model of config.json");
     }
   }
 }

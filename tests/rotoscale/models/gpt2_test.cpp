@@ -269,6 +269,10 @@ TEST_CASE("GPT-2: a model file of llm.c gets the model of config.json") {
           all.back().values[3] += 1;
         }).starts_with("tensor 'lm_head.weight': differs from 'transformer.wte.weight'"));
   CHECK(refused([](auto& all) {
+          all.push_back(all[0]);
+          all.back().name.erase(0, 12);
+        }).find("': is another name of 'transformer.") != std::string::npos);
+  CHECK(refused([](auto& all) {
           all.push_back({"transformer.h.2.ln_1.bias", {1}, {0}});
         }).find("no such parameter") != std::string::npos);
   auto json = io::read_json(scratch / "own" / "config.json");
