@@ -166,22 +166,22 @@ inline void read_slice_rows(const io::located_tensor& from, bool is_transposed, 
   std::copy(by_rows.begin(), by_rows.end(), to.begin());
 }
 
-/// "tensor 'x.weight': element [1, 2]", of the element that is number `i`.
-inline std::string element_text(const std::string& tensor, index_t i, index_t cols, bool is_vector) {
-  const std::string row = is_vector ? "" : std::to_string(i / cols) + ", ";
-  return "tensor '" + tensor + "': element [" + row + std::to_string(i % cols) + "]";
+/// "tensor 'x.weight': element [1, 2]", as files hold it, of number `i` of a slice's rows.
+inline std::string element_text(const std::string& tensor, index_t i, const parameter& p, bool is_transposed) {
+  const std::string row = std::to_string(i / p.cols), col = std::to_string(i % p.cols);
+  const std::string place = p.is_vector ? col : is_transposed ? col + ", " + row : row + ", " + col;
+  return "tensor '" + tensor + "': element [" + place + "]";
 }
 
-/// Throws io::error for the first of consecutive rows' numbers that is NaN or Inf; `first_row` is that of the tensor.
+/// Throws io::error for the first of a slice's rows' numbers that is NaN or Inf; `first_row` is that of the slice.
 inline void require_finite(const io::located_tensor& tensor, std::span<const float> rows, index_t first_row,
-                           index_t cols) {
+                           const parameter& p, bool is_transposed) {
   bool all = true;
   for (const float x : rows) all &= (fp32_bits(x) & 0x7F800000u) != 0x7F800000u;
   if (all) return;
   const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
-  const bool is_vector = tensor.info->shape.size() == 1;
   throw io::error(tensor.file->name(),
-                  element_text(tensor.info->name, at - rows.begin() + first_row * cols, cols, is_vector) + " is " +
+                  element_text(tensor.info->name, at - rows.begin() + first_row * p.cols, p, is_transposed) + " is " +
                       (std::isnan(*at) ? "NaN"
                        : *at < 0.0f    ? "-Inf"
                                        : "Inf"));
@@ -202,9 +202,8 @@ inline void require_range(const std::string& where, const parameter& p, std::spa
   const std::string what = fitting.empty() ? "its sum is beyond what any dtype holds; smaller adapters would do"
                                            : std::string(value) + " is beyond what " + type.name + " holds (--dtype " +
                                                  fitting + " would do)";
-  throw io::error(
-      where,
-      element_text(s.name, at - rows.begin() + (first_row - s.first_row) * p.cols, p.cols, p.is_vector) + ": " + what);
+  throw io::error(where, element_text(s.name, at - rows.begin() + (first_row - s.first_row) * p.cols, p, s.transposed) +
+                             ": " + what);
 }
 
 /// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error
@@ -223,7 +222,7 @@ void read_rows(const io::safetensors_shards& model, const parameter& p, const st
     for_each_part(p, from, to - from, [&](index_t row, index_t part_rows) {
       part.resize(static_cast<std::size_t>(part_rows * p.cols));
       read_slice_rows(found, slice.transposed, row - begin, part_rows, p.cols, part);
-      if (prefix.empty()) require_finite(found, part, row - begin, p.cols);
+      if (prefix.empty()) require_finite(found, part, row - begin, p, slice.transposed);
       if (original == name) return use(row * p.cols, std::span<const float>(part));
       again.resize(part.size());
       const io::located_tensor earlier = model.find(prefix + original);

@@ -259,7 +259,7 @@ TEST_CASE("GPT-2: a model file of llm.c gets the model of config.json") {
       }
     };
   };
-  const std::string at = "tensor 'transformer.h.1.attn.c_attn.weight': element [5, 2]";
+  const std::string at = "tensor 'transformer.h.1.attn.c_attn.weight': element [2, 5]";
   CHECK(refused(set(std::nanf(""))) == at + " is NaN");
   CHECK(refused(set(3.4e38f), "BF16") == at + ": 3.4e+38 is beyond what BF16 holds (--dtype F32 would do)");
   CHECK(refused([](auto& all) {
