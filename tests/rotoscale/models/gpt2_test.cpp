@@ -221,6 +221,7 @@ TEST_CASE("GPT-2: files of Hugging Face and of llm.c hold the model") {
     CHECK(fs::file_size(scratch / "model.bin") ==
           1024 + (dtype == std::string("F32") ? 4u : 2u) * (read.size() + (128 - 64) * 64));
     gpt2::read_llmc(scratch / "model.bin", scratch / dtype);
+    CHECK(io::safetensors_file::open(scratch / dtype / "model.safetensors").metadata().at("format") == "pt");
     if (dtype == std::string("F32")) {
       CHECK(same_bytes(weights_of(scratch / dtype), read));
     } else {

@@ -108,6 +108,7 @@ inline void read_llmc(const std::filesystem::path& from, const std::filesystem::
   const llmc_file file(from);
   io::atomic_directory out(directory);
   io::safetensors_writer tensors;
+  tensors.metadata["format"] = "pt";  // transformers refuses files without it
   for (std::size_t i = 0; i < file.parameters().size(); ++i) {
     train::detail::add_slices(
         tensors, file.parameters()[i], "",
