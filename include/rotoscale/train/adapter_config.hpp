@@ -29,6 +29,13 @@ inline bool adapter_key_has_no_effect(std::string_view key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
+/// Do targets name GPT-2's Conv1D layers? PEFT sets fan_in_fan_out for them; A and B are stored as for other layers.
+inline bool are_conv1d(const std::vector<std::string>& targets) {
+  return std::any_of(std::begin(lora_targets), std::end(lora_targets), [&](const lora_target& t) {
+    return t.whole && std::find(targets.begin(), targets.end(), t.name) != targets.end();
+  });
+}
+
 inline bool is_switched_off(const nlohmann::ordered_json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
 }
@@ -193,10 +200,12 @@ inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::sa
     if (stabilised && !differ) c.alpha *= std::sqrt(static_cast<double>(c.rank));
     json["use_rslora"] = false;
   }
+  c.targets = detail::adapter_targets(tensors);
+  if (detail::are_conv1d(c.targets) && json.value("fan_in_fan_out", nlohmann::ordered_json()) == true)
+    json.erase("fan_in_fan_out");
   for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);
   if (differ) c.patterns = patterns;
   detail::check_adapter_modules(tensors);
-  c.targets = detail::adapter_targets(tensors);
   if (auto fault = find_fault(c)) {
     if (fault->starts_with("rank")) fault->replace(0, 4, "r");
     if (fault->starts_with("alpha") || fault->starts_with("dropout")) fault->insert(0, "lora_");
@@ -248,7 +257,7 @@ inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const st
                                  {"lora_dropout", c.dropout},
                                  {"target_modules", unfused_targets(c)},
                                  {"bias", "none"},
-                                 {"fan_in_fan_out", false},
+                                 {"fan_in_fan_out", detail::are_conv1d(c.targets)},
                                  {"init_lora_weights", true},
                                  {"use_rslora", false},
                                  {"modules_to_save", nullptr},

@@ -394,6 +394,7 @@ TEST_CASE("modules with ranks and alphas of their own are saved, read and merged
         "f: rank_pattern: 'q_proj': its value is no whole number between 1 and 65536");
   CHECK(refused("alpha_pattern", R"({"(": 1})") == "f: alpha_pattern: '(' is no regular expression");
   CHECK(refused("exclude_modules", "\"[\"") == "f: exclude_modules: '[' is no regular expression");
+  CHECK(refused("fan_in_fan_out", "true") == "f: fan_in_fan_out: is not supported, found true");
   CHECK(refused("exclude_modules", "null") == "f: target_modules: adapter_model.safetensors has no tensor of 'o_proj'");
   json["target_modules"] = "all-linear";
   const float one = 1;

@@ -130,6 +130,18 @@ TEST_CASE("GPT-2: adapters train on a frozen base, which heals to the bytes of a
   CHECK(healed.step(data, 6, 0.05f).mean_loss() < first - 0.01);
 }
 
+TEST_CASE("GPT-2: PEFT's adapter_config.json") {
+  const io::testing::scratch_directory scratch;
+  session_case adapted(small_shape(), preset("fp32"), 2, 64, 1, 3, [](train::session_options& o) {
+    o.model.lora.emplace();
+    o.model.lora->targets = {"c_attn"};
+  });
+  train::write_checkpoint(scratch / "a", adapted.session, {{"step", 0}});
+  auto json = io::read_json(scratch / "a" / "adapter_config.json");
+  CHECK(json.at("fan_in_fan_out") == true);  // as PEFT sets it beside Conv1D
+  CHECK(train::read_adapter_config(scratch / "a").targets == std::vector<std::string>{"c_attn"});
+}
+
 TEST_CASE("GPT-2: a continued pass leaves the logits of a whole one") {
   const std::vector<std::int32_t> tokens = batch(1, 64, 64, false).tokens;
   const auto make = [](index_t cache) {
