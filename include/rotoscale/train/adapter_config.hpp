@@ -111,10 +111,15 @@ inline std::string unsupported_adapter(std::string_view module) {
   return "adapters of '" + io::printable(module) + "' are not supported, only of the decoder layers' linear layers";
 }
 
-/// Has no module of that target an adapter?
+/// Has no module of that target in the first layer an adapter?
 inline bool is_excluded(const lora_target& t, const lora_config& c) {
   const bool attention = t.linear == layer_linear::qkv || t.linear == layer_linear::o;
-  return c.rank_of(std::string("model.layers.0.") + (attention ? "self_attn." : "mlp.") + t.name) == 0;
+  const bool is_in_both = t.whole && t.linear == layer_linear::o;  // c_proj
+  const std::string layer = t.whole ? "transformer.h.0." : "model.layers.0.";
+  std::vector<std::string> modules;
+  if (attention) modules.push_back(layer + (t.whole ? "attn." : "self_attn.") + t.name);
+  if (!attention || is_in_both) modules.push_back(layer + "mlp." + t.name);
+  return std::all_of(modules.begin(), modules.end(), [&](const std::string& m) { return c.rank_of(m) == 0; });
 }
 
 /// Where target_modules is a list (a pattern is not looked at), it names the modules that have tensors, and perhaps
