@@ -326,13 +326,15 @@ TEST_CASE("GPT-2: config.json of Hugging Face") {
       "summary_type": "cls_index", "summary_use_proj": true,
       "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})");
   CHECK(gpt2::read_model_config(published, "f").vocab_size == 50257);
-  const auto refused = [&](const char* key, const nlohmann::ordered_json& value) {
+  const auto refused = [&](const char* key, const nlohmann::ordered_json& value, std::int64_t width = 64) {
     auto changed = json;
+    changed["n_embd"] = width;
     changed[key] = value;
     return message_of([&] { gpt2::read_model_config(changed, "f"); });
   };
   CHECK(refused("activation_function", "gelu") == "f: activation_function: only \"gelu_new\" is supported");
   CHECK(refused("n_inner", 128) == "f: n_inner: only 4 n_embd is supported");
+  CHECK(refused("n_inner", 0, std::int64_t{1} << 62) == "f: n_inner: only 4 n_embd is supported");
   CHECK(refused("n_head", 3) == "f: n_head: 3 does not divide n_embd 64");
   CHECK(refused("scale_attn_by_inverse_layer_idx", true) ==
         "f: scale_attn_by_inverse_layer_idx: only false is supported");

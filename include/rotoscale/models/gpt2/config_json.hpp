@@ -17,10 +17,10 @@ namespace detail {
 inline void take_inner_width(nlohmann::ordered_json& json, const std::vector<std::string>&,
                              const io::detail::place& at) {
   const auto inner = json.find("n_inner"), width = json.find("n_embd");
-  if (inner != json.end() && !inner->is_null() && width != json.end() &&
-      (!inner->is_number_integer() || !width->is_number_integer() ||
-       inner->get<std::int64_t>() != 4 * width->get<std::int64_t>())) {
-    at.key("n_inner").fail("only 4 n_embd is supported");
+  if (inner != json.end() && !inner->is_null() && width != json.end()) {
+    const bool are_integers = inner->is_number_integer() && width->is_number_integer();
+    const std::int64_t n = are_integers ? inner->get<std::int64_t>() : 1;
+    if (n % 4 != 0 || n / 4 != width->get<std::int64_t>()) at.key("n_inner").fail("only 4 n_embd is supported");
   }
   json.erase("n_inner");
 }
