@@ -445,9 +445,13 @@ TEST_CASE("the page names threads once, leaves empty settings out and explains t
     std::string log = get(file);
     log.replace(log.find("\"device\":\"cpu\""), 14, "\"device\":\"cpu (2 threads, avx512)\"");
     log.replace(log.find("\"lr\":0.001"), 10, R"("lr":0.001,"mlperf":"","eval_windows":128,"final_eval_windows":512)");
+    const std::string heads = &file == &paths[0] ? "2" : "4";
+    log.insert(log.find("\"model\":{"), "\"gpt2\":{\"n_head\":" + heads + "},");
     put(file, log);
   }
   const result r = report(scratch, paths);
+  CHECK(contains(r.html, " parameters (n_head 2)<"));  // not the section that gpt2 replaces
+  CHECK(contains(r.html, "the configuration&#39;s &quot;model&quot; section"));
   CHECK(contains(r.html, "<dd>cpu (2 threads, avx512)</dd>"));
   CHECK(!contains(r.html, "mlperf ,"));
   CHECK(contains(r.html, "over 512 windows of the held-out text; earlier points are over 128."));

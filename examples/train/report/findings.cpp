@@ -311,7 +311,8 @@ std::string unequal_terms(const comparison& c) {
   for (const char* section : {"model", "data", "train"}) {
     const auto get = [&](const arm& a) {
       const json config = a.start.value("config", json::object());
-      json found = config.is_object() ? config.value(section, json()) : json();
+      const std::string own = section == std::string("model") ? model_section(config) : section;
+      json found = config.is_object() ? config.value(own, json()) : json();
       if (found.is_object()) found.erase("seed");  // has a separate line
       return found;
     };

@@ -112,7 +112,9 @@ std::string trained(const comparison& c) {
     others.push_back(a.name + " " + grouped(a.tokens) + " in " + grouped(a.step));
   }
   amount += others.empty() ? ", each arm" : "; " + join(others);
-  return "<dl>\n" + row("Model", both(field_text(c, "parameters") + " parameters", section_text(c, "model"))) +
+  return "<dl>\n" +
+         row("Model",
+             both(field_text(c, "parameters") + " parameters", section_text(c, model_section(config_of(c.base()))))) +
          row("Data", both(field_text(c, "train_tokens") + " training tokens, " + field_text(c, "val_tokens") +
                               " validation tokens",
                           section_text(c, "data"))) +

@@ -319,6 +319,11 @@ bool trains_adapters(const arm& a) {
   return lora != config->end() && lora->is_object();
 }
 
+const char* model_section(const json& config) {
+  const auto gpt2 = config.find("gpt2");
+  return gpt2 != config.end() && gpt2->is_object() ? "gpt2" : "model";
+}
+
 maybe tokens_per_second(const arm& a) {
   if (!a.seconds || !(*a.seconds > 0) || a.tokens <= 0) return std::nullopt;
   return static_cast<double>(a.tokens) / *a.seconds;

@@ -112,6 +112,8 @@ const char* status_text(arm_status status);
 maybe tokens_per_second(const arm& a);
 /// Do adapters train on a frozen base?
 bool trains_adapters(const arm& a);
+/// The section of a run's configuration that has the model's shape.
+const char* model_section(const json& config);
 
 // --- statistics.cpp ---------------------------------------------------------------------------------------------
 
