@@ -17,7 +17,12 @@ int convert(const convert_options& o) {
   std::error_code failed;
   if (fs::exists(o.out, failed)) throw io::error(o.out, "exists");
   if (fs::is_directory(o.from, failed)) {
-    gpt2::write_llmc(o.out, train::find_weights(o.from), o.dtype);
+    try {
+      gpt2::write_llmc(o.out, train::find_weights(o.from), o.dtype);
+    } catch (const io::error& e) {  // this command has no --ignore-config-key
+      const std::string said = e.what();
+      throw io::error(said.substr(0, said.find(models::ignoring_hint)));
+    }
   } else {
     gpt2::read_llmc(o.from, o.out);
   }

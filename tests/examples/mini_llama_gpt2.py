@@ -94,6 +94,10 @@ class Gpt2(OnDevice):
         self.run_gpt2("more", "--init", "again", steps=1)
         self.refuse(["convert", "--from", "text.txt", "--out", "b"], "not a model of llm.c")
         self.refuse(["convert", "--from", "run", "--out", "F32"], "exists")
+        config = self.folder / "again/config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "odd": 1}))
+        said = self.refuse(["convert", "--from", "again", "--out", "b"], "odd: unknown key")
+        self.assertNotIn("--ignore-config-key", said)
 
     def test_flags_of_a_llama_are_refused(self):
         self.refuse(["train", "--config", "small.json", "--out", "run", "--data", "text.txt", "--hidden-size", 64],
