@@ -78,7 +78,7 @@ void take_changes(const arguments& a, const trainer_state* wanted, trainer_state
 
 }  // namespace
 
-int resume(const chosen_backend& device, arguments& a, const std::vector<resume_point>& points,
+int resume(const chosen_backend& device, rank_team& team, arguments& a, const std::vector<resume_point>& points,
            const trainer_state* wanted, const std::function<void(const trainer_state&)>& watch) {
   if (!points.empty()) {
     // Checked before checkpoints are read, because a process that writes the run would remove old ones.
@@ -89,8 +89,9 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
   for (std::size_t i = 0; i < points.size(); ++i) {
     const std::string next = i + 1 < points.size() ? points[i + 1].name() : "";
     std::unique_ptr<trainer> t;
+    trainer_state state;
     try {
-      trainer_state state = read_state(points[i]);
+      state = read_state(points[i]);
       const std::int64_t steps = state.run.train.steps;
       take_changes(a, wanted, state);
       say_preset_change(state);
@@ -104,7 +105,7 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
       if (a.digest_steps.empty()) a.digest_steps = read_digest_steps(run_directory(points[i].run).digests());
       if (a.session.out.empty()) a.session.out = points[i].run.string();
       watch(state);
-      t = std::make_unique<trainer>(*device.ops, std::move(state), a.session, points[i]);
+      t = std::make_unique<trainer>(*device.ops, state, a.session, points[i]);
     } catch (const damaged_checkpoint& e) {
       const bool begins = !next.empty() && points[i + 1].checkpoint.empty();
       if (next.empty() || (begins && wanted == nullptr)) {
@@ -117,7 +118,7 @@ int resume(const chosen_backend& device, arguments& a, const std::vector<resume_
       continue;
     }
     device.say_note();
-    return t->run();
+    return team.run(*t, a, state, points[i]);
   }
   throw io::error(a.resume, "holds neither checkpoints nor trainer_state.json: nothing to resume");
 }

@@ -27,41 +27,55 @@ std::optional<double> standard_error(const std::vector<double>& losses, const st
   return std::sqrt(squares * n / (n - 1)) / total;
 }
 
-}  // namespace
+/// Loss of one held-out window.
+struct window_loss {
+  double mean = 0;         ///< nats a valid token
+  std::int64_t valid = 0;  ///< tokens
+  std::int64_t bytes = 0;  ///< of text; of a whole batch in its first window
+};
 
-evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
-                    const progress_function& progress) {
-  const auto batch = static_cast<int>(s.model().options().batch);
-  const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
-  windows = std::min(windows, text.validation_windows());
+/// Appends the losses of the first `count` windows of a batch.
+void add_windows(const std::vector<float>& losses, const std::vector<std::int32_t>& targets, std::size_t sequence,
+                 std::int64_t count, std::int64_t bytes, std::vector<window_loss>& to) {
+  for (std::size_t w = 0; w < static_cast<std::size_t>(count); ++w) {
+    double sum = 0;
+    window_loss window;
+    for (std::size_t t = w * sequence; t < (w + 1) * sequence; ++t) {
+      sum += static_cast<double>(losses[t]);
+      window.valid += targets[t] != nn::ignored_target;
+    }
+    if (window.valid > 0) window.mean = sum / static_cast<double>(window.valid);
+    if (w == 0) window.bytes = bytes;
+    to.push_back(window);
+  }
+}
+
+/// Windows of all ranks in order. Rank r of R had the batches r, r + R, ...
+std::vector<window_loss> in_order(const std::vector<std::vector<window_loss>>& by_rank, std::size_t batch,
+                                  std::size_t windows) {
+  std::vector<window_loss> all;
+  std::vector<std::size_t> next(by_rank.size());
+  for (std::size_t b = 0; all.size() < windows; ++b) {
+    const std::size_t r = b % by_rank.size(), count = std::min(batch, windows - all.size());
+    for (std::size_t i = 0; i < count; ++i) all.push_back(by_rank[r].at(next[r]++));
+  }
+  return all;
+}
+
+/// The figures of an evaluation but its times.
+evaluation summary_of(const std::vector<window_loss>& windows, std::size_t sequence) {
   evaluation result;
   double weight = 0;  // of windows; 1 if nothing is masked
   std::vector<double> shares;
   std::int64_t tokens = 0, bytes = 0;
-  const double start = now_seconds();
-  double loading = 0;
-  for (std::int64_t first = 0; first < windows; first += batch) {
-    if (progress) progress(first, windows);
-    const double before = now_seconds();
-    const token_batch data = text.validation_batch(first, batch, windows);
-    loading += now_seconds() - before;
-    bytes += text.bytes_of(data.targets);
-    const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets, data.document_starts);
-    for (std::size_t w = 0; w < static_cast<std::size_t>(std::min<std::int64_t>(batch, windows - first)); ++w) {
-      double sum = 0;
-      std::int64_t valid = 0;
-      for (std::size_t t = w * sequence; t < (w + 1) * sequence; ++t) {
-        sum += static_cast<double>(losses[t]);
-        valid += data.targets[t] != nn::ignored_target;
-      }
-      tokens += valid;
-      const double mean = valid == 0 ? 0.0 : sum / static_cast<double>(valid);
-      const double share = static_cast<double>(valid) / static_cast<double>(sequence);
-      result.window_losses.push_back(mean);
-      shares.push_back(share);
-      result.loss += mean * share;
-      weight += share;
-    }
+  for (const window_loss& w : windows) {
+    const double share = static_cast<double>(w.valid) / static_cast<double>(sequence);
+    result.window_losses.push_back(w.mean);
+    shares.push_back(share);
+    result.loss += w.mean * share;
+    weight += share;
+    tokens += w.valid;
+    bytes += w.bytes;
   }
   if (weight > 0) result.loss /= weight;
   result.standard_error = standard_error(result.window_losses, shares, result.loss);
@@ -69,6 +83,34 @@ evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus&
     const double tokens_per_byte = static_cast<double>(tokens) / static_cast<double>(bytes);
     result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;
   }
+  return result;
+}
+
+}  // namespace
+
+evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
+                    const progress_function& progress, nn::communicator* ranks) {
+  nn::communicator alone;
+  if (ranks == nullptr) ranks = &alone;
+  const auto batch = static_cast<int>(s.model().options().batch);
+  const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
+  windows = std::min(windows, text.validation_windows());
+  std::vector<window_loss> own;
+  const double start = now_seconds();
+  double loading = 0;
+  for (std::int64_t first = std::int64_t{batch} * ranks->rank(); first < windows;
+       first += std::int64_t{batch} * ranks->size()) {
+    if (progress) progress(first, windows);
+    const double before = now_seconds();
+    const token_batch data = text.validation_batch(first, batch, windows);
+    loading += now_seconds() - before;
+    const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets, data.document_starts);
+    add_windows(losses, data.targets, sequence, std::min<std::int64_t>(batch, windows - first),
+                text.bytes_of(data.targets), own);
+  }
+  const auto all = nn::gather_values<window_loss>(*ranks, own);
+  evaluation result =
+      summary_of(in_order(all, static_cast<std::size_t>(batch), static_cast<std::size_t>(windows)), sequence);
   result.seconds = now_seconds() - start;
   result.loader_share = loading / std::max(result.seconds, 1e-9);
   return result;

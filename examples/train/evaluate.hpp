@@ -22,9 +22,10 @@ struct evaluation {
 };
 
 /// Mean loss over at most `windows` windows, spread over the held-out text. Masked targets do not count. Scales stay
-/// unchanged. `progress` receives every batch, and may end the evaluation by an exception.
+/// unchanged. `progress` receives every batch, and may end the evaluation by an exception. `ranks` share the batches,
+/// and all of them return the figures of one rank.
 evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus& text, std::int64_t windows,
-                    const progress_function& progress = {});
+                    const progress_function& progress = {}, nn::communicator* ranks = nullptr);
 
 /// Writes a safetensors file. `logits` is F32 [windows, sequence, vocabulary] of the windows of evaluate(). `tokens`
 /// and `targets` (-100: masked) are I32 [windows, sequence]. Records add `document_starts` (positions in the window).

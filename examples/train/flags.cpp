@@ -81,6 +81,13 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->group("run");
 }
 
+void define_ranks(CLI::App& sub, arguments& a) {
+  sub.add_option("--ranks", a.session.ranks,
+                 "threads that divide a step's microbatches and --threads; results do not depend on it")
+      ->check(CLI::Range(1, 256))
+      ->group("run");
+}
+
 void define_passed_keys(CLI::App& sub, std::vector<std::string>& keys) {
   sub.add_option("--ignore-config-key", keys,
                  "a key of the model's config.json that is unknown here and changes no arithmetic; once for each");
@@ -247,6 +254,7 @@ void define_plan(CLI::App& app, arguments& a) {
   define_warm_up(*plan, a);
   define_run(*plan, a);
   define_device(*plan, a.device);
+  define_ranks(*plan, a);
 }
 
 void define_study(CLI::App& app, study_options& o) {
@@ -320,6 +328,7 @@ void define(CLI::App& app, arguments& a) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->group("run");
   define_device(*train, a.device);
+  define_ranks(*train, a);
   train
       ->add_option("--digest-steps", a.digest_steps,
                    "A:B: digests of what each operation leaves in these steps, for replay")

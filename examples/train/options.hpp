@@ -51,7 +51,7 @@ template <class Visitor>
 void describe(Visitor&& v, train_options& o) {
   v("steps", o.steps, "optimizer steps");
   v("batch", o.batch, "sequences a micro-batch");
-  v("accumulate", o.accumulate, "micro-batches an optimizer step");
+  v("accumulate", o.accumulate, "micro-batches an optimizer step, over all ranks");
   v("sequence", o.sequence, "tokens a sequence");
   v("learning_rate", o.learning_rate, "peak learning rate");
   v("final_learning_rate", o.final_learning_rate, "end of the cosine, as a fraction of the peak");

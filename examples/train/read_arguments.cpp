@@ -242,6 +242,7 @@ void check_init(const arguments& a, given_files files) {
 void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {"--resume",
                                             "--threads",
+                                            "--ranks",
                                             "--stop-at",
                                             "--no-progress",
                                             "--data",

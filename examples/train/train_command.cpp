@@ -11,6 +11,7 @@
 #include "continue_run.hpp"
 #include "device.hpp"
 #include "front.hpp"
+#include "rank_team.hpp"
 #include "read_arguments.hpp"
 
 namespace rotoscale::program {
@@ -40,11 +41,13 @@ void check_steps(const arguments& a, std::int64_t steps) {
 }  // namespace
 
 int train(int argc, char** argv, arguments& a) {
+  rank_team team(a);
   const chosen_backend device = choose_backend(a.device);
   nn::digest_observer digests(*device.ops);
   std::optional<digest_recorder> recorder;
   const auto watch = [&](const trainer_state& state) {
     check_steps(a, state.run.train.steps);
+    team.check(state, a);
     if (a.digest_steps.empty()) return;
     recorder.emplace(digests, parse_steps(a.digest_steps, "--digest-steps"), run_directory(a.session.out).digests());
     a.session.watcher = &*recorder;
@@ -54,7 +57,7 @@ int train(int argc, char** argv, arguments& a) {
   a.session.began_ms = milliseconds_since_1970();
   if (!a.resume.empty()) {
     check_resume_flags(argc, argv);
-    return resume(device, a, find_resume_points(a.resume), nullptr, watch);
+    return resume(device, team, a, find_resume_points(a.resume), nullptr, watch);
   }
   if (a.session.out.empty()) throw io::error("--out", "is required");
   if (a.session.auto_resume && a.session.overwrite) throw io::error("--auto-resume", "excludes --overwrite");
@@ -65,24 +68,27 @@ int train(int argc, char** argv, arguments& a) {
   find_synthetic_recipe(a, state);
   if (a.session.auto_resume && fs::exists(a.session.out)) {
     const std::vector<resume_point> points = find_resume_points(a.session.out);
-    if (!points.empty()) return resume(device, a, points, &state, watch);
+    if (!points.empty()) return resume(device, team, a, points, &state, watch);
   }
   watch(state);
   const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(*device.ops, state, a.session); });
   device.say_note();
-  return t->run();
+  return team.run(*t, a, state);
 }
 
 int plan(arguments& a) {
   settle_statistics(a);
   const trainer_state state = begin(a, given_files::none);
   const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
+  rank_team team(a);
+  team.check(state, a);
   const chosen_backend device = choose_backend(a.device);
+  train::session_options options = session_options_for(state.run, a.session.memory_limit,
+                                                       a.session.statistics_every > 0, a.session.async_checkpoints);
+  options.micro_batches /= a.session.ranks;
   const nn::memory_plan planned = naming_flags(a.names, [&] {
-    return train::plan_session(*device.ops, state.run.architecture(),
-                               session_options_for(state.run, a.session.memory_limit, a.session.statistics_every > 0,
-                                                   a.session.async_checkpoints),
-                               recipes_of(state, a.session, synthetic));
+    return train::plan_session(*device.ops, state.run.architecture(), options, recipes_of(state, a.session, synthetic),
+                               a.session.communicator);
   });
   device.say_note();
   std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);

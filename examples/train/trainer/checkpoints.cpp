@@ -68,6 +68,8 @@ void trainer::write_checkpoint(const trainer_state& state, const train::checkpoi
 /// finish_checkpoint.
 void trainer::save_checkpoint(bool is_extra) {
   finish_checkpoint();
+  saved_step_ = state_.step;
+  if (!leads()) return;
   const double start = now_seconds();
   io::make_directories(files_.checkpoints());
   const auto write = [this, is_extra](const trainer_state& state, const train::checkpoint_tensors& tensors) {
@@ -77,7 +79,6 @@ void trainer::save_checkpoint(bool is_extra) {
     if (session_.replays) keeping.keep_checkpoints = 1;  // only the last one is compared or rolled back to
     files_.prune(state.step, is_extra, keeping);
   };
-  saved_step_ = state_.step;
   const auto write_at_once = [&](const train::checkpoint_tensors& tensors) {
     write(state_, tensors);
     const double seconds = now_seconds() - start;
@@ -121,11 +122,11 @@ std::string trainer::settle_checkpoint() {
 }
 
 void trainer::log_checkpoint(std::int64_t step, double seconds, double waited) {
-  log_->write({{"event", "checkpoint"},
-               {"step", step},
-               {"path", files_.checkpoint(step).string()},
-               {"seconds", seconds},
-               {"wait_seconds", waited}});
+  record({{"event", "checkpoint"},
+          {"step", step},
+          {"path", files_.checkpoint(step).string()},
+          {"seconds", seconds},
+          {"wait_seconds", waited}});
 }
 
 }  // namespace rotoscale::program

@@ -38,10 +38,10 @@ ordered_json switch_memory_record(const train::switch_memory& m) {
 
 }  // namespace
 
-/// Of the coming step.
+/// This rank's part of the coming step.
 token_batch trainer::training_data() {
-  const int sequences = state_.run.train.batch * state_.run.train.accumulate;
-  return text_.training_batch((state_.step + state_.skipped_steps) * sequences, sequences);
+  const int sequences = state_.run.train.batch * state_.run.train.accumulate, own = sequences / ranks_->size();
+  return text_.training_batch((state_.step + state_.skipped_steps) * sequences + own * ranks_->rank(), own);
 }
 
 /// Begins the next phase if its step has come or its trigger has fired. The log's record has two losses of the same
@@ -52,24 +52,23 @@ void trainer::enter_phase() {
   const std::string from = state_.recipe().name;
   // An equal recipe keeps its scales, so a switch to it changes nothing.
   const nn::scale_handover scales = next->recipe == state_.recipe() ? nn::scale_handover::keep : next->scales;
-  const nn::step_inputs inputs = step_inputs_for(state_);
-  const auto loss = [&] { return evaluate(*model_, inputs, text_, state_.run.train.eval_windows).loss; };
+  const auto loss = [&] { return evaluate_on_ranks(state_.run.train.eval_windows).loss; };
   const double before = loss();
   std::vector<float> maxima;
   if (scales == nn::scale_handover::seed) {
     const token_batch data = training_data();
-    maxima = model_->observe_maxima(inputs, data.tokens, data.targets, data.document_starts);
+    maxima = model_->observe_maxima(step_inputs_for(state_), data.tokens, data.targets, data.document_starts);
   }
   model_->use(next->recipe, scales, maxima, next->gemms);
-  log_->write({{"event", "switch"},
-               {"step", state_.step},
-               {"from", from},
-               {"to", next->recipe.name},
-               {"reason", reason_record(*next, state_.trigger)},
-               {"scales", std::string(to_string(scales))},
-               {"val_loss_before", before},
-               {"val_loss_after", loss()},
-               {"memory", switch_memory_record(model_->last_switch())}});
+  record({{"event", "switch"},
+          {"step", state_.step},
+          {"from", from},
+          {"to", next->recipe.name},
+          {"reason", reason_record(*next, state_.trigger)},
+          {"scales", std::string(to_string(scales))},
+          {"val_loss_before", before},
+          {"val_loss_after", loss()},
+          {"memory", switch_memory_record(model_->last_switch())}});
   ++state_.phase;
   state_.phase_start = state_.step;
   state_.trigger = {};
@@ -97,11 +96,11 @@ std::vector<float> trainer::reference_gradients() {
 void trainer::observe_noise(const std::vector<float>& reference, bool triggered, bool observed) {
   const std::vector<nn::comparison_statistics> each =
       compare_gradients(model_->model().parameters(), model_->gradients(), reference);
-  if (observed) statistics_->write_noise(state_.step, state_.recipe().name, model_->model(), each);
+  if (observed && leads()) statistics_->write_noise(state_.step, state_.recipe().name, model_->model(), each);
   if (!triggered) return;
   const double ratio = train::gradient_to_noise(sum_of(each));
   train::observe(*state_.next_phase()->trigger, ratio, state_.trigger);
-  log_->write({{"event", "noise"}, {"step", state_.step}, {"gradient_to_noise", ratio}});
+  record({{"event", "noise"}, {"step", state_.step}, {"gradient_to_noise", ratio}});
 }
 
 void trainer::observe_validation(double loss) {

@@ -55,6 +55,8 @@ signals_blocked::signals_blocked() {
   ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
 }
 
+int noted_signal() { return noted; }
+
 void throw_if_interrupted() {
   if (noted != 0) throw interruption{noted};
 }

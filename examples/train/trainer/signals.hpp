@@ -47,6 +47,9 @@ class signals_blocked {
   sigset_t before_;
 };
 
+/// The signal that has been noted; 0: none.
+int noted_signal();
+
 /// Throws interruption if a signal has been noted.
 void throw_if_interrupted();
 

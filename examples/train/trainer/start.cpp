@@ -77,7 +77,8 @@ std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_opt
 
 trainer::trainer(nn::backend& ops, trainer_state state, const session_options& session,
                  const std::optional<resume_point>& from)
-    : ops_(&ops),
+    : ranks_(session.communicator == nullptr ? &alone_ : session.communicator),
+      ops_(&ops),
       state_(std::move(state)),
       session_(session),
       from_(from),
@@ -140,8 +141,10 @@ void trainer::check_given(const std::string& path, const char* flag, const Funct
 /// Builds the model of state_ with the tensors of a checkpoint; empty: with initial values.
 void trainer::build_model(const fs::path& checkpoint) {
   model_.reset();  // there is room for one
+  const std::string snapshots = leads() ? session_.async_checkpoints : "off";
   train::session_options options =
-      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0, session_.async_checkpoints);
+      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), snapshots);
+  options.micro_batches /= ranks_->size();
   options.documents = text_.has_documents();
   synthetic_ = synthetic_recipe_of(session_, state_);
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
@@ -156,9 +159,9 @@ void trainer::build_model(const fs::path& checkpoint) {
       train::check_adapters(find_adapter(adapter_place_), state_.run.architecture(), *state_.run.lora);
     });
   }
-  const nn::memory_plan plan = train::plan_session(*ops_, state_.run.architecture(), options, recipes);
+  const nn::memory_plan plan = train::plan_session(*ops_, state_.run.architecture(), options, recipes, ranks_);
   with_plan(plan, "while the model was loaded", [&] {
-    model_ = std::make_unique<train::session>(*ops_, state_.run.architecture(), options, recipes);
+    model_ = std::make_unique<train::session>(*ops_, state_.run.architecture(), options, recipes, ranks_);
     load_model(checkpoint);
   });
   text_.prepare((state_.step + state_.skipped_steps) * state_.run.train.batch * state_.run.train.accumulate);
@@ -218,17 +221,17 @@ void trainer::warm_up() {
   const double start = now_seconds();
   train::warm_up(*model_,
                  {session_.synthetic_warmup, *synthetic_, state_.run.train.seed,
-                  static_cast<float>(state_.run.train.learning_rate), throw_if_interrupted},
+                  static_cast<float>(state_.run.train.learning_rate), [this] { stop_if_interrupted(); }},
                  state_.recipe(), [this](train::session&) { load_initial(); });
-  log_->write({{"event", "warm_up"},
-               {"steps", session_.synthetic_warmup},
-               {"recipe", synthetic_->name},
-               {"seconds", now_seconds() - start}});
+  record({{"event", "warm_up"},
+          {"steps", session_.synthetic_warmup},
+          {"recipe", synthetic_->name},
+          {"seconds", now_seconds() - start}});
 }
 
 /// Opens statistics.jsonl. With `continues`, records of later steps are removed.
 void trainer::open_statistics(bool continues) {
-  if (session_.statistics_every == 0) return;
+  if (session_.statistics_every == 0 || !leads()) return;
   statistics_.reset();
   statistics_ = std::make_unique<statistics_log>(
       files_.statistics(), state_.run.name, statistics_choice{session_.statistics_every, session_.statistics_noise},
@@ -267,12 +270,13 @@ void trainer::open_log() {
 void trainer::begin_records() {
   open_statistics(from_.has_value());
   if (!from_) return;
-  log_->write({{"event", "resume"},
-               {"schema", log_schema},
-               {"step", state_.step},
-               {"steps", state_.run.train.steps},
-               {"device", ops_->description()},
-               {"threads", session_.threads}});
+  record({{"event", "resume"},
+          {"schema", log_schema},
+          {"step", state_.step},
+          {"steps", state_.run.train.steps},
+          {"device", ops_->description()},
+          {"threads", session_.threads},
+          {"ranks", session_.ranks}});
 }
 
 /// Adds the other forms of the log.
@@ -329,9 +333,10 @@ void trainer::require_elsewhere() const {
 }
 
 void trainer::write_start() {
-  ordered_json record = start_record(state_, *model_, text_, session_.threads, roof_record());
-  if (!session_.passed_keys.empty()) record["ignored_config_keys"] = session_.passed_keys;
-  log_->write(record);
+  ordered_json start = start_record(state_, *model_, text_, session_.threads, roof_record());
+  start["ranks"] = session_.ranks;
+  if (!session_.passed_keys.empty()) start["ignored_config_keys"] = session_.passed_keys;
+  record(start);
 }
 
 /// Begins the log in a new directory. If one of its files cannot be written, none stays.

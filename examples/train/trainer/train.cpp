@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 
 #include "clock.hpp"
 #include "device_failure.hpp"
@@ -33,6 +34,16 @@ std::string as_text(const char* format, double value) {
 
 }  // namespace
 
+/// Writes to the log, on rank 0.
+void trainer::record(const ordered_json& entry) {
+  if (log_) log_->write(entry);
+}
+
+/// Prints a line on standard error, on rank 0.
+void trainer::say(const std::string& text) const {
+  if (leads()) print_error(program_name, text);
+}
+
 /// Is the next step observed? Steps are counted from 0 here, so the first one is.
 bool trainer::observes() const { return session_.statistics_every > 0 && state_.step % session_.statistics_every == 0; }
 
@@ -47,7 +58,7 @@ std::optional<std::string> trainer::train_step() {
   const token_batch data = training_data();
   const double loading = now_seconds() - start;
   if (session_.watcher != nullptr) session_.watcher->begin(state_.step + 1, state_.skipped_steps);
-  model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes());
+  model_->train_step(step_inputs_for(state_), data.tokens, data.targets, data.document_starts, observes() && leads());
   release_checkpoint();
   const nn::step_state r = model_->finish_step();
   if (session_.watcher != nullptr) session_.watcher->end();
@@ -67,18 +78,18 @@ std::optional<std::string> trainer::train_step() {
   state_.evaluation_due = evaluation_times(o).includes(state_.step) || state_.step == state_.end();
   const double rate_of_tokens = static_cast<double>(step_tokens) / step_seconds;
   const double flops = flops_per_token_ * rate_of_tokens;
-  log_->write({{"event", "step"},
-               {"step", state_.step},
-               {"loss", loss},
-               {"lr", rate},
-               {"grad_norm", r.gradient_norm},
-               {"tokens", state_.tokens},
-               {"seconds", seconds_},
-               {"tokens_per_s", rate_of_tokens},
-               {"flops_per_s", flops},
-               {"roof_share", roof_ ? ordered_json(flops / roof_->flops_per_s) : ordered_json(nullptr)},
-               {"loader_share", loading / step_seconds},
-               {"recipe", state_.recipe().name}});
+  record({{"event", "step"},
+          {"step", state_.step},
+          {"loss", loss},
+          {"lr", rate},
+          {"grad_norm", r.gradient_norm},
+          {"tokens", state_.tokens},
+          {"seconds", seconds_},
+          {"tokens_per_s", rate_of_tokens},
+          {"flops_per_s", flops},
+          {"roof_share", roof_ ? ordered_json(flops / roof_->flops_per_s) : ordered_json(nullptr)},
+          {"loader_share", loading / step_seconds},
+          {"recipe", state_.recipe().name}});
   show_progress(loss, state_.step == state_.end());
   if (const auto observed = model_->statistics(); !observed.empty()) {
     statistics_->write(state_.step, state_.recipe().name, model_->model(), observed);
@@ -96,32 +107,31 @@ void trainer::note_validation(double loss) {
 
 double trainer::log_evaluation() {
   const train_options& o = state_.run.train;
-  const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.eval_windows, evaluation_progress());
+  const auto e = evaluate_on_ranks(o.eval_windows, evaluation_progress());
   note_validation(e.loss);
   state_.evaluation_due = false;
   if (state_.step > 0 && o.target_loss > 0 && e.loss <= o.target_loss && !state_.target_reached) {
     state_.target_reached = true;
     if (!from_) time_to_target_ = now_seconds() - start_;
   }
-  ordered_json record = {{"event", "eval"},
-                         {"step", state_.step},
-                         {"tokens", state_.tokens},
-                         {"val_loss", e.loss},
-                         {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
-                         {"windows", e.window_losses.size()},
-                         {"seconds", e.seconds},
-                         {"loader_share", e.loader_share},
-                         {"recipe", state_.recipe().name}};
-  if (state_.step > 0) add_average_loss(record, "average_val_loss", o.eval_windows);
-  log_->write(record);
+  ordered_json entry = {{"event", "eval"},
+                        {"step", state_.step},
+                        {"tokens", state_.tokens},
+                        {"val_loss", e.loss},
+                        {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
+                        {"windows", e.window_losses.size()},
+                        {"seconds", e.seconds},
+                        {"loader_share", e.loader_share},
+                        {"recipe", state_.recipe().name}};
+  if (state_.step > 0) add_average_loss(entry, "average_val_loss", o.eval_windows);
+  record(entry);
   return e.loss;
 }
 
 /// Adds the validation loss of the weights' moving average, if there is one.
-void trainer::add_average_loss(ordered_json& record, const char* name, std::int64_t windows) {
+void trainer::add_average_loss(ordered_json& entry, const char* name, std::int64_t windows) {
   if (!model_->has_average()) return;
-  model_->with_average(
-      [&] { record[name] = evaluate(*model_, step_inputs_for(state_), text_, windows, evaluation_progress()).loss; });
+  model_->with_average([&] { entry[name] = evaluate_on_ranks(windows, evaluation_progress()).loss; });
 }
 
 void trainer::show_progress(double loss, bool always) {
@@ -138,9 +148,10 @@ void trainer::show_progress(double loss, bool always) {
 
 /// Shows the progress of an evaluation. Throws interruption after a signal.
 progress_function trainer::evaluation_progress() {
-  return [show = progress_.counter(state_.run.name, "step " + std::to_string(state_.step) + "  evaluating")](
+  return [alone = ranks_->size() == 1,
+          show = progress_.counter(state_.run.name, "step " + std::to_string(state_.step) + "  evaluating")](
              std::int64_t done, std::int64_t total) {
-    throw_if_interrupted();
+    if (alone) throw_if_interrupted();  // ranks stop together, between steps
     show(done, total);
   };
 }
@@ -149,7 +160,7 @@ progress_function trainer::evaluation_progress() {
 /// the validation loss, if computed.
 std::optional<std::string> trainer::find_divergence(std::optional<double> loss) {
   if (const train::parameter* p = model_->find_overflow()) return p->name() + " has overflown";
-  if (!loss) loss = evaluate(*model_, step_inputs_for(state_), text_, state_.run.train.batch).loss;
+  if (!loss) loss = evaluate_on_ranks(state_.run.train.batch).loss;
   if (std::isfinite(*loss)) return std::nullopt;
   return "validation loss " + std::to_string(*loss);
 }
@@ -160,6 +171,7 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   const train_options& o = state_.run.train;
   if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
   finish_checkpoint();  // it may be the roll-back's
+  ranks_->barrier();
   const resume_point to{files_.path(), files_.rollback_checkpoint(o)};
   trainer_state good = read_state(to);
   good.run = state_.run;
@@ -167,14 +179,14 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   good.rollbacks = state_.rollbacks + 1;
   if (!text_.has_data_for(o, good.skipped_steps)) return false;
   progress_.end();
-  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what +
-                                "); going on from step " + std::to_string(good.step) + " with the data that follow");
-  log_->write({{"event", "rollback"},
-               {"step", good.step},
-               {"from_step", step},
-               {"reason", what},
-               {"skipped_steps", good.skipped_steps},
-               {"rollbacks", good.rollbacks}});
+  say(state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what + "); going on from step " +
+      std::to_string(good.step) + " with the data that follow");
+  record({{"event", "rollback"},
+          {"step", good.step},
+          {"from_step", step},
+          {"reason", what},
+          {"skipped_steps", good.skipped_steps},
+          {"rollbacks", good.rollbacks}});
   state_ = std::move(good);
   build_model(to.checkpoint);
   open_statistics(true);
@@ -190,9 +202,8 @@ std::string trainer::advice() const {
 /// Reports a divergence. Only the end of the log is written after it.
 int trainer::diverged(std::int64_t step, const std::string& what) {
   progress_.end();
-  print_error(program_name, state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what + ")" +
-                                (session_.replays ? ", as the run did not" + advice()
-                                                  : "; log and last checkpoint are kept in " + session_.out));
+  say(state_.run.name + ": diverged at step " + std::to_string(step) + " (" + what + ")" +
+      (session_.replays ? ", as the run did not" + advice() : "; log and last checkpoint are kept in " + session_.out));
   finish("diverged");
   return exit_diverged;
 }
@@ -206,8 +217,8 @@ int trainer::interrupted(int signal) {
     save_checkpoint(true);
     finish_checkpoint();
   }
-  print_error(program_name, state_.run.name + ": " + signal_name(signal) + " at step " + std::to_string(state_.step) +
-                                " of " + std::to_string(state_.end()) + advice());
+  say(state_.run.name + ": " + signal_name(signal) + " at step " + std::to_string(state_.step) + " of " +
+      std::to_string(state_.end()) + advice());
   finish("interrupted");
   return exit_interrupted;
 }
@@ -215,10 +226,10 @@ int trainer::interrupted(int signal) {
 /// Reports a device that failed or has no memory. Its data are lost.
 int trainer::device_failed(const device_failure& e) {
   progress_.end();
+  ranks_->abort("failed: " + std::string(e.what()));
   const std::string checkpoint = settle_checkpoint();
-  print_error(program_name, state_.run.name + ": " + e.at("behind step " + std::to_string(state_.step)) + checkpoint +
-                                (session_.replays ? "" : "; log and last checkpoint are kept") + advice() +
-                                "; its memory, by category:");
+  say(state_.run.name + ": " + e.at("behind step " + std::to_string(state_.step)) + checkpoint +
+      (session_.replays ? "" : "; log and last checkpoint are kept") + advice() + "; its memory, by category:");
   std::cerr << memory_table(e.plan());
   finish("failed");
   return exit_device;
@@ -227,26 +238,27 @@ int trainer::device_failed(const device_failure& e) {
 /// Writes the end of the log. A complete run has a last evaluation.
 int trainer::finish(const char* status) {
   const train_options& o = state_.run.train;
-  ordered_json record = {
+  ordered_json end = {
       {"event", "end"}, {"status", status}, {"step", state_.step}, {"tokens", state_.tokens}, {"seconds", seconds_}};
   const std::string_view kind = status;
   if (kind != "diverged" && kind != "interrupted" && kind != "failed") {
-    const auto e = evaluate(*model_, step_inputs_for(state_), text_, o.final_eval_windows, evaluation_progress());
+    const auto e = evaluate_on_ranks(o.final_eval_windows, evaluation_progress());
     progress_.end();
     finish_checkpoint();
     note_validation(e.loss);
-    record["final_val_loss"] = e.loss;
-    record["window_losses"] = e.window_losses;
-    add_average_loss(record, "final_average_val_loss", o.final_eval_windows);
-    std::cout << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/"
-              << (text_.is_bytes() ? "byte" : "token");
-    if (e.bits_per_byte) std::cout << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");
-    std::cout << "\n";
+    end["final_val_loss"] = e.loss;
+    end["window_losses"] = e.window_losses;
+    add_average_loss(end, "final_average_val_loss", o.final_eval_windows);
+    std::ostringstream text;
+    text << state_.run.name << ": " << state_.step << " steps, validation loss " << e.loss << " nats/"
+         << (text_.is_bytes() ? "byte" : "token");
+    if (e.bits_per_byte) text << " (" << *e.bits_per_byte << (text_.is_bytes() ? " bits)" : " bits/byte)");
+    if (leads()) std::cout << text.str() << "\n";
   }
   finish_checkpoint();
-  record["time_to_target"] = time_to_target_ ? ordered_json(*time_to_target_) : ordered_json(nullptr);
-  if (state_.evaluated) record["best_val_loss"] = state_.best_val_loss;
-  log_->write(record);
+  end["time_to_target"] = time_to_target_ ? ordered_json(*time_to_target_) : ordered_json(nullptr);
+  if (state_.evaluated) end["best_val_loss"] = state_.best_val_loss;
+  record(end);
   return exit_ok;
 }
 
@@ -272,7 +284,7 @@ int trainer::train() {
       return exit_ok;
     }
     if (ends) return finish(state_.target_reached ? "target" : is_complete ? "ok" : "stopped");
-    throw_if_interrupted();
+    stop_if_interrupted();
     enter_phase();
     if (const auto fault = train_step()) {
       if (roll_back(state_.step + 1, *fault)) continue;
@@ -291,17 +303,22 @@ int trainer::train_until_signal() {
 }
 
 int trainer::run() {
-  const signal_guard signals;
-  open_log();
+  require_equal_ranks();
+  std::optional<signal_guard> signals;
+  if (leads()) {
+    signals.emplace();
+    open_log();
+  }
   const nn::memory_plan plan = model_->plan();  // a roll-back that fails leaves no session
   try {
     return with_plan(plan, "in a step", [&] { return train_until_signal(); });
   } catch (const device_failure& e) {
+    if (!leads()) throw;
     return device_failed(e);
   } catch (const io::error& e) {
     progress_.end();
     writer_.abandon();
-    if (session_.replays) throw;
+    if (session_.replays || !leads()) throw;
     throw io::error(std::string(e.what()) + "; when that is mended: mini-llama train --resume " +
                     shell_word(session_.out));
   }

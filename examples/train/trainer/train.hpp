@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: recipes by step, optimizer, log, evaluations, checkpoints, exact resume, signals, roll-back.
+// The training loop: recipes by step, optimizer, log, evaluations, checkpoints, exact resume, signals, roll-back. Each
+// rank has a trainer, and all are in the same state. Rank 0 alone writes files and messages.
 #pragma once
 
 #include <filesystem>
@@ -30,11 +31,13 @@ class device_failure;
 struct session_options {
   std::string out;
   bool overwrite = false;
-  bool auto_resume = false;      ///< resume the run in `out`, if there is one
-  bool lengthens = false;        ///< a resumed run has more steps than before
-  std::int64_t stop_at = 0;      ///< end after this many steps, as if killed after its checkpoint; 0: at the last
-  int threads = 0;               ///< for the log
-  std::size_t memory_limit = 0;  ///< bytes; 0: none
+  bool auto_resume = false;  ///< resume the run in `out`, if there is one
+  bool lengthens = false;    ///< a resumed run has more steps than before
+  std::int64_t stop_at = 0;  ///< end after this many steps, as if killed after its checkpoint; 0: at the last
+  int threads = 0;           ///< for the log
+  int ranks = 1;             ///< threads that train on parts of a step
+  nn::communicator* communicator = nullptr;   ///< of one of several ranks
+  std::size_t memory_limit = 0;               ///< bytes; 0: none
   std::string async_checkpoints = "auto";     ///< see snapshot_use_for
   int synthetic_warmup = 0;                   ///< steps on random tokens before a new run; leave no trace
   std::string synthetic_recipe;               ///< of those steps; empty: as AMD's runs have it (synthetic_recipe_of)
@@ -103,7 +106,15 @@ class trainer {
   void observe_noise(const std::vector<float>& reference, bool triggered, bool observed);
   void observe_validation(double loss);
 
+  // ranks.cpp
+  bool leads() const { return ranks_->rank() == 0; }
+  void require_equal_ranks() const;
+  void stop_if_interrupted() const;
+  evaluation evaluate_on_ranks(std::int64_t windows, const progress_function& progress = {});
+
   // train.cpp
+  void record(const nlohmann::ordered_json& entry);
+  void say(const std::string& text) const;
   int train();
   std::optional<std::string> train_step();
   bool observes() const;
@@ -111,7 +122,7 @@ class trainer {
   void note_validation(double loss);
   void show_progress(double loss, bool always);
   progress_function evaluation_progress();
-  void add_average_loss(nlohmann::ordered_json& record, const char* name, std::int64_t windows);
+  void add_average_loss(nlohmann::ordered_json& entry, const char* name, std::int64_t windows);
   std::optional<std::string> find_divergence(std::optional<double> loss);
   bool roll_back(std::int64_t step, const std::string& what);
   int train_until_signal();
@@ -129,6 +140,8 @@ class trainer {
   std::string advice() const;
   void log_checkpoint(std::int64_t step, double seconds, double waited);
 
+  nn::communicator alone_;
+  nn::communicator* ranks_;
   nn::backend* ops_;
   trainer_state state_;
   session_options session_;

@@ -239,7 +239,7 @@ class session {
 
  private:
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
-                                      const std::vector<nn::recipe>&);
+                                      const std::vector<nn::recipe>&, nn::communicator*);
   static session_options settled(session_options o) {
     o.model.averages = o.model.training && o.optimizer.average_decay > 0;
     return o;
@@ -372,10 +372,10 @@ class session {
   step_transfers transfers_;
 };
 
-/// What a session would allocate; nothing is.
+/// What a session of each rank would allocate; nothing is.
 inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture& shape, session_options options,
-                                    const std::vector<nn::recipe>& recipes) {
-  return session(ops, shape, std::move(options), nullptr, session::only_count{}).count_within_limits(recipes);
+                                    const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr) {
+  return session(ops, shape, std::move(options), ranks, session::only_count{}).count_within_limits(recipes);
 }
 
 inline const parameter* session::find_overflow() {

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_team.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "examples/threads.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+
+namespace rotoscale::program {
+
+namespace {
+
+/// Why ranks would not leave the bytes of one rank; nullopt: they do.
+std::optional<std::string> find_scale_fault(const nn::recipe& r) {
+  const bool fp8 = nn::has_fp8(r) || (r.head && nn::has_fp8(*r.head));
+  if (!fp8 || (r.fp8.update == nn::scale_update::step && r.fp8.reduce_amax)) return std::nullopt;
+  return "recipe " + r.name +
+         ": FP8 scales change after each microbatch of a rank; \"fp8\": {\"update\": \"step\", \"reduce_amax\": true} "
+         "leaves the same bytes on any number of ranks";
+}
+
+}  // namespace
+
+rank_team::rank_team(arguments& a) : size_(a.session.ranks), group_(size_), first_(group_, 0) {
+  if (size_ == 1) return;
+  if (a.device.name != "auto" && a.device.name != "cpu") {
+    throw io::error("--ranks", std::to_string(size_) + ": are threads of the CPU (--device cpu)");
+  }
+  a.device.name = "cpu";
+  const int all = a.device.threads > 0 ? a.device.threads : static_cast<int>(std::thread::hardware_concurrency());
+  a.device.threads = std::max(1, all / size_);
+  a.session.communicator = &first_;
+}
+
+void rank_team::check(const trainer_state& state, const arguments& a) const {
+  if (size_ == 1) return;
+  if (!a.digest_steps.empty()) throw io::error("--digest-steps", "digests are of one rank (--ranks)");
+  const int microbatches = state.run.train.accumulate;
+  const std::string flag = "--ranks " + std::to_string(size_);
+  if (microbatches % size_ != 0) {
+    throw io::error(flag, "must divide the " + std::to_string(microbatches) + " microbatches of a step (" +
+                              a.names.name("train.accumulate") + ")");
+  }
+  for (const nn::resolved_phase& phase : state.phases) {
+    if (const auto fault = find_scale_fault(phase.recipe)) throw io::error(flag, *fault);
+  }
+}
+
+int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,
+                   const std::optional<resume_point>& from) {
+  if (size_ == 1) return first.run();
+  std::optional<int> code;
+  try {
+    nn::run_ranks(group_, [&](nn::thread_rank& rank) {
+      if (rank.rank() == 0) {
+        code = first.run();
+        return;
+      }
+      session_options own = a.session;
+      own.communicator = &rank;
+      own.progress = false;
+      own.roof.clear();
+      const auto ops = naming_threads([&] { return nn::make_cpu_backend(a.device.threads); });
+      trainer(*ops, state, own, from).run();
+    });
+  } catch (const nn::rank_failure&) {
+    if (!code || *code == 0) throw;  // else rank 0 has said why
+  }
+  return *code;
+}
+
+}  // namespace rotoscale::program
