@@ -248,12 +248,14 @@ void optimizer(index_t size) {
   arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(copy.data);
   auto* const s = reinterpret_cast<nn::step_state*>(state.data);
   const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
-  const std::size_t bytes = gpu::workspace_bytes<op::gradient_norm>({arena, config}, {s});
-  const device_bytes room(static_cast<index_t>(bytes));
+  const index_t chunks = (size + nn::parameter_alignment - 1) / nn::parameter_alignment;
+  const device_bytes room(chunks * index_t{sizeof(double)});
+  auto* const squares = reinterpret_cast<double*>(room.data);
   char shape[64];
   std::snprintf(shape, sizeof shape, "%.0f M parameters", static_cast<double>(size) * 1e-6);
   measure("gradient norm", shape, 4.0 * static_cast<double>(size), [&] {
-    return gpu::launch<op::gradient_norm>({{}, room.data, bytes}, {arena, config}, {s});
+    const gpu::status c = gpu::launch<op::square_chunks>({}, {arena.gradient, size}, {squares});
+    return c.ok() ? gpu::launch<op::gradient_norm>({}, {arena.gradient, size, chunks, config}, {squares, s}) : c;
   });
   const double touched = static_cast<double>(segments.back().first + segments.back().count);
   measure("AdamW", shape, 28.0 * touched, [&] { return gpu::launch<op::adamw>({}, {config, s}, {arena}); });

@@ -8,7 +8,7 @@
 //   recorded in the call's faults. Zero them before the first launch.
 // - residual_norm: without the quantizer. With an empty y, only sum, mean and rstd are written.
 // - bias_backward: dtable is contiguous.
-// - sum_squares, gradient_norm, adamw read the arena's segments_in_backend. `segments` only gives extents.
+// - sum_squares, adamw read the arena's segments_in_backend. `segments` only gives extents.
 #pragma once
 
 #include "launch.hpp"

@@ -35,10 +35,10 @@ softmax_order order_of(const loss_args& a, int processors) {
   return order;
 }
 
-status check_arena(const nn::parameter_arena& a, bool moments) {
+status check_arena(const nn::parameter_arena& a) {
   if (a.size < 0) return {error_code::bad_extent, "arena.size", "must not be negative"};
   if (a.size == 0) return {};
-  if (status s = check_pointer(a.gradient, 16, "arena.gradient"); !s.ok() || !moments) return s;
+  if (status s = check_pointer(a.gradient, 16, "arena.gradient"); !s.ok()) return s;
   if (status s = check_pointer(a.weight, 16, "arena.weight"); !s.ok()) return s;
   if (status s = check_pointer(a.m, 16, "arena.m"); !s.ok()) return s;
   if (status s = check_optional(a.average, "arena.average"); !s.ok()) return s;
@@ -201,33 +201,38 @@ status launch<op::sum_squares>(const device_call& call, const op::sum_squares::i
 }
 
 template <>
-std::size_t workspace_bytes<op::gradient_norm>(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
-  return squares_bytes(i.arena);
+status launch<op::square_chunks>(const device_call& call, const op::square_chunks::in& i,
+                                 const op::square_chunks::out& o) {
+  if (i.n <= 0) return {};
+  if (status c = check_pointer(i.x, 16, "x"); !c.ok()) return c;
+  if (status c = check_pointer(o.squares, "squares"); !c.ok()) return c;
+  squares_args a;
+  a.x = i.x;
+  a.size = i.n;
+  a.partial = o.squares;
+  return launch_squares(a, chunks_of(i.n, nn::parameter_alignment), call.s);
 }
 
 template <>
 status launch<op::gradient_norm>(const device_call& call, const op::gradient_norm::in& i,
                                  const op::gradient_norm::out& o) {
-  const nn::parameter_arena& arena = i.arena;
-  if (status c = check_arena(arena, false); !c.ok()) return c;
   if (status c = check_pointer(o.state, "state"); !c.ok()) return c;
-  if (status c = check_workspace(call.workspace, call.bytes, squares_bytes(arena), 16); !c.ok()) return c;
-  squares_args squares;
-  squares.x = arena.gradient;
-  squares.size = arena.size;
-  squares.partial = static_cast<double*>(call.workspace);
-  const index_t chunks = chunks_of(arena.size, nn::parameter_alignment);
-  if (status c = launch_squares(squares, chunks, call.s); !c.ok()) return c;
-  const norm_state_args a{squares.partial, chunks, i.config, o.state, arena.gradient, arena.size};
+  if (i.n > 0) {
+    if (status c = check_pointer(i.gradient, 16, "gradient"); !c.ok()) return c;
+  }
+  if (i.chunks > 0) {
+    if (status c = check_pointer(o.squares, "squares"); !c.ok()) return c;
+  }
+  const norm_state_args a{o.squares, i.chunks, i.config, o.state, i.gradient, i.n};
   if (status c = launch_one(gradient_norm_kernel, tree_threads, call.s, a); !c.ok()) return c;
-  return launch_rows(nonfinite_kernel, static_cast<std::uint64_t>(std::clamp<index_t>(chunks, 1, 1024)), row_threads,
-                     call.s, a);
+  const index_t blocks = std::clamp<index_t>(chunks_of(i.n, nn::parameter_alignment), 1, 1024);
+  return launch_rows(nonfinite_kernel, static_cast<std::uint64_t>(blocks), row_threads, call.s, a);
 }
 
 template <>
 status launch<op::adamw>(const device_call& call, const op::adamw::in& i, const op::adamw::out& o) {
   const nn::parameter_arena& arena = o.arena;
-  if (status c = check_arena(arena, true); !c.ok()) return c;
+  if (status c = check_arena(arena); !c.ok()) return c;
   if (status c = check_segments(arena); !c.ok()) return c;
   if (status c = check_pointer(i.state, "state"); !c.ok()) return c;
   if (arena.segments.empty()) return {};

@@ -317,6 +317,7 @@ class session {
     targets_ = memory.array<std::int32_t>(category, n);
     starts_ = memory.array<std::int32_t>(category, n);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
+    chunk_squares_ = memory.array<double>(category, options_.model.training ? chunk_count() : 0);
     model_.lay_out(memory, r, same_recipe);
     if (options_.model.training) sums_.lay_out(memory, model_.parameters().arena_size());
     amaxes_ = memory.array<float>(category, model_.scales().state().count);
@@ -337,6 +338,9 @@ class session {
   bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   void gradients_of_micro_batch(int i, bool observe = false);
   void add_gradients(int i);
+  index_t chunk_count() const {
+    return (model_.parameters().arena_size() + nn::parameter_alignment - 1) / nn::parameter_alignment;
+  }
   void update_scales();
   void launch_gradients(bool observe = false);
   template <class Use>
@@ -366,7 +370,7 @@ class session {
   snapshot snapshot_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
-  double* squares_ = nullptr;
+  double *squares_ = nullptr, *chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
   std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
   step_transfers transfers_;
@@ -439,7 +443,9 @@ inline void session::capture() {
   last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(last, false); });
   if (options_.model.statistics) observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, true); });
   update_ = ops_->capture(queue_, [this] {
-    ops_->gradient_norm(queue_, {model_.arena(), options_.optimizer}, {state_});
+    const nn::parameter_arena all = model_.arena();
+    ops_->square_chunks(queue_, {all.gradient, all.size}, {chunk_squares_});
+    ops_->gradient_norm(queue_, {all.gradient, all.size, chunk_count(), options_.optimizer}, {chunk_squares_, state_});
     ops_->adamw(queue_, {options_.optimizer, state_}, {model_.arena()});
   });
 }

@@ -242,7 +242,9 @@ void refuse_layers(const refusal& check) {
   nn::parameter_arena arena{floats(b.codes), floats(b.in), floats(b.more_codes), floats(b.scales), 4096, {&whole, 1}};
   arena.segments_in_backend = reinterpret_cast<const nn::parameter_arena::segment*>(b.in.data());
   check(launch<op::sum_squares>(call, {floats(b.in), arena}, {reinterpret_cast<double*>(b.out.data())}));
-  check(launch<op::gradient_norm>(call, {arena, {}}, {state}));
+  check(launch<op::square_chunks>(call, {arena.gradient, 4096}, {reinterpret_cast<double*>(b.out.data())}));
+  check(
+      launch<op::gradient_norm>(call, {arena.gradient, 4096, 1, {}}, {reinterpret_cast<double*>(b.out.data()), state}));
   check(launch<op::adamw>(call, {{}, state}, {arena}));
 }
 

@@ -276,12 +276,14 @@ inline op_case::prepared optimizer_case(op_scene& c, int width) {
   const auto memory = std::make_shared<arena_memory>(c, width);
   nn::step_state* state = c.state();
   auto* squares = c.keep(std::vector<double>(3));
+  auto* chunks = c.keep(std::vector<double>(5));
   return {[=, &c] {
             const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0, 0.999f};
             nn::parameter_arena arena = memory->arena;
             arena.segments = memory->segments;
             c.ops().sum_squares(c.queue, {arena.weight, arena}, {squares});
-            c.ops().gradient_norm(c.queue, {arena, config}, {state});
+            c.ops().square_chunks(c.queue, {arena.gradient, arena.size}, {chunks});
+            c.ops().gradient_norm(c.queue, {arena.gradient, arena.size, 5, config}, {chunks, state});
             c.ops().adamw(c.queue, {config, state}, {arena});
           },
           [=, &c] {

@@ -65,17 +65,16 @@ inline room workspace(const op::sum_squares::in& i, const op::sum_squares::out&)
   return room_for<double>(chunk_count(i.arena.size));
 }
 
+inline void compute(const op::square_chunks::in& i, const op::square_chunks::out& o, thread_pool& pool) {
+  squares_of_chunks(i.x, i.n, o.squares, pool);
+}
 /// Norm of all gradients and what follows from it.
-inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool& pool) {
-  const parameter_arena& arena = i.arena;
+inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool&) {
   step_state& state = *o.state;
-  state.squares = sum_squares(arena.gradient, arena.size, work<double>(chunk_count(arena.size)).data(), pool);
+  state.squares = tree_sum(o.squares, i.chunks);
   set_norm(i.config, state);
   // Squares may overflow where no gradient does; without an overflow nothing is NaN or Inf.
-  state.nonfinite = is_finite(state.squares) ? 0 : count_nonfinite(arena.gradient, arena.size);
-}
-inline room workspace(const op::gradient_norm::in& i, const op::gradient_norm::out&) {
-  return room_for<double>(chunk_count(i.arena.size));
+  state.nonfinite = is_finite(state.squares) ? 0 : count_nonfinite(i.gradient, i.n);
 }
 
 inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool& pool) {

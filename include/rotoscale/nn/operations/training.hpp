@@ -14,6 +14,7 @@
   X(cross_entropy)                       \
   X(sum_losses)                          \
   X(sum_squares)                         \
+  X(square_chunks)                       \
   X(gradient_norm)                       \
   X(adamw)
 
@@ -112,13 +113,22 @@ struct sum_squares {
   }
 };
 
-/// Squares, norm, count of non-finite gradients and clip factor, over the whole arena.
+/// squares[i] = Σ x² over chunk i of 4096 of n numbers, in FP32.
+struct square_chunks {
+  static constexpr op_info info{"square_chunks", op_class::optimizer};
+  struct in { const float* x; index_t n; };
+  struct out { double* squares; };
+  static void uses(const auto& use, const in& i, const out&) { use({access::read, nullptr, numbers(i.x, i.n)}); }
+};
+
+/// Squares, norm and clip factor, from the squares of `chunks` chunks, which are used up. Counts what is not finite
+/// among n gradients, this rank's.
 struct gradient_norm {
   static constexpr op_info info{"gradient_norm", op_class::optimizer};
-  struct in { const parameter_arena& arena; const optimizer_config& config; };
-  struct out { step_state* state; };
+  struct in { const float* gradient; index_t n; index_t chunks; const optimizer_config& config; };
+  struct out { double* squares; step_state* state; };
   static void uses(const auto& use, const in& i, const out& o) {
-    use({access::read, nullptr, numbers(i.arena.gradient, i.arena.size)});
+    use({access::read, nullptr, numbers(i.gradient, i.n)});
     use({access::update, "gradient_norm", record_bytes(o.state)});
   }
 };

@@ -79,7 +79,9 @@ std::vector<float> run_all(int threads) {
   const nn::parameter_arena::segment all{0, n * d, true};
   const nn::parameter_arena arena{w.data(), logits.data(), m.data(), v.data(), n * d, {&all, 1}};
   const nn::optimizer_config config{0.9f, 0.95f, 1e-8f, 0.1f, 1.0};
-  ops.gradient_norm(q, {arena, config}, {state.data()});
+  const device_array<double> squares(ops, n * d);
+  ops.square_chunks(q, {arena.gradient, n * d}, {squares.data()});
+  ops.gradient_norm(q, {arena.gradient, n * d, (n * d + 4095) / 4096, config}, {squares.data(), state.data()});
   ops.adamw(q, {config, state.data()}, {arena});
   ops.synchronize(q);
   std::vector<float> out;

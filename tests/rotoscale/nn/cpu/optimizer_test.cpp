@@ -71,22 +71,24 @@ TEST_CASE("gradient norm: clip factor, and a count where something is not finite
   std::vector<float> gradient(9000, 0.0f);
   gradient[5] = 3.0f;
   gradient[4096] = 4.0f;
-  nn::parameter_arena arena;
-  arena.gradient = gradient.data();
-  arena.size = 9000;
+  std::vector<double> squares(3);
   nn::step_state s;
   nn::optimizer_config config;
-  run<op::gradient_norm>({arena, config}, {&s});
+  const auto norm = [&] {
+    run<op::square_chunks>({gradient.data(), 9000}, {squares.data()});
+    run<op::gradient_norm>({gradient.data(), 9000, 3, config}, {squares.data(), &s});
+  };
+  norm();
   CHECK((s.squares == 25.0 && s.gradient_norm == 5.0 && s.clip_factor == 1.0f && s.nonfinite == 0));
   config.clip = 10.0;
-  run<op::gradient_norm>({arena, config}, {&s});
+  norm();
   CHECK(s.clip_factor == 1.0f);
   config.clip = 1.0;
-  run<op::gradient_norm>({arena, config}, {&s});
+  norm();
   CHECK(s.clip_factor == static_cast<float>(1.0 / (5.0 + 1e-6)));
   gradient[7] = std::numeric_limits<float>::infinity();
   gradient[8000] = std::numeric_limits<float>::quiet_NaN();
-  run<op::gradient_norm>({arena, config}, {&s});
+  norm();
   CHECK(s.nonfinite == 2);
   CHECK_FALSE(std::isfinite(s.squares));
 }
