@@ -48,6 +48,15 @@ void rank_team::check(const trainer_state& state, const arguments& a) const {
   }
 }
 
+std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of) {
+  std::string lines;
+  for (int r = 1; r < size_; ++r) {
+    nn::thread_rank rank(group_, r);
+    lines += "rank " + std::to_string(r) + ": " + std::to_string(plan_of(&rank).total()) + " bytes\n";
+  }
+  return lines;
+}
+
 int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,
                    const std::optional<resume_point>& from) {
   if (size_ == 1) return first.run();

@@ -3,7 +3,9 @@
 // The ranks of a run, threads of this process with a CPU backend each: train --ranks.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "arguments.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
@@ -20,6 +22,9 @@ class rank_team {
   void check(const trainer_state& state, const arguments& a) const;
   /// Runs the trainer of rank 0 on this thread, and those of other ranks, which begin as it did. Returns the exit code.
   int run(trainer& first, const arguments& a, const trainer_state& state, const std::optional<resume_point>& from = {});
+
+  /// A line of plan for each rank but 0: bytes of all categories. `plan_of` gives a rank's plan.
+  std::string memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of);
 
  private:
   int size_;

@@ -86,12 +86,17 @@ int plan(arguments& a) {
   train::session_options options = session_options_for(state.run, a.session.memory_limit,
                                                        a.session.statistics_every > 0, a.session.async_checkpoints);
   options.micro_batches /= a.session.ranks;
-  const nn::memory_plan planned = naming_flags(a.names, [&] {
-    return train::plan_session(*device.ops, state.run.architecture(), options, recipes_of(state, a.session, synthetic),
-                               a.session.communicator);
-  });
+  const auto plan_of = [&](nn::communicator* rank) {
+    return naming_flags(a.names, [&] {
+      return train::plan_session(*device.ops, state.run.architecture(), options,
+                                 recipes_of(state, a.session, synthetic), rank);
+    });
+  };
+  const nn::memory_plan planned = plan_of(a.session.communicator);
   device.say_note();
   std::cout << memory_table(planned) << checkpoint_line(planned) << parameter_line(state.run);
+  options.model.statistics = false;  // rank 0 alone has them
+  std::cout << team.memory_lines(plan_of);
   const std::size_t limit = a.session.memory_limit;
   if (limit != 0 && planned.total() > limit) {
     throw io::error("--memory-limit", train::over_budget(planned, limit).what());

@@ -8,7 +8,7 @@
 
 #include "clock.hpp"
 #include "rotoscale/io/atomic_file.hpp"
-#include "rotoscale/train/checkpoint.hpp"
+#include "rotoscale/train/sliced_checkpoint.hpp"
 #include "trainer/checkpoint_writer.hpp"
 #include "trainer/signals.hpp"
 #include "trainer/train.hpp"
@@ -56,12 +56,17 @@ void checkpoint_writer::abandon() noexcept {
   done_ = {};
 }
 
-/// Any thread may call this while `tensors` exist.
+/// Any thread may call this while `tensors` exist. Ranks call it together.
 void trainer::write_checkpoint(const trainer_state& state, const train::checkpoint_tensors& tensors) const {
   const auto add_files = [&](const fs::path& directory) {
     if (!state.run.lora) tokenizer_.write(directory, state.run.positions());
   };
-  train::write_checkpoint(files_.checkpoint(state.step), tensors, io::to_json(state), state.resolved_init, add_files);
+  const fs::path directory = files_.checkpoint(state.step);
+  if (ranks_->size() > 1) {
+    return train::write_sliced_checkpoint(directory, *model_, *ranks_, io::to_json(state), state.resolved_init,
+                                          add_files);
+  }
+  train::write_checkpoint(directory, tensors, io::to_json(state), state.resolved_init, add_files);
 }
 
 /// Writes the checkpoint of the last step. With memory for a snapshot it is written while steps go on, until
@@ -69,12 +74,12 @@ void trainer::write_checkpoint(const trainer_state& state, const train::checkpoi
 void trainer::save_checkpoint(bool is_extra) {
   finish_checkpoint();
   saved_step_ = state_.step;
-  if (!leads()) return;
   const double start = now_seconds();
-  io::make_directories(files_.checkpoints());
+  if (leads()) io::make_directories(files_.checkpoints());
   const auto write = [this, is_extra](const trainer_state& state, const train::checkpoint_tensors& tensors) {
-    log_->flush();  // the log must not lag a checkpoint
+    if (log_) log_->flush();  // the log must not lag a checkpoint
     write_checkpoint(state, tensors);
+    if (!leads()) return;
     train_options keeping = state.run.train;
     if (session_.replays) keeping.keep_checkpoints = 1;  // only the last one is compared or rolled back to
     files_.prune(state.step, is_extra, keeping);

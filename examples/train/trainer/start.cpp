@@ -141,9 +141,8 @@ void trainer::check_given(const std::string& path, const char* flag, const Funct
 /// Builds the model of state_ with the tensors of a checkpoint; empty: with initial values.
 void trainer::build_model(const fs::path& checkpoint) {
   model_.reset();  // there is room for one
-  const std::string snapshots = leads() ? session_.async_checkpoints : "off";
-  train::session_options options =
-      session_options_for(state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), snapshots);
+  train::session_options options = session_options_for(
+      state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), session_.async_checkpoints);
   options.micro_batches /= ranks_->size();
   options.documents = text_.has_documents();
   synthetic_ = synthetic_recipe_of(session_, state_);
@@ -238,10 +237,14 @@ void trainer::open_statistics(bool continues) {
       state_.step, continues);
 }
 
+/// Does the run continue in the directory where it began?
+bool trainer::is_own_run() const {
+  return from_ && !from_->run.empty() && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
+}
+
 void trainer::open_log() {
   if (!from_) require_elsewhere();
-  const bool own =
-      from_ && !from_->run.empty() && fs::weakly_canonical(files_.path()) == fs::weakly_canonical(from_->run);
+  const bool own = is_own_run();
   const auto require_unused = [&] {
     const std::string elsewhere = "another --out leaves it alone";
     if (from_ && !own) {

@@ -308,6 +308,8 @@ int trainer::run() {
   if (leads()) {
     signals.emplace();
     open_log();
+  } else if (from_ && state_.step > 0 && !is_own_run()) {
+    write_checkpoint(state_, *model_);  // as rank 0 does in begin_log
   }
   const nn::memory_plan plan = model_->plan();  // a roll-back that fails leaves no session
   try {

@@ -85,6 +85,7 @@ class trainer {
   void load_model(const std::filesystem::path& checkpoint);
   void load_given_weights();
   void load_given_adapters();
+  bool is_own_run() const;
   void open_log();
   void load_initial();
   void warm_up();

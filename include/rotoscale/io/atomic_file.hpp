@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -181,6 +182,18 @@ inline void remove_unclaimed(const std::filesystem::path& path) {
   }
 }
 
+/// Writes all bytes from `offset` on.
+inline void write_all_at(const descriptor& file, std::uint64_t offset, std::string_view bytes,
+                         const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "cannot write", errno);
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+}
+
 }  // namespace detail
 
 /// A file that appears under its name on commit(). Without commit() it is removed. If the writer is killed, the next
@@ -225,14 +238,10 @@ class atomic_file {
   void write(std::string_view bytes) { detail::write_all(file_, bytes, path_); }
 
   /// Overwrites bytes written before, for example a header that counts the records.
-  void write_at(std::uint64_t offset, std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) detail::fail(path_, "cannot write", errno);
-      bytes.remove_prefix(static_cast<std::size_t>(n));
-      offset += static_cast<std::uint64_t>(n);
-    }
+  void write_at(std::uint64_t offset, std::string_view bytes) { detail::write_all_at(file_, offset, bytes, path_); }
+  /// Sets the size. New bytes are zero.
+  void resize(std::uint64_t size) {
+    if (::ftruncate(file_.get(), static_cast<off_t>(size)) != 0) detail::fail(path_, "cannot write", errno);
   }
 
   /// Flushes to disk and renames to the final name.
@@ -250,6 +259,29 @@ class atomic_file {
   std::filesystem::path temporary_;
   detail::descriptor file_;
   bool committed_ = false;
+};
+
+/// Parts of an existing file, one of several writers.
+class file_parts {
+ public:
+  /// Throws io::error if the file cannot be opened.
+  explicit file_parts(const std::filesystem::path& path)
+      : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CLOEXEC)) {
+    if (!file_.is_open()) detail::fail(path_, "cannot write", errno);
+  }
+  /// Overwrites bytes.
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+    detail::write_all_at(file_, offset, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path_);
+  }
+  /// Flushes to disk, and closes.
+  void finish() {
+    if (::fsync(file_.get()) != 0) detail::fail(path_, "cannot flush", errno);
+    if (file_.close() != 0) detail::fail(path_, "cannot write", errno);
+  }
+
+ private:
+  std::filesystem::path path_;
+  detail::descriptor file_;
 };
 
 /// Writes a whole file; it appears whole or not at all.

@@ -222,6 +222,22 @@ class safetensors_writer {
     write_json(directory / (stem + ".safetensors.index.json"), index);
   }
 
+  /// Makes the file of write() with zeros in place of all tensors' bytes, for writers of parts. Throws io::error.
+  void reserve(const std::filesystem::path& path) const {
+    const std::string header = detail::safetensors_header_bytes(tensors_, 0, metadata, path.string());
+    atomic_file file(path);
+    file.write(header);
+    file.resize(header.size() + (tensors_.empty() ? 0 : tensors_.back().end));
+    file.commit();
+  }
+  /// Where the bytes of each tensor begin in the file of write(). Messages call it `where`.
+  std::unordered_map<std::string, std::uint64_t> places(const std::filesystem::path& where) const {
+    const std::size_t header = detail::safetensors_header_bytes(tensors_, 0, metadata, where.string()).size();
+    std::unordered_map<std::string, std::uint64_t> found;
+    for (const tensor_info& t : tensors_) found[t.name] = header + t.begin;
+    return found;
+  }
+
   /// The bytes that write() would write. Messages call the destination `where`.
   std::string bytes(const std::string& where) const {
     std::string all;

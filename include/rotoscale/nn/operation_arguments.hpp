@@ -3,6 +3,7 @@
 // Argument types that operations and launchers share. All pointers and views are backend memory.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -58,6 +59,16 @@ struct parameter_arena {
   const segment* segments_in_backend = nullptr;  ///< the same in backend memory
   float* average = nullptr;                      ///< moving average of `weight`; null: none
 };
+/// Elements [first, first + count) of the arenas.
+struct arena_range {
+  index_t first = 0;  ///< a multiple of parameter_alignment
+  index_t count = 0;  ///< elements
+};
+/// The elements of both.
+constexpr arena_range intersection(arena_range a, arena_range b) {
+  const index_t first = std::max(a.first, b.first), last = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<index_t>(0, last - first)};
+}
 /// Forms of an operand set that quantizing writes.
 struct quantize_target {
   operand_set* set = nullptr;  ///< null: none

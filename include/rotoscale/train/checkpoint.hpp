@@ -129,6 +129,51 @@ class checkpoint_tensors {
   std::vector<scale_source> scales_;
 };
 
+namespace detail {
+
+/// Files of tensors, which fetch them when they are written.
+struct tensor_files {
+  io::safetensors_writer weights, optimizer;
+
+  /// Those of a checkpoint, which must outlive it.
+  explicit tensor_files(const checkpoint_tensors& from) {
+    const model& m = from.model();
+    for (std::size_t i = first_stored(m); i < m.parameters().all().size(); ++i) {
+      const parameter& p = m.parameters()[i];
+      add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
+      if (!p.trains) continue;
+      for (std::size_t k = 0; k < optimizer_arenas_of(m).size(); ++k) {
+        add_slices(optimizer, p, optimizer_arenas[k].prefix,
+                   [&from, i, k](index_t first, index_t rows) { return from.optimizer_values(k, i, first, rows); });
+      }
+    }
+    from.for_each_scale([&](const char* name, const std::vector<float>& host) {
+      optimizer.add(name, "F32", {static_cast<std::int64_t>(host.size())}, std::as_bytes(std::span<const float>(host)));
+    });
+    weights.metadata["format"] = "pt";  // transformers refuses files without it
+  }
+  /// The first parameter of a checkpoint: adapters stand alone.
+  static std::size_t first_stored(const model& m) { return m.options().lora ? m.parameters().base_count() : 0; }
+};
+/// Name of the file of weights or adapters.
+inline const char* weights_name(const model& m) {
+  return m.options().lora ? "adapter_model.safetensors" : "model.safetensors";
+}
+inline constexpr const char* optimizer_name = "optimizer.safetensors";
+
+/// Writes a checkpoint's files but those of tensors.
+inline void write_descriptions(const std::filesystem::path& directory, const model& m,
+                               const nlohmann::ordered_json& state, const std::string& base) {
+  if (const std::optional<lora_config>& lora = m.options().lora) {
+    io::write_json(directory / "adapter_config.json", adapter_config_json(*lora, base));
+  } else {
+    io::write_json(directory / "config.json", m.shape().config_json("float32"));
+  }
+  io::write_json(directory / "trainer_state.json", state);
+}
+
+}  // namespace detail
+
 /// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
 /// goes to trainer_state.json as it is; `add_files` puts into the directory what else it holds. `base` says in
 /// adapter_config.json what the adapters stand beside.
@@ -136,31 +181,10 @@ inline void write_checkpoint(const std::filesystem::path& directory, const check
                              const nlohmann::ordered_json& state, const std::string& base = "",
                              const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {
   io::atomic_directory out(directory);
-  io::safetensors_writer weights, optimizer;
-  const model& m = from.model();
-  const std::optional<lora_config>& lora = m.options().lora;
-  for (std::size_t i = lora ? m.parameters().base_count() : 0; i < m.parameters().all().size(); ++i) {
-    const parameter& p = m.parameters()[i];
-    detail::add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
-    if (!p.trains) continue;
-    for (std::size_t k = 0; k < detail::optimizer_arenas_of(m).size(); ++k) {
-      detail::add_slices(optimizer, p, detail::optimizer_arenas[k].prefix, [&from, i, k](index_t first, index_t rows) {
-        return from.optimizer_values(k, i, first, rows);
-      });
-    }
-  }
-  from.for_each_scale([&](const char* name, const std::vector<float>& host) {
-    optimizer.add(name, "F32", {static_cast<std::int64_t>(host.size())}, std::as_bytes(std::span<const float>(host)));
-  });
-  weights.metadata["format"] = "pt";  // transformers refuses files without it
-  weights.write(out.path() / (lora ? "adapter_model.safetensors" : "model.safetensors"));
-  optimizer.write(out.path() / "optimizer.safetensors");
-  if (lora) {
-    io::write_json(out.path() / "adapter_config.json", adapter_config_json(*lora, base));
-  } else {
-    io::write_json(out.path() / "config.json", m.shape().config_json("float32"));
-  }
-  io::write_json(out.path() / "trainer_state.json", state);
+  const detail::tensor_files files(from);
+  files.weights.write(out.path() / detail::weights_name(from.model()));
+  files.optimizer.write(out.path() / detail::optimizer_name);
+  detail::write_descriptions(out.path(), from.model(), state, base);
   if (add_files) add_files(out.path());
   out.commit();
 }
@@ -288,7 +312,7 @@ inline void read_moments(const std::filesystem::path& directory, session& into) 
     if (!p.trains) continue;
     for (const auto& arena : detail::optimizer_arenas_of(m)) {
       detail::read_rows(optimizer, p, arena.prefix, [&](index_t first, std::span<const float> values) {
-        m.weights().set_arena_values(into.queue(), m.arena().*arena.memory, i, values, first);
+        m.weights().set_owned_values(into.queue(), arena.memory, i, values, first);
       });
     }
   }

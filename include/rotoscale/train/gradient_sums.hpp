@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Sums of a step's gradients over all microbatches of all ranks, by the tree of nn/microbatch_tree.hpp. The order does
-// not depend on the number of ranks. It has the arenas of sums that wait, and the buffers of the exchange.
+// not depend on the number of ranks. Each rank gets the sums of its shard of the arena, and updates it (ZeRO-1).
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,14 @@
 
 namespace rotoscale::train {
 
-/// Elements [first, first + count) of an arena.
-struct arena_range {
-  index_t first = 0;  ///< a multiple of parameter_alignment
-  index_t count = 0;  ///< elements
-};
+using nn::arena_range;
 
-/// Part of a range that rank `rank` of `ranks` owns, in whole chunks of the norm.
-constexpr arena_range shard_of(arena_range all, int rank, int ranks) {
+/// Part of arenas of `elements` that rank `rank` of `ranks` owns, in whole chunks of the norm.
+constexpr arena_range shard_of(index_t elements, int rank, int ranks) {
   constexpr index_t chunk = nn::parameter_alignment;
-  const index_t chunks = (all.count + chunk - 1) / chunk;
-  const index_t first = std::min(all.count, chunks * rank / ranks * chunk);
-  const index_t last = std::min(all.count, chunks * (rank + 1) / ranks * chunk);
-  return {all.first + first, last - first};
+  const index_t chunks = (elements + chunk - 1) / chunk;
+  const index_t first = std::min(elements, chunks * rank / ranks * chunk);
+  return {first, std::min(elements, chunks * (rank + 1) / ranks * chunk) - first};
 }
 
 /// Adds one step's gradients.
@@ -58,8 +53,12 @@ class gradient_sums {
     inputs.last_micro_batch = leaves_ - 1;
   }
 
+  /// This rank's part of arenas of `elements`: all of them without other ranks.
+  arena_range shard(index_t elements) const { return shard_of(elements, rank(), size()); }
+
   /// Takes memory for arenas of `elements`.
   void lay_out(nn::memory_cursor& memory, index_t elements) {
+    elements_ = elements;
     waiting_.clear();
     for (int i = 0; i < plan().most_waiting(); ++i) {
       waiting_.push_back(memory.array<float>(nn::memory_category::gradients, elements));
@@ -67,12 +66,13 @@ class gradient_sums {
     if (!is_parallel()) return;
     std::size_t nodes = 0;
     for (const nn::microbatch_sums& p : plans_) nodes += p.nodes().size();
-    buffer_elements_ = std::min(piece, shard_of({0, elements}, size() - 1, size()).count);
+    buffer_elements_ = std::min(piece, shard_of(elements, size() - 1, size()).count);
     buffers_ = memory.array<float>(nn::memory_category::workspace, static_cast<index_t>(nodes) * buffer_elements_);
   }
 
   /// Microbatch i of this rank has its gradients in `range` of the arena `gradient`: adds those that can be added. The
-  /// last microbatch leaves its sum there. Then the sums over ranks follow, and `gradient` has the total.
+  /// last microbatch leaves its sum there. The sums over ranks follow, and `gradient` has the total of this rank's
+  /// shard.
   void add(nn::queue q, int i, float* gradient, arena_range range) const {
     const nn::microbatch_sums::leaf& leaf = plan().leaves()[static_cast<std::size_t>(i)];
     const bool last = i + 1 == static_cast<int>(own_);
@@ -92,10 +92,19 @@ class gradient_sums {
 
   /// Gathers the losses of all microbatches into the step's state, in backend memory.
   void gather_losses(nn::queue q, nn::step_state* state) const {
-    if (!is_parallel()) return;
-    const auto of = [&](int r) { return bytes_of(state->losses + static_cast<std::uint32_t>(r) * own_, own_); };
-    exchange(
-        q, [&](int) { return of(rank()); }, of);
+    gather(q, [&](int r) { return bytes_of(state->losses + static_cast<std::uint32_t>(r) * own_, own_); });
+  }
+  /// Gathers the shards of an arena in place, on all ranks.
+  void gather_shards(nn::queue q, float* arena) const {
+    gather(q, [&](int r) { return bytes_of(arena, shard_of(elements_, r, size())); });
+  }
+  /// Gathers numbers of the chunks of an arena in place.
+  void gather_chunks(nn::queue q, double* chunks) const {
+    constexpr index_t chunk = nn::parameter_alignment;
+    gather(q, [&](int r) {
+      const arena_range own = shard_of(elements_, r, size());
+      return bytes_of(chunks + own.first / chunk, static_cast<std::size_t>((own.count + chunk - 1) / chunk));
+    });
   }
 
  private:
@@ -120,6 +129,13 @@ class gradient_sums {
     }
     ranks_->transfer(q, out, in);
   }
+  /// Each rank sends its own part to all ranks, and receives theirs.
+  template <class Part>
+  void gather(nn::queue q, const Part& part) const {
+    if (is_parallel())
+      exchange(
+          q, [&](int) { return part(rank()); }, part);
+  }
   void add_into(nn::queue q, float* sum, const float* x, const float* y, arena_range r) const {
     constexpr index_t cols = nn::parameter_alignment;
     const auto rows = [&](const float* arena) {
@@ -128,21 +144,20 @@ class gradient_sums {
     if (r.count > 0) ops_->add(q, {rows(x), rows(y)}, {rows(sum)});
   }
   float* buffer(std::size_t i) const { return buffers_ + static_cast<index_t>(i) * buffer_elements_; }
-  /// Each rank adds the nodes of its shard, and all ranks get the sums. A piece of each shard at a time.
+  /// Each rank adds the nodes of its shard, a piece at a time.
   void add_over_ranks(nn::queue q, float* gradient, arena_range range) const {
-    const index_t most = shard_of(range, size() - 1, size()).count;
+    index_t most = 0;
+    for (int s = 0; s < size(); ++s) most = std::max(most, intersection(range, shard_of(elements_, s, size())).count);
     for (index_t at = 0; at < most; at += buffer_elements_) {
       const auto part = [&](int s) {
-        const arena_range shard = shard_of(range, s, size());
+        const arena_range shard = intersection(range, shard_of(elements_, s, size()));
         const index_t skipped = std::min(at, shard.count);
         return arena_range{shard.first + skipped, std::min(buffer_elements_, shard.count - skipped)};
       };
-      const index_t own = part(rank()).count;
-      collect(q, gradient, part, own);
-      add_nodes(q, own);
-      exchange(
-          q, [&](int) { return bytes_of(buffer(0), static_cast<std::size_t>(own)); },
-          [&](int s) { return bytes_of(gradient, part(s)); });
+      const arena_range own = part(rank());
+      collect(q, gradient, part, own.count);
+      add_nodes(q, own.count);
+      if (own.count > 0) ops_->copy(q, gradient + own.first, buffer(0), bytes_of(buffer(0), {0, own.count}).size());
     }
   }
   /// Fills the buffers with this rank's part of every node, ascending.
@@ -189,7 +204,7 @@ class gradient_sums {
   std::vector<nn::microbatch_sums> plans_;  ///< by rank
   std::vector<float*> waiting_;             ///< arenas of sums, oldest first
   float* buffers_ = nullptr;                ///< a piece of each node
-  index_t buffer_elements_ = 0;
+  index_t buffer_elements_ = 0, elements_ = 0;
 };
 
 }  // namespace rotoscale::train

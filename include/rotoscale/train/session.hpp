@@ -121,15 +121,16 @@ class session {
   /// gradients. Waits.
   std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
-  /// Gradients of the step queued last, until another pass is queued; waits.
+  /// Gradients of the step queued last, until another pass is queued. All ranks call it. Waits.
   std::vector<float> gradients() const;
   /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
-    const nn::parameter_arena a = model_.arena();
-    for (float* arena : {a.gradient, a.m, a.v, a.average}) {
-      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    const nn::parameter_arena a = model_.arena(), own = model_.weights().shard();
+    ops_->fill_zero(queue_, a.gradient, static_cast<std::size_t>(a.size) * sizeof(float));
+    for (float* arena : {own.m, own.v, own.average}) {
+      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
     }
     use(r);
   }
@@ -252,7 +253,10 @@ class session {
         options_(settled(std::move(options))),
         sums_(ops, options_.micro_batches, ranks),
         model_(ops, shape, options_.model),
-        memory_(ops) {}
+        memory_(ops) {
+    model_.weights().set_shard(sums_.shard(model_.parameters().arena_size()));
+    if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
+  }
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
     std::vector<std::vector<weight_location>> places;
@@ -338,6 +342,7 @@ class session {
   bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   void gradients_of_micro_batch(int i, bool observe = false);
   void add_gradients(int i);
+  void update_parameters();
   index_t chunk_count() const {
     return (model_.parameters().arena_size() + nn::parameter_alignment - 1) / nn::parameter_alignment;
   }
@@ -442,12 +447,18 @@ inline void session::capture() {
   if (last > 0) micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, false); });
   last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(last, false); });
   if (options_.model.statistics) observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, true); });
-  update_ = ops_->capture(queue_, [this] {
-    const nn::parameter_arena all = model_.arena();
-    ops_->square_chunks(queue_, {all.gradient, all.size}, {chunk_squares_});
-    ops_->gradient_norm(queue_, {all.gradient, all.size, chunk_count(), options_.optimizer}, {chunk_squares_, state_});
-    ops_->adamw(queue_, {options_.optimizer, state_}, {model_.arena()});
-  });
+  update_ = ops_->capture(queue_, [this] { update_parameters(); });
+}
+
+/// Norm of all gradients, and AdamW on this rank's shard of the parameters. All ranks get the new values.
+inline void session::update_parameters() {
+  const nn::parameter_arena own = model_.weights().shard();
+  const index_t first = model_.weights().shard_range().first / nn::parameter_alignment;
+  ops_->square_chunks(queue_, {own.gradient, own.size}, {chunk_squares_ + first});
+  sums_.gather_chunks(queue_, chunk_squares_);
+  ops_->gradient_norm(queue_, {own.gradient, own.size, chunk_count(), options_.optimizer}, {chunk_squares_, state_});
+  ops_->adamw(queue_, {options_.optimizer, state_}, {own});
+  sums_.gather_shards(queue_, model_.arena().weight);
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
@@ -516,12 +527,13 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 
 /// Exchanges the weights that train with their moving average. Gradients are free between steps.
 inline void session::exchange_average() {
-  const nn::parameter_arena a = model_.arena();
-  const std::size_t bytes = static_cast<std::size_t>(a.size) * sizeof(float);
+  const nn::parameter_arena own = model_.weights().shard();
+  const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
   snapshot_.order(*ops_, queue_);
-  ops_->copy(queue_, a.gradient, a.weight, bytes);
-  ops_->copy(queue_, a.weight, a.average, bytes);
-  ops_->copy(queue_, a.average, a.gradient, bytes);
+  ops_->copy(queue_, own.gradient, own.weight, bytes);
+  ops_->copy(queue_, own.weight, own.average, bytes);
+  ops_->copy(queue_, own.average, own.gradient, bytes);
+  sums_.gather_shards(queue_, model_.arena().weight);
   model_.weights().note_update();
 }
 
@@ -629,6 +641,7 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
 }
 
 inline std::vector<float> session::gradients() const {
+  sums_.gather_shards(queue_, model_.arena().gradient);
   std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
   ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
   ops_->synchronize(queue_);

@@ -36,13 +36,34 @@ class weights {
 
   /// Weights without memory. `training`: a backward pass follows. `averages`: those that train have a moving average.
   weights(nn::backend& ops, parameter_list list, bool training, bool averages)
-      : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages) {}
+      : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages) {
+    set_shard({0, list_.arena_size()});
+  }
 
   /// Names and shapes.
   const parameter_list& list() const { return list_; }
-  /// The parameters that train.
+  /// The parameters that train. Without moments and average if other ranks update parts.
   nn::parameter_arena arena() const {
+    if (is_sharded()) return {masters_, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
     return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_, average_};
+  }
+  /// The part that this rank updates, as arenas of its own.
+  nn::parameter_arena shard() const {
+    return {masters_ + shard_.first, gradients_ + shard_.first,  m_,      v_, shard_.count,
+            shard_segments_,         shard_segments_in_backend_, average_};
+  }
+  /// Its place in the arenas.
+  nn::arena_range shard_range() const { return shard_; }
+  /// Do other ranks update parts?
+  bool is_sharded() const { return shard_.count != list_.arena_size(); }
+  /// Sets the part that this rank updates, before the first layout. By default all.
+  void set_shard(nn::arena_range r) {
+    shard_ = r;
+    shard_segments_.clear();
+    for (const nn::parameter_arena::segment& s : list_.segments()) {
+      const nn::arena_range own = intersection(r, {s.first, s.count});
+      if (own.count > 0) shard_segments_.push_back({own.first - r.first, own.count, s.decays});
+    }
   }
   /// A parameter's memory.
   nn::weight of(std::size_t number) const {
@@ -62,11 +83,14 @@ class weights {
     const index_t n = list_.arena_size();
     masters_ = memory.array<float>(category::masters, n);
     gradients_ = memory.array<float>(category::gradients, n);
-    m_ = memory.array<float>(category::moments, n);
-    v_ = memory.array<float>(category::moments, n);
-    if (averages_) average_ = memory.array<float>(category::moments, n);
-    segments_ =
-        memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(list_.segments().size()));
+    m_ = memory.array<float>(category::moments, shard_.count);
+    v_ = memory.array<float>(category::moments, shard_.count);
+    if (averages_) average_ = memory.array<float>(category::moments, shard_.count);
+    const auto segments = [&](std::size_t count) {
+      return memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(count));
+    };
+    segments_ = segments(list_.segments().size());
+    shard_segments_in_backend_ = is_sharded() ? segments(shard_segments_.size()) : segments_;
     std::vector<bool> is_matrix(list_.all().size(), false);
     keeps_source_.assign(list_.all().size(), true);
     index_t largest = 0;
@@ -154,6 +178,8 @@ class weights {
   void upload(nn::queue q) const {
     const auto& segments = list_.segments();
     ops_->upload(q, segments_, segments.data(), segments.size() * sizeof segments[0]);
+    if (!is_sharded() || shard_segments_.empty()) return;
+    ops_->upload(q, shard_segments_in_backend_, shard_segments_.data(), shard_segments_.size() * sizeof segments[0]);
   }
   /// FP32 values of a parameter in backend memory: kept, or loaded last.
   nn::const_tensor_view loaded(std::size_t number) const {
@@ -210,6 +236,10 @@ class weights {
     const auto* const at = static_cast<const float*>(sources_[number].data);
     return download(q, at + first_row * list_[number].cols, rows * list_[number].cols);
   }
+  /// FP32 values of some elements, which are kept.
+  std::vector<float> elements(nn::queue q, std::size_t number, nn::arena_range r) const {
+    return download(q, static_cast<const float*>(sources_[number].data) + r.first, r.count);
+  }
   /// The same of a gradient or moment, from that arena.
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number, index_t first_row,
                                   index_t rows) const {
@@ -220,6 +250,26 @@ class weights {
   void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
                         index_t first = 0) const {
     ops_->upload(q, to + list_[number].offset + first, values.data(), values.size_bytes());
+    ops_->synchronize(q);
+  }
+  /// Of the elements `r` of a parameter, those that this rank updates.
+  nn::arena_range owned(std::size_t number, nn::arena_range r) const {
+    const index_t at = list_[number].offset;
+    const nn::arena_range own = intersection(shard_, {at + r.first, r.count});
+    return {own.first - at, own.count};
+  }
+  /// Optimizer's state of elements that this rank updates, from that arena of shard().
+  std::vector<float> owned_values(nn::queue q, float* nn::parameter_arena::*arena, std::size_t number,
+                                  nn::arena_range owned) const {
+    return download(q, shard().*arena + (list_[number].offset + owned.first - shard_.first), owned.count);
+  }
+  /// Sets it from values of the parameter from element `first` on, which other ranks may update. Waits.
+  void set_owned_values(nn::queue q, float* nn::parameter_arena::*arena, std::size_t number,
+                        std::span<const float> values, index_t first) const {
+    const nn::arena_range own = owned(number, {first, static_cast<index_t>(values.size())});
+    if (own.count == 0) return;
+    float* const to = shard().*arena + (list_[number].offset + own.first - shard_.first);
+    ops_->upload(q, to, values.data() + (own.first - first), static_cast<std::size_t>(own.count) * sizeof(float));
     ops_->synchronize(q);
   }
   /// Scales that weights are quantized with.
@@ -256,6 +306,9 @@ class weights {
   bool training_, averages_;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
+  nn::arena_range shard_;                                     ///< elements that this rank updates
+  std::vector<nn::parameter_arena::segment> shard_segments_;  ///< places in it
+  nn::parameter_arena::segment* shard_segments_in_backend_ = nullptr;
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
         *staging_ = nullptr;
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases

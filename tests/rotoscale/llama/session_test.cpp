@@ -4,10 +4,10 @@
 // and ranks that give the bits of one rank.
 #include "rotoscale/train/session.hpp"
 
-#include <thread>
-
+#include "rotoscale/io/scratch.hpp"
 #include "rotoscale/nn/cpu/backend.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
+#include "rotoscale/train/sliced_checkpoint.hpp"
 #include "session_case.hpp"
 
 namespace session_test {
@@ -466,11 +466,12 @@ TEST_CASE("gradients of microbatches are added by the binary tree") {
   CHECK(all.session.plan()[category::gradients] == 4 * one.session.plan()[category::gradients]);
 }
 
-/// What a checkpoint holds after two steps of `leaves` microbatches over some ranks, equal on each of them.
-std::vector<float> trained_on_ranks(const llama::model_config& config, const nn::recipe& r, int leaves, int ranks) {
+/// A checkpoint's files after two steps of `leaves` microbatches over some ranks, and the step's results on each.
+std::string trained_on_ranks(const llama::model_config& config, const nn::recipe& r, int leaves, int ranks) {
   constexpr index_t b = 2, seq = 32;
   const batch data(b * leaves, seq, 64, true);
-  std::vector<std::vector<float>> found(static_cast<std::size_t>(ranks));
+  const io::testing::scratch_directory folder;
+  std::vector<nn::step_state> states(static_cast<std::size_t>(ranks));
   nn::rank_group group(ranks);
   nn::run_ranks(group, [&](nn::thread_rank& rank) {
     session_case c(
@@ -478,6 +479,7 @@ std::vector<float> trained_on_ranks(const llama::model_config& config, const nn:
         [&](llama::session_options& o) {
           o.micro_batches = leaves / ranks;
           o.optimizer.clip = 0.5;
+          o.optimizer.average_decay = 0.9f;
           o.model.head_chunk = 48;
         },
         &rank);
@@ -489,19 +491,19 @@ std::vector<float> trained_on_ranks(const llama::model_config& config, const nn:
     own.tokens = part(data.tokens);
     own.targets = part(data.targets);
     c.step(own, 0, 0.01f);
-    const nn::step_state s = c.step(own, 1, 0.01f);
-    const llama::model& m = c.session.model();
-    std::vector<float>& all = found[static_cast<std::size_t>(rank.rank())] = c.all(true);
-    for (const float* arena : {m.arena().m, m.arena().v}) all.insert(all.end(), arena, arena + m.arena().size);
-    const nn::scaling_snapshot scales = m.scales().save(*c.ops, c.session.queue());
-    for (const auto* x : {&scales.scale, &scales.history}) all.insert(all.end(), x->begin(), x->end());
-    for (const double x : {s.loss_sum, s.squares, static_cast<double>(s.valid_tokens)}) {
-      const auto bits = bit_cast<std::array<float, 2>>(x);
-      all.insert(all.end(), bits.begin(), bits.end());
-    }
+    states[static_cast<std::size_t>(rank.rank())] = c.step(own, 1, 0.01f);
+    if (ranks == 1) return train::write_checkpoint(folder / "step", c.session, {});
+    train::write_sliced_checkpoint(folder / "step", c.session, rank, {});
   });
-  for (const auto& each : found) CHECK(same_bytes(each, found[0]));
-  return found[0];
+  std::string all;
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "config.json", "trainer_state.json"}) {
+    all += io::testing::get(folder / "step" / name);
+  }
+  for (const nn::step_state& s : states) {
+    CHECK(s.squares == states[0].squares);
+    CHECK(s.loss_sum == states[0].loss_sum);
+  }
+  return all + std::to_string(states[0].loss_sum) + std::to_string(states[0].valid_tokens);
 }
 
 TEST_CASE("any number of ranks that divides the microbatches leaves the bytes of one") {
@@ -512,14 +514,27 @@ TEST_CASE("any number of ranks that divides the microbatches leaves the bytes of
   for (const nn::recipe& r :
        {preset("fp32"), preset("bf16"), fp8, preset("mxfp4_h16"), preset("nvfp4"), random_recipe(), narrow}) {
     CAPTURE(r.name);
-    const std::vector<float> one = trained_on_ranks(small_config(false), r, 8, 1);
-    for (const int ranks : {2, 4, 8}) CHECK(same_bytes(trained_on_ranks(small_config(false), r, 8, ranks), one));
+    const std::string one = trained_on_ranks(small_config(false), r, 8, 1);
+    for (const int ranks : {2, 4, 8}) CHECK(trained_on_ranks(small_config(false), r, 8, ranks) == one);
   }
   // Six leaves: with two ranks, each leaves two nodes to the others.
-  const std::vector<float> one = trained_on_ranks(small_config(true), random_recipe(), 6, 1);
-  for (const int ranks : {2, 3, 6}) {
-    CHECK(same_bytes(trained_on_ranks(small_config(true), random_recipe(), 6, ranks), one));
-  }
+  const std::string one = trained_on_ranks(small_config(true), random_recipe(), 6, 1);
+  for (const int ranks : {2, 3, 6}) CHECK(trained_on_ranks(small_config(true), random_recipe(), 6, ranks) == one);
+}
+
+TEST_CASE("where rank 0 fails in a checkpoint, no rank waits and no file is left") {
+  const io::testing::scratch_directory folder;
+  nn::rank_group group(2);
+  int ended = 0;
+  const auto body = [&](nn::thread_rank& rank) {
+    session_case c(small_config(false), preset("bf16"), 1, 32, 1, 3, nullptr, &rank);
+    train::write_sliced_checkpoint(folder / "step", c.session, rank, {}, "",
+                                   [](const auto&) { throw std::domain_error("full"); });
+    ended += rank.rank();
+    rank.barrier();
+  };
+  CHECK_THROWS_WITH_AS(nn::run_ranks(group, body), "full", std::domain_error);
+  CHECK((ended == 1 && folder.entries() == 0));
 }
 
 }  // namespace session_test
