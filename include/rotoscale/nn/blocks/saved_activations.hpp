@@ -39,8 +39,8 @@ struct pass_options {
   recompute_part recompute = recompute_part::none;  ///< activations that the backward pass recomputes
   kept_format kept = kept_format::as_computed;      ///< format of saved activations
   bool statistics = false;                          ///< room for the statistics of observed steps
-  bool lends_gradients = true;  ///< logits may alias the gradient arena before it is written
-  index_t cache = 0;            ///< tokens of the one sequence whose keys and values are cached
+  bool lends_gradients = true;                      ///< logits may alias the gradient arena before it is written
+  index_t cache = 0;                                ///< tokens of the one sequence whose keys and values are cached
 
   /// Tokens of a pass.
   index_t tokens() const { return batch * sequence; }
