@@ -86,6 +86,7 @@ struct operands {
     q.options.rotation.points = 16;
     return q;
   }
+  gpu::block_target target() const { return {mxfp4, output(0), output(1)}; }
   static constexpr double bytes_of_element = 2 * (0.5 + 1.0 / 32);
   device_bytes codes[2], scales[2];
 };
@@ -116,7 +117,7 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
   const operands q(rows, cols);
   const double blocks = operands::bytes_of_element * static_cast<double>(n);
   measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + blocks, [&] {
-    return gpu::residual_norm_quantize({}, in, {view(sum), {}, rstd.floats(), {}}, mxfp4, q.output(0), q.output(1));
+    return gpu::launch_quantized<op::residual_norm>({}, in, {view(sum), {}, rstd.floats(), {}}, q.target());
   });
   const op::rmsnorm_backward::in from{view(branch), view(x), gain.floats(), rstd.floats()};
   const op::rmsnorm_backward::out to{view(y), dgain.floats()};
@@ -143,11 +144,11 @@ void swiglu(index_t rows, index_t cols, nn::dtype type) {
   const operands q(rows, 2 * cols);
   const double blocks = operands::bytes_of_element * static_cast<double>(rows * cols);
   measure("SwiGLU to MXFP4", shape.c_str(), 2 * element + blocks, [&] {
-    return gpu::activation_quantize({}, {wide(gate_up), swiglu, nullptr}, {}, mxfp4, q.output(0), q.output(1));
+    return gpu::launch_quantized<op::activation_quantize>({}, {wide(gate_up), swiglu, nullptr}, {}, q.target());
   });
   measure("SwiGLU backward to MXFP4", shape.c_str(), 3 * element + 2 * blocks, [&] {
-    return gpu::activation_backward_quantize({}, {narrow, wide(gate_up), swiglu, nullptr}, {}, mxfp4, q.output(0),
-                                             q.output(1));
+    return gpu::launch_quantized<op::activation_backward_quantize>({}, {narrow, wide(gate_up), swiglu, nullptr}, {},
+                                                                   q.target());
   });
 }
 

@@ -17,33 +17,23 @@
 
 namespace rotoscale::gpu {
 
-/// residual_norm and quantize(f, y, rows, columns) in two launches. The second computes y from the sum and quantizes
-/// both orientations from one read. An empty y is not written. One orientation may be null, as in quantize.
-status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
-                              block_format f, const quantized_output& rows, const quantized_output& columns);
-/// The same with cast_transpose_fp8(cast, y, scale, out) instead of blocks. cast.rounding must be nearest_even.
-status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
-                              const fp8_options& cast, const float* scale, const fp8_output& out);
+/// Blocks as quantize(blocks, x, rows, columns) writes. One orientation may be null.
+struct block_target {
+  block_format blocks;             ///< of both orientations
+  quantized_output rows, columns;  ///< no codes: not written
+};
+/// Codes as cast_transpose_fp8(options, x, scale, out) writes. options.rounding must be nearest_even.
+struct fp8_target {
+  fp8_options options;           ///< of both orientations
+  const float* scale = nullptr;  ///< as in cast_transpose_fp8
+  fp8_output out;                ///< codes, amax
+};
 
-/// activation_forward and quantize(f, h, rows, columns) in one launch. An empty h is not written.
-status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
-                           const op::activation_quantize::out& o, block_format f, const quantized_output& rows,
-                           const quantized_output& columns);
-/// activation_forward and cast_transpose_fp8(cast, h, scale, out) in one launch. An empty h is not written.
-/// cast.rounding must be nearest_even.
-status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
-                           const op::activation_quantize::out& o, const fp8_options& cast, const float* scale,
-                           const fp8_output& out);
-/// activation_backward and quantize(f, dx, rows, columns) in one launch that reads dh and x once. An empty dx is not
-/// written. dh's columns are a multiple of 32, blocks 1 × 32 and all orders row-major.
-status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
-                                    const op::activation_backward_quantize::out& o, block_format f,
-                                    const quantized_output& rows, const quantized_output& columns);
-/// activation_backward and cast_transpose_fp8(cast, dx, scale, out) in one launch that reads dh and x once. An empty dx
-/// is not written. cast.rounding must be nearest_even.
-status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
-                                    const op::activation_backward_quantize::out& o, const fp8_options& cast,
-                                    const float* scale, const fp8_output& out);
+/// Launches an operation and quantizes its result from the same read of its inputs. An empty result is not written.
+/// Op: residual_norm in two launches, activation_quantize and activation_backward_quantize in one. Target: block_target
+/// or fp8_target. Blocks of a gradient are 1 × 32 in row-major order, and dh's columns are a multiple of 32.
+template <class Op, class Target>
+status launch_quantized(const device_call& call, const typename Op::in& i, const typename Op::out& o, const Target& to);
 
 /// cross_entropy. With `narrow` (rows, vocabulary) the gradients go there as BF16, and the logits are kept.
 status cross_entropy(const device_call& call, const op::cross_entropy::in& i, const op::cross_entropy::out& o,

@@ -9,29 +9,28 @@
 
 namespace rotoscale::gpu {
 
-namespace {
-
 using namespace detail;
 
 /// Casts m × n results of each output; codes of the outputs are adjacent in a row. Launches `before` first, after all
 /// checks.
 template <class Producer, class Before>
-status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, const float* scale, index_t m,
-                 index_t n, const fp8_output& out, stream s, const Before& before) {
+status quantize_produced(const produced_rows<Producer>& produced, const fp8_target& to, index_t m, index_t n, stream s,
+                         const Before& before) {
   constexpr index_t outputs = Producer::outputs;
+  const fp8_options& o = to.options;
   if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
   if (status c = check_fp8_options<typename Producer::storage>(o); !c.ok()) return c;
-  if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "cast.rounding", "must be nearest_even"};
-  if (status c = check_fp8_scale(scale); !c.ok()) return c;
+  if (o.rounding != rounding::nearest_even) return {error_code::bad_option, "options.rounding", "must be nearest_even"};
+  if (status c = check_fp8_scale(to.scale); !c.ok()) return c;
   fp8_rows_args<Producer> a;
   static_cast<produced_rows<Producer>&>(a) = produced;
   a.rows = static_cast<unsigned>(m);
   a.columns = static_cast<unsigned>(n);
-  a.cast = make_fp8_cast(o, scale);
+  a.cast = make_fp8_cast(o, to.scale);
   a.whole_vectors = a.vectors;
   for (index_t i = 0; i < outputs; ++i) {
     fp8_output& own = a.out[i];
-    if (status c = prepare_fp8_output(out, m, outputs * n, own); !c.ok()) return c;
+    if (status c = prepare_fp8_output(to.out, m, outputs * n, own); !c.ok()) return c;
     if (own.rows != nullptr) own.rows += i * n;
     if (own.columns != nullptr) own.columns += i * n * own.column_stride;
     a.whole_vectors = a.whole_vectors && has_vectors(own);
@@ -43,30 +42,6 @@ status cast_rows(const produced_rows<Producer>& produced, const fp8_options& o, 
   return launch_rows(kernel, tiles, fp8_threads, s, a);
 }
 
-}  // namespace
-
-status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
-                           const op::activation_quantize::out& o, const fp8_options& cast, const float* scale,
-                           const fp8_output& out) {
-  return produce_activation(i, o, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, cast, scale, m, n, out, call.s, no_prologue);
-  });
-}
-
-status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
-                                    const op::activation_backward_quantize::out& o, const fp8_options& cast,
-                                    const float* scale, const fp8_output& out) {
-  return produce_activation_gradients(i, o, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, cast, scale, m, n, out, call.s, no_prologue);
-  });
-}
-
-status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
-                              const fp8_options& cast, const float* scale, const fp8_output& out) {
-  return produce_norm(i, o, [&](const auto& produced, index_t m, index_t n) {
-    return cast_rows(produced, cast, scale, m, n, out, call.s,
-                     [&] { return launch<op::residual_norm>(call, i, without_norm(o)); });
-  });
-}
+ROTOSCALE_INSTANTIATE_QUANTIZED(fp8_target)
 
 }  // namespace rotoscale::gpu

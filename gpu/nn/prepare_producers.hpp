@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Checks a layer's arguments and makes its producer. The caller launches the kernel: launch(produced rows, m, n) for m
-// × n elements of each output.
+// Layers that quantize their result: checks a layer's arguments and makes its producer. produce(in, out, launch) calls
+// launch(produced rows, m, n) for m × n elements of each output. An empty result is not written.
 #pragma once
 
 #include "gpu/nn/check.hpp"
@@ -9,15 +9,10 @@
 
 namespace rotoscale::gpu::detail {
 
-/// For producers without a prologue.
-inline status no_prologue() { return {}; }
-
 inline bool has_vectors_or_nothing(const nn::const_tensor_view& x) { return x.data == nullptr || has_vectors(x); }
 
-/// An empty h is not written.
 template <class Launch>
-status produce_activation(const op::activation_quantize::in& i, const op::activation_quantize::out& o,
-                          const Launch& launch) {
+status produce(const op::activation_quantize::in& i, const op::activation_quantize::out& o, const Launch& launch) {
   if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
   if (i.x.extent(1) % nn::inputs_of(i.which) != 0) return {error_code::bad_extent, "x", "must have a gate and an up"};
   const auto first = input_of(i.which, i.x, 0), up = input_of(i.which, i.x, 1);
@@ -39,10 +34,10 @@ status produce_activation(const op::activation_quantize::in& i, const op::activa
   });
 }
 
-/// The gradient of each input, n columns each. An empty dx is not written.
+/// The gradient of each input, n columns each.
 template <class Launch>
-status produce_activation_gradients(const op::activation_backward_quantize::in& i,
-                                    const op::activation_backward_quantize::out& o, const Launch& launch) {
+status produce(const op::activation_backward_quantize::in& i, const op::activation_backward_quantize::out& o,
+               const Launch& launch) {
   if (status c = check_rows(i.dh, 2, "dh"); !c.ok()) return c;
   if (status c = check_input(i.which, i.x, i.dh, "x"); !c.ok()) return c;
   if (!o.dx.empty()) {
@@ -71,9 +66,9 @@ status produce_activation_gradients(const op::activation_backward_quantize::in& 
   });
 }
 
-/// The norm of the sum. An earlier launch writes the mean and rstd.
+/// The norm of the sum. An earlier launch writes the sum, mean and rstd.
 template <class Launch>
-status produce_norm(const op::residual_norm::in& i, const op::residual_norm::out& o, const Launch& launch) {
+status produce(const op::residual_norm::in& i, const op::residual_norm::out& o, const Launch& launch) {
   if (o.y.data != nullptr) {
     if (status c = check_like(o.y, i.x, "y"); !c.ok()) return c;
   }
@@ -93,10 +88,35 @@ status produce_norm(const op::residual_norm::in& i, const op::residual_norm::out
     });
   });
 }
-/// Results of that earlier launch, which computes the sum, mean and rstd.
-inline op::residual_norm::out without_norm(op::residual_norm::out o) {
+/// Launches what a producer needs.
+template <class In, class Out>
+status prologue(const device_call&, const In&, const Out&) {
+  return {};
+}
+inline status prologue(const device_call& call, const op::residual_norm::in& i, op::residual_norm::out o) {
   o.y = {};
-  return o;
+  return launch<op::residual_norm>(call, i, o);
 }
 
 }  // namespace rotoscale::gpu::detail
+
+namespace rotoscale::gpu {
+
+/// quantize_produced(produced rows, target, m, n, stream, prologue) launches the kernel of a target.
+template <class Op, class Target>
+status launch_quantized(const device_call& call, const typename Op::in& i, const typename Op::out& o,
+                        const Target& to) {
+  return detail::produce(i, o, [&](const auto& produced, index_t m, index_t n) {
+    return quantize_produced(produced, to, m, n, call.s, [&] { return detail::prologue(call, i, o); });
+  });
+}
+#define ROTOSCALE_INSTANTIATE(name, target)                                                                 \
+  template status launch_quantized<op::name>(const device_call&, const op::name::in&, const op::name::out&, \
+                                             const target&);
+/// Instantiates launch_quantized for a target.
+#define ROTOSCALE_INSTANTIATE_QUANTIZED(target)      \
+  ROTOSCALE_INSTANTIATE(residual_norm, target)       \
+  ROTOSCALE_INSTANTIATE(activation_quantize, target) \
+  ROTOSCALE_INSTANTIATE(activation_backward_quantize, target)
+
+}  // namespace rotoscale::gpu

@@ -50,16 +50,42 @@ void take_columns(const block_format& f, const column_range& c, index_t m, quant
   if (columns.scales != nullptr) columns.scales += c.first * columns.scale_stride;
 }
 
+/// Checks the target of n columns of a gradient.
+status check_target_of_gradient(const block_target& to, index_t n) {
+  if (n % 32 != 0) return {error_code::bad_extent, "dh", "must have a multiple of 32 columns"};
+  if (to.blocks.rows != 1) return {error_code::bad_option, "blocks", "must be blocks of one row"};
+  for (const bool is_row : {true, false}) {
+    const quantized_output& q = is_row ? to.rows : to.columns;
+    if (q.code_order != placement::row_major) {
+      return {error_code::bad_option, is_row ? "rows.code_order" : "columns.code_order", "must be row_major"};
+    }
+    if (q.scale_order != placement::row_major) {
+      return {error_code::bad_option, is_row ? "rows.scale_order" : "columns.scale_order", "must be row_major"};
+    }
+  }
+  return {};
+}
+template <class Producer>
+constexpr bool is_gradient = false;
+template <class A, class T>
+constexpr bool is_gradient<activation_gradient_producer<A, T>> = true;
+
+}  // namespace
+
 /// Quantizes m × n results of each output; blocks of the outputs are adjacent in a row. Launches `before` first, after
 /// all checks.
 template <class Producer, class Before>
-status quantize_rows(const produced_rows<Producer>& produced, block_format f, index_t m, index_t n,
-                     const quantized_output& rows, const quantized_output& columns, stream s, const Before& before) {
+status quantize_produced(const produced_rows<Producer>& produced, const block_target& to, index_t m, index_t n,
+                         stream s, const Before& before) {
   using T = typename Producer::storage;
   constexpr index_t outputs = Producer::outputs;
+  const block_format& f = to.blocks;
+  if constexpr (is_gradient<Producer>) {
+    if (status c = check_target_of_gradient(to, n); !c.ok()) return c;
+  }
   quantized_rows_args<Producer> a{produced, {}};
   if (!f.has_e8m0_scale() || f.element.bits() == 6 || (f.length == 16 && (m % 32 != 0 || n % 32 != 0))) {
-    return {error_code::bad_option, "f", "must have E8M0 scales and 4- or 8-bit codes, in whole runs of 32"};
+    return {error_code::bad_option, "blocks", "must have E8M0 scales and 4- or 8-bit codes, in whole runs of 32"};
   }
   if (m > max_extent || outputs * n > max_extent) return {error_code::bad_extent, "x", "extents must be 0 to 2^24"};
   path_choice choice;
@@ -67,7 +93,7 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
     quantize_kernel_args& q = a.quantized[o];
     q.rows = static_cast<unsigned>(m);
     q.columns = static_cast<unsigned>(n);
-    quantized_output own_rows = rows, own_columns = columns;
+    quantized_output own_rows = to.rows, own_columns = to.columns;
     if constexpr (outputs > 1) take_columns(f, {o * n, n, outputs * n}, m, own_rows, own_columns);
     if (status c = prepare_orientations<T>(f, m, n, own_rows, own_columns, false, q, choice); !c.ok()) return c;
     // Random words are those of the whole matrix.
@@ -83,41 +109,6 @@ status quantize_rows(const produced_rows<Producer>& produced, block_format f, in
   return launch_quantized_rows<Producer, e5m2>(a, path, s);
 }
 
-}  // namespace
-
-status activation_quantize(const device_call& call, const op::activation_quantize::in& i,
-                           const op::activation_quantize::out& o, block_format f, const quantized_output& rows,
-                           const quantized_output& columns) {
-  return produce_activation(i, o, [&](const auto& produced, index_t m, index_t n) {
-    return quantize_rows(produced, f, m, n, rows, columns, call.s, no_prologue);
-  });
-}
-
-status activation_backward_quantize(const device_call& call, const op::activation_backward_quantize::in& i,
-                                    const op::activation_backward_quantize::out& o, block_format f,
-                                    const quantized_output& rows, const quantized_output& columns) {
-  return produce_activation_gradients(i, o, [&](const auto& produced, index_t m, index_t n) -> status {
-    if (n % 32 != 0) return {error_code::bad_extent, "dh", "must have a multiple of 32 columns"};
-    if (f.rows != 1) return {error_code::bad_option, "f", "must be blocks of one row"};
-    for (const bool is_row : {true, false}) {
-      const quantized_output& q = is_row ? rows : columns;
-      if (q.code_order != placement::row_major) {
-        return {error_code::bad_option, is_row ? "rows.code_order" : "columns.code_order", "must be row_major"};
-      }
-      if (q.scale_order != placement::row_major) {
-        return {error_code::bad_option, is_row ? "rows.scale_order" : "columns.scale_order", "must be row_major"};
-      }
-    }
-    return quantize_rows(produced, f, m, n, rows, columns, call.s, no_prologue);
-  });
-}
-
-status residual_norm_quantize(const device_call& call, const op::residual_norm::in& i, const op::residual_norm::out& o,
-                              block_format f, const quantized_output& rows, const quantized_output& columns) {
-  return produce_norm(i, o, [&](const auto& produced, index_t m, index_t n) {
-    return quantize_rows(produced, f, m, n, rows, columns, call.s,
-                         [&] { return launch<op::residual_norm>(call, i, without_norm(o)); });
-  });
-}
+ROTOSCALE_INSTANTIATE_QUANTIZED(block_target)
 
 }  // namespace rotoscale::gpu

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "gpu/api/dequantize.hpp"
-#include "gpu/api/quantize.hpp"
-#include "gpu/api/quantize_fp8.hpp"
+#include "gpu/api/nn.hpp"
 #include "gpu/api/quantize_state.hpp"
 #include "rotoscale/nn/operand.hpp"
 
@@ -63,24 +62,7 @@ class operands final : public nn::operand_set {
 
   const gemm_operand& form(nn::operand_form f) const { return forms_[index(f)]; }
 
-  /// What one launch writes, as the last arguments of the launchers that quantize what they make.
-  struct block_target {
-    block_format blocks;
-    quantized_output rows, columns;  ///< no codes: not wanted
-    template <class Launch>
-    status apply(const Launch& launch) const {
-      return launch(blocks, rows, columns);
-    }
-  };
-  struct fp8_target {
-    fp8_options options;
-    const float* scale;
-    fp8_output out;
-    template <class Launch>
-    status apply(const Launch& launch) const {
-      return launch(options, scale, out);
-    }
-  };
+  /// What one launch writes.
   using fused_target = std::variant<block_target, fp8_target>;
   /// Where quantizing writes if one launch makes all of it, both orientations included.
   static std::optional<fused_target> one_launch(const nn::quantize_target& to, const nn::step_state* state) {

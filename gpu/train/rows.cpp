@@ -62,10 +62,13 @@ void row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename
   device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) { return launch<Op>(c, i, o); });
 }
 
-/// launch(arguments of the target...).
-template <class Launch>
-status launch_into(const operands::fused_target& target, const Launch& launch) {
-  return std::visit([&](const auto& t) { return t.apply(launch); }, target);
+/// Op with its quantizer in one call of a launcher. `written`: o, without results that are not kept.
+template <class Op>
+void fused_row(nn::backend& ops, nn::queue q, const typename Op::in& i, const typename Op::out& o,
+               const operands::fused_target& target, const typename Op::out& written) {
+  device_of(ops).run_operation<Op>(q, i, o, [&](const device_call& c) {
+    return std::visit([&](const auto& to) { return launch_quantized<Op>(c, i, written, to); }, target);
+  });
 }
 /// The tensor if it is kept, else an empty view, which launchers do not write.
 nn::tensor_view kept(const nn::quantize_target& to, const nn::tensor_view& x) {
@@ -75,16 +78,12 @@ nn::tensor_view kept(const nn::quantize_target& to, const nn::tensor_view& x) {
 template <>
 void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_norm::in& i,
                             const op::residual_norm::out& o) {
-  device_backend& on = device_of(ops);
   if (const auto target = operands::one_launch(o.to, i.state)) {
-    return on.run_operation<op::residual_norm>(q, i, o, [&](const device_call& c) {
-      const op::residual_norm::out written{o.sum, kept(o.to, o.y), o.rstd, {}, o.mean};
-      return launch_into(*target, [&](const auto&... to) { return residual_norm_quantize(c, i, written, to...); });
-    });
+    return fused_row<op::residual_norm>(ops, q, i, o, *target, {o.sum, kept(o.to, o.y), o.rstd, {}, o.mean});
   }
   const op::residual_norm::out norm{o.sum, o.y, o.rstd, {}, o.mean};
-  on.run_operation<op::residual_norm>(q, i, norm,
-                                      [&](const device_call& c) { return launch<op::residual_norm>(c, i, norm); });
+  device_of(ops).run_operation<op::residual_norm>(
+      q, i, norm, [&](const device_call& c) { return launch<op::residual_norm>(c, i, norm); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
 }
 
@@ -93,27 +92,19 @@ void row<op::activation_quantize>(nn::backend& ops, nn::queue q, const op::activ
                                   const op::activation_quantize::out& o) {
   const auto target = operands::one_launch(o.to, i.state);
   if (!target) return op::activation_quantize::compose(ops, q, i, o);
-  device_of(ops).run_operation<op::activation_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(*target, [&](const auto&... into) {
-      return activation_quantize(c, i, {kept(o.to, o.h), {}}, into...);
-    });
-  });
+  fused_row<op::activation_quantize>(ops, q, i, o, *target, {kept(o.to, o.h), {}});
 }
 
 template <>
 void row<op::activation_backward_quantize>(nn::backend& ops, nn::queue q, const op::activation_backward_quantize::in& i,
                                            const op::activation_backward_quantize::out& o) {
   const auto target = operands::one_launch(o.to, i.state);
-  const auto* const blocks = target ? std::get_if<operands::block_target>(&*target) : nullptr;
+  const auto* const blocks = target ? std::get_if<block_target>(&*target) : nullptr;
   // A block of a row lies in one half, and the rows of a half begin aligned.
   if (!target || (blocks != nullptr && (i.dh.extent(1) % 32 != 0 || blocks->blocks.rows != 1))) {
     return op::activation_backward_quantize::compose(ops, q, i, o);
   }
-  device_of(ops).run_operation<op::activation_backward_quantize>(q, i, o, [&](const device_call& c) {
-    return launch_into(*target, [&](const auto&... into) {
-      return activation_backward_quantize(c, i, {kept(o.to, o.dx), {}}, into...);
-    });
-  });
+  fused_row<op::activation_backward_quantize>(ops, q, i, o, *target, {kept(o.to, o.dx), {}});
 }
 
 template <>

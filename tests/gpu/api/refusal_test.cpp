@@ -205,15 +205,13 @@ void refuse_layers(const refusal& check) {
     const op::activation_backward_quantize::in backward{x, rows(b.in, 128), swiglu, nullptr};
     check(launch<op::activation_forward>(call, {forward.x, swiglu}, {y}));
     check(launch<op::activation_backward>(call, {x, forward.x, swiglu}, {rows(b.out, 128)}));
-    const quantized_output codes{b.codes.data(), b.more_scales.data(), presets::te_rocm}, none;
-    check(residual_norm_quantize(call, norm, normed, mxfp4, codes, none));
-    check(activation_quantize(call, forward, {y, {}}, mxfp4, codes, none));
-    check(activation_backward_quantize(call, backward, {rows(b.out, 128), {}}, mxfp4, codes, none));
-    const fp8_options fp8{.element = formats::e4m3};
-    const fp8_output casts{b.codes.data(), b.more_codes.data(), 0, 0, rstd};
-    check(residual_norm_quantize(call, norm, normed, fp8, gain, casts));
-    check(activation_quantize(call, forward, {y, {}}, fp8, gain, casts));
-    check(activation_backward_quantize(call, backward, {rows(b.out, 128), {}}, fp8, gain, casts));
+    const auto refuse = [&](const auto& to) {
+      check(launch_quantized<op::residual_norm>(call, norm, normed, to));
+      check(launch_quantized<op::activation_quantize>(call, forward, {y, {}}, to));
+      check(launch_quantized<op::activation_backward_quantize>(call, backward, {rows(b.out, 128), {}}, to));
+    };
+    refuse(block_target{mxfp4, {b.codes.data(), b.more_scales.data(), presets::te_rocm}, {}});
+    refuse(fp8_target{{.element = formats::e4m3}, gain, {b.codes.data(), b.more_codes.data(), 0, 0, rstd}});
     gemm_operand stored;
     stored.element = type == nn::dtype::bf16 ? formats::bf16 : formats::fp32;
     stored.rows = 16;

@@ -41,7 +41,7 @@ void check_layer(layer which, index_t m, index_t n, const fp8_case& c, bool writ
                             factor.data(),
                             c.scale == 1.0f ? nullptr : inverse.data()};
   const float* const given = c.scale == 1.0f ? nullptr : scale.data();
-  const std::vector<T> source = made.run(c.options, given, out);
+  const std::vector<T> source = made.run(gpu::fp8_target{c.options, given, out});
   std::vector<std::uint8_t> want_rows(rows.read().size(), 0xA5), want_columns(columns.read().size(), 0xA5);
   std::uint32_t largest = fp32_bits(0.5f);
   for (index_t r = 0; r < m; ++r) {

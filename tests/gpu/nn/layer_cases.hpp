@@ -52,9 +52,9 @@ class layer_case {
   rotoscale::index_t inputs() const { return which_ == layer::norm ? n_ : rotoscale::nn::inputs_of(activation()) * n_; }
   rotoscale::index_t cols() const { return is_gradient() ? inputs() : n_; }
 
-  /// `target`: the launcher's last arguments. Returns the values that are quantized.
-  template <class... Target>
-  std::vector<T> run(const Target&... target) const {
+  /// `target`: of launch_quantized. Returns the values that are quantized.
+  template <class Target>
+  std::vector<T> run(const Target& target) const {
     namespace nn = rotoscale::nn;
     namespace gpu = rotoscale::gpu;
     constexpr nn::dtype type = std::is_same_v<T, rotoscale::bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
@@ -68,19 +68,20 @@ class layer_case {
       case layer::norm:
         gpu_test::expect(
             gpu::launch<nn::op::residual_norm>({}, norm, {view(sum_, n_), view(alone_, n_), rstd_.data(), {}}));
-        gpu_test::expect(gpu::residual_norm_quantize({}, norm, {view(sum_, n_), to, rstd_.data(), {}}, target...));
+        gpu_test::expect(
+            gpu::launch_quantized<nn::op::residual_norm>({}, norm, {view(sum_, n_), to, rstd_.data(), {}}, target));
         break;
       case layer::swiglu:
       case layer::gelu:
         gpu_test::expect(gpu::launch<nn::op::activation_forward>({}, {x, act}, {view(alone_, n_)}));
-        gpu_test::expect(gpu::activation_quantize({}, {x, act, nullptr}, {to, {}}, target...));
+        gpu_test::expect(gpu::launch_quantized<nn::op::activation_quantize>({}, {x, act, nullptr}, {to, {}}, target));
         break;
       case layer::swiglu_gradient:
       case layer::gelu_gradient:
         gpu_test::expect(
             gpu::launch<nn::op::activation_backward>({}, {view(other_, n_), x, act}, {view(alone_, cols())}));
-        gpu_test::expect(
-            gpu::activation_backward_quantize({}, {view(other_, n_), x, act, nullptr}, {to, {}}, target...));
+        gpu_test::expect(gpu::launch_quantized<nn::op::activation_backward_quantize>(
+            {}, {view(other_, n_), x, act, nullptr}, {to, {}}, target));
         break;
     }
     const std::vector<T> want = alone_.read(), got = writes_ ? made_.read() : want;

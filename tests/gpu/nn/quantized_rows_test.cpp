@@ -58,7 +58,7 @@ void check_layer(layer which, index_t m, index_t n, block_format f, const block_
                  std::size_t skew = 0, placement order = placement::row_major) {
   const gpu_test::layer_case<T> made(which, m, n, writes, skew);
   const orientation<T> rows(f, o, m, made.cols(), order), columns(f, o, made.cols(), m, order);
-  const std::vector<T> source = made.run(f, rows.output(), columns.output());
+  const std::vector<T> source = made.run(gpu::block_target{f, rows.output(), columns.output()});
   rows.check(source, block_axis::row, made.cols());
   columns.check(source, block_axis::column, made.cols());
 }
