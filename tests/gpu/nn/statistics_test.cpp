@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Device statistics against nn/cpu/statistics.hpp, by bytes, over operands of every kind.
-#include "gpu/api/launch.hpp"
 #include "gpu/api/statistics.hpp"
 
 #include <doctest/doctest.h>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "../device_memory.hpp"
+#include "gpu/api/launch.hpp"
 #include "rotoscale/nn/cpu/statistics.hpp"
 #include "rotoscale/quantize_ref.hpp"
 
@@ -99,9 +99,10 @@ TEST_CASE("a comparison of gradients has the CPU's bytes") {
       x[i] = static_cast<float>(random_stream{1, 2}.word(i) >> 8) * 0x1p-24f - 0.5f;
       y[i] = x[i] + static_cast<float>(random_stream{1, 3}.word(i) >> 8) * 0x1p-30f;
     }
-    std::vector<double> partial(static_cast<std::size_t>(4 * nn::cpu::chunk_count(n)));
+    std::vector<std::byte> scratch(4096);
+    const lent_scratch lent(scratch);
     nn::comparison_statistics want;
-    nn::cpu::compare_tensors(y.data(), x.data(), n, partial.data(), want, pool);
+    nn::cpu::compute(nn::op::compare::in{y.data(), x.data(), n}, nn::op::compare::out{&want}, pool);
     const device_array<float> value(y), reference(x);
     const device_array<nn::comparison_statistics> got(1);
     const gpu::op::compare::in in{value.data(), reference.data(), n};

@@ -11,6 +11,7 @@
 
 #include "rotoscale/nn/cpu/storage.hpp"
 #include "rotoscale/nn/form_options.hpp"
+#include "rotoscale/nn/operations.hpp"
 #include "rotoscale/parallel.hpp"
 #include "rotoscale/quantize.hpp"
 
@@ -104,18 +105,19 @@ void quantize_fp8(matrix<T> source, const form_options& form, float scale, std::
 
 /// Transformer Engine's rule. The recorded amax enters the history; the scale becomes (largest / amax) / 2^margin, kept
 /// where amax is 0 or not finite, at most FLT_MAX.
-inline void update_scales(const scaling_state& s, const delayed_scaling& rule) {
+inline void compute(const op::update_scales::in& i, const op::update_scales::out& o, thread_pool&) {
+  const scaling_state& s = o.state;
   for (index_t t = 0; t < s.count; ++t) {
     float* history = s.history + t * s.history_length;
-    for (int i = s.history_length - 1; i > 0; --i) history[i] = history[i - 1];
+    std::copy_backward(history, history + s.history_length - 1, history + s.history_length);
     history[0] = s.amax[t];
     s.amax[t] = 0.0f;
     float amax = history[0];
-    if (rule.algorithm == amax_algorithm::max) {
-      for (int i = 1; i < s.history_length; ++i) amax = std::fmax(amax, history[i]);
+    if (i.rule.algorithm == amax_algorithm::max) {
+      for (int entry = 1; entry < s.history_length; ++entry) amax = std::fmax(amax, history[entry]);
     }
     if (!(amax > 0.0f) || !std::isfinite(amax)) continue;
-    const float scale = s.largest[t] / amax * pow2_fp32(-rule.margin);
+    const float scale = s.largest[t] / amax * pow2_fp32(-i.rule.margin);
     s.scale[t] = std::isfinite(scale) ? scale : std::numeric_limits<float>::max();
     s.scale_inverse[t] = 1.0f / s.scale[t];
   }

@@ -52,9 +52,6 @@ inline void compute(const op::dequantize::in& i, const op::dequantize::out& o, t
   with_storage(o.to.type,
                [&](auto t) { dequantize_operand(form_of(i.what), i.what.form, as_matrix<decltype(t)>(o.to), pool); });
 }
-inline void compute(const op::update_scales::in& i, const op::update_scales::out& o, thread_pool&) {
-  update_scales(o.state, i.rule);
-}
 inline void compute(const op::observe::in& i, const op::observe::out& o, thread_pool& pool) {
   const gemm_operand& stored = form_of(i.what);
   const rotation rotated = block_options_for(resolve_form(i.what.set->request(), i.what.form, i.state)).rotation;
@@ -63,16 +60,9 @@ inline void compute(const op::observe::in& i, const op::observe::out& o, thread_
                     work<operand_statistics>(stored.rows).data(), *o.to, pool);
   });
 }
-inline void compute(const op::compare::in& i, const op::compare::out& o, thread_pool& pool) {
-  compare_tensors(i.value, i.reference, i.n, work<double>(4 * chunk_count(i.n)).data(), *o.to, pool);
-}
-
 inline room workspace(const op::observe::in& i, const op::observe::out&) {
   const index_t rows = std::max(i.source.extent(0), i.source.extent(1));
   return room_for<operand_statistics>(rows, observed_bytes(rows));
-}
-inline room workspace(const op::compare::in& i, const op::compare::out&) {
-  return room_for<double>(4 * chunk_count(i.n));
 }
 
 /// True if the contract's unit multiplies the operand as BF16 numbers.

@@ -253,16 +253,16 @@ void observe_operand(matrix<const T> source, const gemm_operand& operand, operan
   detail::fold_rows(rows, operand.rows, to);
 }
 
-/// Chunks of 4096 elements, 16 lanes each; a tree over chunks. `partial` has room for 4 · chunk_count(n).
-inline void compare_tensors(const float* value, const float* reference, index_t n, double* partial,
-                            comparison_statistics& to, thread_pool& pool) {
-  const index_t chunks = chunk_count(n);
-  for_each_chunk(pool, n, squares_chunk, [&](index_t first, index_t last) {
+/// Chunks of 4096 elements, 16 lanes each; a tree over chunks.
+inline void compute(const op::compare::in& i, const op::compare::out& o, thread_pool& pool) {
+  const index_t chunks = chunk_count(i.n);
+  const auto partial = work<double>(4 * chunks);
+  for_each_chunk(pool, i.n, squares_chunk, [&](index_t first, index_t last) {
     detail::wide_lanes sums[4];
-    for (index_t i = first; i < last; ++i) {
-      const double x = static_cast<double>(reference[i]), y = static_cast<double>(value[i]),
-                   error = static_cast<double>(reference[i] - value[i]);
-      const index_t j = (i - first) % 16;
+    for (index_t at = first; at < last; ++at) {
+      const double x = static_cast<double>(i.reference[at]), y = static_cast<double>(i.value[at]),
+                   error = static_cast<double>(i.reference[at] - i.value[at]);
+      const index_t j = (at - first) % 16;
       sums[0].lane[j] += x * x;
       sums[1].lane[j] += y * y;
       sums[2].lane[j] += x * y;
@@ -270,8 +270,11 @@ inline void compare_tensors(const float* value, const float* reference, index_t 
     }
     for (index_t s = 0; s < 4; ++s) partial[s * chunks + first / squares_chunk] = sums[s].fold();
   });
-  to = {tree_sum(partial, chunks), tree_sum(partial + chunks, chunks), tree_sum(partial + 2 * chunks, chunks),
-        tree_sum(partial + 3 * chunks, chunks), n};
+  const auto sum = [&](index_t s) { return tree_sum(partial.data() + s * chunks, chunks); };
+  *o.to = {sum(0), sum(1), sum(2), sum(3), i.n};
+}
+inline room workspace(const op::compare::in& i, const op::compare::out&) {
+  return room_for<double>(4 * chunk_count(i.n));
 }
 
 /// Values of an operand in its source's orientation, rounded once to what `target` stores.

@@ -13,6 +13,7 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 namespace cpu = rotoscale::nn::cpu;
+namespace op = rotoscale::nn::op;
 
 namespace {
 
@@ -24,7 +25,11 @@ struct scaling_case {
   explicit scaling_case(std::vector<float> past) : history(std::move(past)) {}
   void update(const nn::delayed_scaling& rule, float seen) {
     amax = seen;
-    cpu::update_scales({1, static_cast<int>(history.size()), &scale, &inverse, &amax, history.data(), &largest}, rule);
+    thread_pool pool(1);
+    cpu::compute(op::update_scales::in{rule},
+                 op::update_scales::out{
+                     {1, static_cast<int>(history.size()), &scale, &inverse, &amax, history.data(), &largest}},
+                 pool);
   }
 };
 
@@ -111,8 +116,10 @@ TEST_CASE("delayed scaling: an amax of zero or no number keeps the scale, an inf
 TEST_CASE("delayed scaling: tensors do not see each other") {
   std::vector<float> scale{1, 1}, inverse{1, 1}, amax{4, 0}, history{0, 0, 8, 0};
   const std::vector<float> largest{448, 57344};
-  cpu::update_scales({2, 2, scale.data(), inverse.data(), amax.data(), history.data(), largest.data()},
-                     {2, nn::amax_algorithm::max, 0});
+  thread_pool pool(1);
+  cpu::compute(
+      op::update_scales::in{{2, nn::amax_algorithm::max, 0}},
+      op::update_scales::out{{2, 2, scale.data(), inverse.data(), amax.data(), history.data(), largest.data()}}, pool);
   CHECK(scale == std::vector<float>{112, 7168});
   CHECK(history == std::vector<float>{4, 0, 0, 8});
 }
