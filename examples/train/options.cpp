@@ -120,6 +120,7 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (auto f = find_shape_fault(o)) return f;
   if (o.lora) {
     if (auto f = find_fault(*o.lora)) return "lora." + *f;
+    if (auto f = train::find_target_fault(o.architecture(), *o.lora)) return "lora." + *f;
     if (o.init.empty() && given == given_files::needed)
       return std::string("init: is missing, adapters stand beside given weights");
   } else if (!o.adapter.empty()) {

@@ -58,6 +58,13 @@ class Gpt2(OnDevice):
             {"name": "heal", "phases": [{"recipe": "mxfp4", "at": 0}, {"recipe": "fp8_amd", "at": 2}]}))
         self.run_gpt2("lora", "--init", "base", "--schedule", "heal.json", "--lora-rank", 4, "--lora-targets",
                       "c_attn,c_proj,c_fc")
+        options = {"init": "base", "data": ["text.txt"], "lora": {"rank": 4, "targets": ["c_attn"]},
+                   "train": {"sequence": 32}}
+        study = {"name": "s", "seeds": 1, "baseline": "bf16", "options": options, "arms": [{"name": "bf16"}]}
+        (self.folder / "study.json").write_text(json.dumps(study))
+        self.succeed("study", "study.json", "--out", "study", "--budget")
+        self.refuse(["train", "--init", "base", "--out", "b", "--data", "text.txt", "--lora-targets", "c_attn,q_proj"],
+                    "--lora-targets: the model has no linear layer 'q_proj'")
         tensors = load(self.checkpoint("lora", 4) / "adapter_model.safetensors")
         self.assertIn("base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight", tensors)
         self.succeed("merge", "--base", "base", "--adapter", "lora", "--out", "merged")

@@ -100,13 +100,18 @@ resolved_arms resolve_arms(const study_file& study, const study_directory& direc
   for (const study_arm& a : study.arms) {
     const std::string place = where + ": " + a.name;
     run_options run;
-    io::from_json(options_of(study, directory, a), run, place + ".options");
+    const json options = options_of(study, directory, a);
+    io::from_json(options, run, place + ".options");
+    if (!run.init.empty()) {  // as train
+      run.model.take(read_shape(train::find_weights(run.init)));
+      run.model.take(options, place + ".options");
+    }
     if (run.data.empty()) throw io::error(where, "options.data: missing, and no --data is given");
     for (const std::string& data : run.data) {
       if (!fs::exists(data)) throw io::error(data, "cannot open: no such file, of which " + a.name + " is to read");
     }
     field_names names;
-    names.from_file(place + ".options", options_of(study, directory, a));
+    names.from_file(place + ".options", options);
     arms[a.name] = new_run(std::move(run), names);
     if (a.fork) check_fork(a, arms.at(a.name), arms.at(a.fork->arm), place + ".fork");
   }

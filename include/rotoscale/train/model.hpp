@@ -22,14 +22,16 @@ class model {
   /// Called when the gradients of elements [first, first + count) of the arena are complete: whole chunks of the norm.
   using gradients_ready = std::function<void(index_t first, index_t count)>;
 
-  /// Throws std::invalid_argument for options that exclude each other.
+  /// Throws std::invalid_argument for options that exclude each other, or adapters of layers that the model lacks.
   model(nn::backend& ops, const architecture& shape, model_options options)
       : ops_(&ops),
         shape_(shape),
         options_(std::move(options)),
         blocks_(shape.blocks()),
         weights_(ops, parameter_list(blocks_, trains(), options_.lora), options_.training, options_.averages) {
-    if (const auto fault = shape_.find_fault(options_.recompute, options_.kept)) throw std::invalid_argument(*fault);
+    auto fault = shape_.find_fault(options_.recompute, options_.kept);
+    if (!fault && options_.lora) fault = find_target_fault(shape_, *options_.lora);
+    if (fault) throw std::invalid_argument(*fault);
   }
   model(const model&) = delete;
   model& operator=(const model&) = delete;

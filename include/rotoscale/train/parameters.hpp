@@ -3,6 +3,7 @@
 // Parameters of a model with its adapters, and their places in the arenas of parameters that train.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -118,5 +119,17 @@ class parameter_list : public nn::parameter_list {
   index_t arena_size_ = 0;
   std::vector<nn::parameter_arena::segment> segments_;
 };
+
+/// A sentence that names a target without a linear layer in the model, or nullopt.
+inline std::optional<std::string> find_target_fault(const architecture& shape, lora_config c) {
+  c.patterns.reset();  // may exclude a target's layers
+  const parameter_list list(shape, nullptr, c);
+  for (const std::string& name : c.targets) {
+    const auto is_it = [&](const adapter_parameters& own) { return own.target.name == name; };
+    if (std::none_of(list.adapters().begin(), list.adapters().end(), is_it))
+      return "targets: the model has no linear layer '" + name + "'";
+  }
+  return std::nullopt;
+}
 
 }  // namespace rotoscale::train

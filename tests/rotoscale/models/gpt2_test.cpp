@@ -128,6 +128,12 @@ TEST_CASE("GPT-2: adapters train on a frozen base, which heals to the bytes of a
   CHECK(same_bytes(healed.evaluate(data), fresh.evaluate(data)));
   for (std::uint64_t step = 1; step < 6; ++step) healed.step(data, step, 0.05f);
   CHECK(healed.step(data, 6, 0.05f).mean_loss() < first - 0.01);
+  CHECK_THROWS_WITH(session_case(small_shape(), fp8, 2, 64, 1, 3,
+                                 [&](train::session_options& o) {
+                                   options(o);
+                                   o.model.lora->targets.push_back("q_proj");
+                                 }),
+                    "targets: the model has no linear layer 'q_proj'");
 }
 
 TEST_CASE("GPT-2: PEFT's adapter_config.json") {
