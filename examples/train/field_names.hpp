@@ -22,6 +22,8 @@ class field_names {
   /// Records a flag, which overrides files. `typed` is the name on the command line ("--no-tie-word-embeddings").
   void from_flag(const std::string& flag, const std::string& typed);
 
+  /// Does a file or a flag set the field?
+  bool has(const std::string& field) const { return files_.contains(field); }
   /// Name of the schedule's source: "--recipe", or "c.json: schedule".
   std::string schedule() const;
 

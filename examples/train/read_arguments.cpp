@@ -208,6 +208,7 @@ void parse_arguments(int argc, char** argv, arguments& a) {
   if (!a.config.empty() && !names_schedule) a.schedule = read_effective_schedule(a.config);
   for (const auto& [flag, typed] : a.flags) a.names.from_flag(flag, typed);
   refuse_other_flags(a);
+  settle_targets(a.run, a.names);
   if (!adapter.empty()) check_adapter(a, find_adapter(adapter));
 }
 

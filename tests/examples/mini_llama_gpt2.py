@@ -58,8 +58,10 @@ class Gpt2(OnDevice):
             {"name": "heal", "phases": [{"recipe": "mxfp4", "at": 0}, {"recipe": "fp8_amd", "at": 2}]}))
         self.run_gpt2("lora", "--init", "base", "--schedule", "heal.json", "--lora-rank", 4, "--lora-targets",
                       "c_attn,c_proj,c_fc")
-        options = {"init": "base", "data": ["text.txt"], "lora": {"rank": 4, "targets": ["c_attn"]},
-                   "train": {"sequence": 32}}
+        self.run_gpt2("named", "--init", "base", "--lora-rank", 4, steps=1)
+        config = json.loads((self.folder / "named/config.json").read_text())
+        self.assertEqual(config["lora"]["targets"], ["c_attn"])
+        options = {"init": "base", "data": ["text.txt"], "lora": {"rank": 4}, "train": {"sequence": 32}}
         study = {"name": "s", "seeds": 1, "baseline": "bf16", "options": options, "arms": [{"name": "bf16"}]}
         (self.folder / "study.json").write_text(json.dumps(study))
         self.succeed("study", "study.json", "--out", "study", "--budget")

@@ -112,6 +112,7 @@ resolved_arms resolve_arms(const study_file& study, const study_directory& direc
     }
     field_names names;
     names.from_file(place + ".options", options);
+    settle_targets(run, names);
     arms[a.name] = new_run(std::move(run), names);
     if (a.fork) check_fork(a, arms.at(a.name), arms.at(a.fork->arm), place + ".fork");
   }

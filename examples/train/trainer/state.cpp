@@ -77,6 +77,11 @@ std::optional<std::string> find_recipe_fault(const run_options& run, const nn::r
   return fault;
 }
 
+void settle_targets(run_options& run, const field_names& names) {
+  if (!run.lora || !run.adapter.empty() || names.has("lora.targets")) return;
+  run.lora->targets = models::options_of(run.shape()).adapter_targets;
+}
+
 trainer_state new_run(run_options options, const field_names& names, given_files given,
                       std::vector<nn::resolved_phase> phases) {
   if (const auto fault = find_fault(options, given)) throw names.error(*fault);

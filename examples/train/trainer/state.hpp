@@ -75,6 +75,9 @@ void describe(Visitor&& v, trainer_state& s) {
   v("trigger", s.trigger, "what the trigger of the next phase has seen");
 }
 
+/// Gives new adapters their kind of model's default targets, unless a flag or a file names targets.
+void settle_targets(run_options& run, const field_names& names);
+
 /// Checks options against each other. Throws io::error with field names of `names`. `phases` is the schedule as
 /// resolved by an earlier run of these options; empty: resolved from a preset or a file.
 trainer_state new_run(run_options options, const field_names& names, given_files given = given_files::needed,

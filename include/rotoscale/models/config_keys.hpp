@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rotoscale/io/json.hpp"
+#include "rotoscale/train/lora.hpp"
 
 namespace rotoscale::models {
 
@@ -64,6 +65,8 @@ struct shape_options {
   nlohmann::ordered_json fields;        ///< of the shape, with defaults resolved
   std::vector<const char*> of_tensors;  ///< fields that extents of tensors depend on
   const char* positions_hint = "";      ///< ends messages about the longest sequence, if the fields have flags
+  /// Default targets of adapters.
+  std::vector<std::string> adapter_targets = train::lora_config().targets;
 };
 
 /// The keys of a kind of model that are not plain fields.

@@ -65,7 +65,10 @@ inline nlohmann::ordered_json model_config_json(const model_config& config, cons
 
 /// The shape among the options of a run.
 inline models::shape_options options_of(const model_config& c) {
-  return {"GPT-2", "gpt2", io::to_json(c), {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}};
+  models::shape_options o{
+      "GPT-2", "gpt2", io::to_json(c), {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}};
+  o.adapter_targets = {"c_attn"};  // as PEFT has it
+  return o;
 }
 
 }  // namespace rotoscale::gpt2
