@@ -50,6 +50,13 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
   return p;
 }
 
+/// element_target of a format known at compile time.
+template <format F>
+__device__ inline float known_target(const block_options& o) {
+  constexpr float largest = element_target(F, scale_choice::amax), room = element_target(F, scale_choice::headroom);
+  return o.choice == scale_choice::headroom ? room : largest;
+}
+
 /// True if amax (before the factor 1/4) is zero or between 2^-60 and 2^100. Then neither factor nor scale moves a
 /// relevant number out of FP32's normal range.
 __device__ inline bool takes_fast_path(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }

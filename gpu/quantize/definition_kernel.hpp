@@ -97,8 +97,7 @@ struct known_blocks {
 
   __device__ static std::uint8_t scale(const block_format& f, const block_options& o, std::uint32_t amax) {
     if constexpr (!format.has_e8m0_scale()) {
-      constexpr float largest = decode(Element::format, Element::format.max_code());
-      const float wanted = fp32_from_bits(amax) / largest * o.encode_factor;
+      const float wanted = fp32_from_bits(amax) / known_target<Element::format>(o) * o.encode_factor;
       if (amax != 0 && amax < fp32_infinity_bits && wanted >= 0.0f) {
         const std::uint32_t code = encode_nearest<Scale::format>(wanted);
         return static_cast<std::uint8_t>(code < o.policy.least_byte ? o.policy.least_byte : code);
@@ -129,9 +128,35 @@ struct known_blocks {
   }
 };
 
+/// Sum of squared errors of a row of a block, one element per lane, in the definition's order.
+__device__ inline float row_error(float error, unsigned lane, unsigned length) {
+  const float other = shuffle_xor(error, 1);
+  float sum = pair_error(lane % 2 == 0 ? error : other, lane % 2 == 0 ? other : error);
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned mask = 2; mask < length; mask *= 2) sum += shuffle_xor(sum, mask);
+  return sum;
+}
+
+/// choose_four_over_six for the block of a lane's column `c`, of the rows of `group`.
+template <class T>
+__device__ inline std::uint8_t choose_by_error(const definition_blocks_args& a, const block_format& f,
+                                               const block_options& o, unsigned group, unsigned c, std::uint32_t amax,
+                                               std::uint8_t six) {
+  const std::uint8_t four = choose_scale(f, o, amax, four_over_six);
+  const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
+  neighbour_sum of_six, of_four;
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned r = group * height; r < (group + 1) * height; ++r) {
+    const float x = definition_element<T>(a, o, r, c);
+    of_six.add(row_error(element_error(f, o, x, six), c, length));
+    of_four.add(row_error(element_error(f, o, x, four), c, length));
+  }
+  return of_four.value() < of_six.value() ? four : six;
+}
+
 /// One subgroup per item: 32 elements of format.rows rows, along rows first.
 /// 1. amax over the item's elements, then over the lanes of a block
-/// 2. scale, stored once per block
+/// 2. scale, stored once per block; under four_over_six, of the smaller error
 /// 3. codes of each row, packed across lanes and stored
 template <class T, class Blocks>
 __global__ void __launch_bounds__(definition_block_threads)
@@ -157,7 +182,8 @@ __global__ void __launch_bounds__(definition_block_threads)
     }
     ROTOSCALE_KEEP_LOOP
     for (unsigned mask = 1; mask < length; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
-    const std::uint8_t scale = Blocks::scale(f, o, amax);
+    std::uint8_t scale = Blocks::scale(f, o, amax);
+    if (o.choice == scale_choice::four_over_six) scale = choose_by_error<T>(a, f, o, group, c, amax, scale);
     const float multiplier = Blocks::multiplier(o, scale);
     if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
     ROTOSCALE_KEEP_LOOP

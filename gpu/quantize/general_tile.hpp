@@ -110,8 +110,7 @@ __device__ inline general_scale choose_general_scale(const quantize_kernel_args&
     const fast_scale s = choose_fast_scale<false>(rule, amax);
     return {s.byte, fp32_from_bits(s.inverse << 23)};
   }
-  constexpr float largest = decode(F, F.max_code());
-  std::uint32_t byte = encode_nearest<formats::ue4m3>(fp32_from_bits(amax) / largest * o.encode_factor);
+  std::uint32_t byte = encode_nearest<formats::ue4m3>(fp32_from_bits(amax) / known_target<F>(o) * o.encode_factor);
   byte = amax == 0 ? o.policy.zero_byte : byte < o.policy.least_byte ? o.policy.least_byte : byte;
   return {byte, multiplier[byte]};
 }

@@ -72,7 +72,7 @@ __device__ inline void make_options(const made_options& from, const block_format
     o.rotation.signs[0] = from.draws.mask(*from.state);
   }
   if (amax != nullptr) {
-    o.encode_factor = tensor_encode_factor(fp32_from_bits(most), f.element, f.scale);
+    o.encode_factor = tensor_encode_factor(fp32_from_bits(most), f.element, f.scale, o.choice);
     if (from.factor != nullptr && block_index().x == 0) *from.factor = 1.0f / o.encode_factor;
   }
   to = o;

@@ -141,7 +141,8 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
 bool takes_tiles(block_format f, const quantized_output& q, index_t vectors, index_t k) {
   // A run of 32 elements may be two blocks, and 32 vectors two squares.
   const bool whole = f.length == 32 || (k % 32 == 0 && (f.rows == 1 || vectors % 32 == 0));
-  return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole);
+  return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole &&
+                                q.options.choice != scale_choice::four_over_six);
 }
 
 /// Checks both orientations before the first launch, so that a refusal launches nothing.

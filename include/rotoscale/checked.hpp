@@ -100,6 +100,13 @@ inline void check_options(block_format f, const block_options& o) {
     fail("random_count " + std::to_string(o.random_count) + ": must be 1 to 32");
   }
   if (options_are_defined(f, o)) return;
+  if (o.choice != scale_choice::amax && f.has_e8m0_scale()) fail("scale_choice: E8M0 scales are powers of two");
+  if (o.choice == scale_choice::four_over_six && o.rounding != rounding::nearest_even) {
+    fail("scale_choice: four_over_six rounds to nearest_even");
+  }
+  if (o.choice == scale_choice::four_over_six && !takes_four_over_six(f)) {
+    fail("scale_choice: four_over_six needs E2M1 in blocks whose extents are powers of two");
+  }
   if (!(o.encode_factor > 0.0f && o.encode_factor <= std::numeric_limits<float>::max())) {
     fail("encode_factor " + std::to_string(o.encode_factor) + ": must be finite and above zero");
   }
@@ -162,8 +169,8 @@ quantize_arguments<T> check_quantize(block_format f, const block_options& o, arr
   return {in, out};
 }
 
-/// Fails if the model is that of matrix units, and none of them multiplies these operands. Any operands may be used with
-/// a definition and with a model of the caller's own.
+/// Fails if the model is that of matrix units, and none of them multiplies these operands. Any operands may be used
+/// with a definition and with a model of the caller's own.
 inline void check_unit(const mma_model& model, const gemm_operand& a, const gemm_operand& b) {
   std::string message;
   for (const mma_unit& unit : models::all) {

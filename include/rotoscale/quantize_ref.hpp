@@ -91,11 +91,12 @@ ROTOSCALE_HD constexpr float tensor_amax(block_format f, const block_options& o,
   return fp32_from_bits(amax);
 }
 
-/// The scale of a block with this amax, as block_amax returns it.
-ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax) {
+/// The scale of a block with this amax, as block_amax returns it. `expansion`: four_over_six's 1.5.
+ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_options& o, std::uint32_t amax,
+                                                 float expansion = 1.0f) {
   if (amax == no_amax) amax = o.policy.nan == block_policy::nan_rule::ignore_unless_all ? fp32_infinity_bits : 0;
   return f.has_e8m0_scale() ? shared_scale(amax, f.element, o.rule, o.policy)
-                            : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy);
+                            : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy, o.choice, expansion);
 }
 
 /// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonicalised, since
@@ -106,6 +107,54 @@ ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_
   if (f.has_e8m0_scale()) return encode_scaled(f.element, x, scale, o.rounding, random);
   const float scaled = canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor));
   return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
+}
+
+/// Factor of the second scale of four_over_six.
+inline constexpr float four_over_six = 1.5f;
+
+/// Error of an element under a scale, times encode_factor: code * scale - x * encode_factor, rounded to FP32 once.
+ROTOSCALE_HD inline float element_error(block_format f, const block_options& o, float x, std::uint8_t scale) {
+  const std::uint32_t code = encode_element(f, o, x, scale, {});
+  return __builtin_fmaf(-x, o.encode_factor, decode(f.element, code) * decode(f.scale, scale));
+}
+/// Squares of two neighbours: the first one rounded, the second one fused.
+ROTOSCALE_HD inline float pair_error(float first, float second) {
+  return __builtin_fmaf(second, second, first * first);
+}
+
+/// Sum of 2^n terms in a binary tree of neighbours: ((t0 + t1) + (t2 + t3)) + ...
+class neighbour_sum {
+ public:
+  ROTOSCALE_HD constexpr void add(float term) {
+    int level = 0;
+    for (; (count_ >> level & 1u) != 0; ++level) term = part_[level] + term;
+    part_[level] = value_ = term;
+    ++count_;
+  }
+  /// After 2^n terms.
+  ROTOSCALE_HD constexpr float value() const { return value_; }
+
+ private:
+  std::uint32_t count_ = 0;
+  float part_[24] = {}, value_ = 0.0f;
+};
+
+/// four_over_six's scale of block `b` of a run, whose scale for 6 is `six`. Errors are added over rows from `r0` on.
+template <class T>
+ROTOSCALE_HD constexpr std::uint8_t choose_four_over_six(block_format f, const block_options& o, matrix<T> in,
+                                                         index_t r0, index_t c0, int b, std::uint32_t amax,
+                                                         std::uint8_t six) {
+  const std::uint8_t four = choose_scale(f, o, amax, four_over_six);
+  neighbour_sum of_six, of_four;
+  float x[max_run_length] = {};
+  for (index_t r = r0; r < r0 + f.rows; ++r) {
+    load_run(o, in, r, c0, run_length(f, o.rotation), x);
+    for (const float* at = x + b * f.length; at < x + (b + 1) * f.length; at += 2) {
+      of_six.add(pair_error(element_error(f, o, at[0], six), element_error(f, o, at[1], six)));
+      of_four.add(pair_error(element_error(f, o, at[0], four), element_error(f, o, at[1], four)));
+    }
+  }
+  return of_four.value() < of_six.value() ? four : six;
 }
 
 /// Quantizes rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, with their row of scales. `words`: a
@@ -131,7 +180,11 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
         amax[b] = block_amax(x + b * f.length, f.length, o.policy, amax[b]);
       }
     }
-    for (int b = 0; b < run / f.length; ++b) scales[b] = choose_scale(f, o, amax[b]);
+    for (int b = 0; b < run / f.length; ++b) {
+      scales[b] = choose_scale(f, o, amax[b]);
+      if (o.choice != scale_choice::four_over_six) continue;
+      scales[b] = choose_four_over_six(f, o, in, r0, c0, b, amax[b], scales[b]);
+    }
     for (index_t r = r0; r < r0 + f.rows; ++r) {
       if (f.rows > 1) load_run(o, in, r, c0, run, x);
       for (int i = 0; i < run; ++i) {

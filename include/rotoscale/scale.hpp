@@ -19,6 +19,13 @@ enum class scale_rule {
   rceil   ///< least power of two for which amax does not saturate (NVIDIA)
 };
 
+/// What the largest magnitude of a block becomes under a floating-point scale.
+enum class scale_choice {
+  amax,           ///< the element format's largest number
+  four_over_six,  ///< E2M1's 6, or 4 where that has the smaller sum of squared errors (arXiv:2512.02010)
+  headroom        ///< 16/17 of the largest number: above it after no rounding of a normal scale (fouroversix)
+};
+
 /// Details in which quantizers with the same scale_rule differ.
 struct block_policy {
   /// Effect of a NaN on its block.
@@ -104,28 +111,42 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   return static_cast<std::uint8_t>(byte < nan_scale_byte ? byte : nan_scale_byte - 1);
 }
 
-/// Scale code of a block: amax / (largest element) * encode_factor, in the floating-point format `scale`. `amax` is the
+/// The element that the largest magnitude of a block becomes: the largest one, or 16/17 of it, rounded to FP32.
+ROTOSCALE_HD constexpr float element_target(format element, scale_choice choice) {
+  const float largest = decode(element, element.max_code());
+  return choice == scale_choice::headroom ? 16.0f * largest / 17.0f : largest;
+}
+
+/// Scale code of a block: amax / element_target * encode_factor, in the floating-point format `scale`. `amax` is the
 /// FP32 bits of the block's largest magnitude. Each step and the conversion round to nearest even, saturating.
+/// `expansion` multiplies the scale before the conversion: 1.5 makes 4 of the amax instead of 6.
 ///
 /// It equals TE's compute_decoding_scaling_factor up to v2.13, and torchao's with one level. Later versions of TE
 /// multiply by encode_factor * (1 / largest), which differs in about one of four million blocks.
 ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format element, format scale, float encode_factor,
-                                                 const block_policy& policy) {
+                                                 const block_policy& policy, scale_choice choice = scale_choice::amax,
+                                                 float expansion = 1.0f) {
   const auto nan = static_cast<std::uint8_t>(scale.nan_code());
   if (amax == 0) return policy.zero_byte;
   if (fp32_is_nan(amax)) return nan;
   if (amax == fp32_infinity_bits && policy.infinity == block_policy::infinity_rule::nan_scale) return nan;
-  const float wanted = fp32_from_bits(amax) / decode(element, element.max_code()) * encode_factor;
+  const float wanted = fp32_from_bits(amax) / element_target(element, choice) * encode_factor * expansion;
   const auto code = static_cast<std::uint8_t>(encode(scale, wanted));
   return code < policy.least_byte ? policy.least_byte : code;
 }
 
-/// Second-level factor (encode_factor) of an NVFP4 tensor with largest magnitude `amax`: (largest element) * (largest
-/// scale) / amax, at most FLT_MAX. Returns 1 for a tensor of zeros or with an Inf. The tensor is multiplied by it
-/// before quantization, so its decoded values need the factor 1 / encode_factor (TE: S_enc and S_dec).
-ROTOSCALE_HD constexpr float tensor_encode_factor(float amax, format element, format scale) {
+/// Largest scale of a tensor. four_over_six: the largest power of two, of which 1.5 times is a scale too.
+ROTOSCALE_HD constexpr float scale_target(format scale, scale_choice choice) {
+  return choice == scale_choice::four_over_six ? pow2_fp32(scale.max_exponent()) : decode(scale, scale.max_code());
+}
+
+/// Second-level factor (encode_factor) of an NVFP4 tensor with largest magnitude `amax`: element_target * scale_target
+/// / amax, at most FLT_MAX. Returns 1 for a tensor of zeros or with an Inf. The tensor is multiplied by it before
+/// quantization, so its decoded values need the factor 1 / encode_factor (TE: S_enc and S_dec).
+ROTOSCALE_HD constexpr float tensor_encode_factor(float amax, format element, format scale,
+                                                  scale_choice choice = scale_choice::amax) {
   if (amax == 0.0f) return 1.0f;
-  const float factor = decode(scale, scale.max_code()) * decode(element, element.max_code()) / amax;
+  const float factor = scale_target(scale, choice) * element_target(element, choice) / amax;
   if (factor == 0.0f) return 1.0f;  // amax is Inf
   return factor < 0x1.FFFFFEp127f ? factor : 0x1.FFFFFEp127f;
 }
@@ -160,6 +181,7 @@ static_assert(shared_scale(fp32_bits(1.75f), formats::e2m1, scale_rule::even, po
 static_assert(shared_scale(fp32_bits(1.7499999f), formats::e2m1, scale_rule::even, policies::te_rocm) == 125);
 static_assert(shared_scale(fp32_bits(6.0f), formats::e2m1, formats::ue4m3, 1.0f, policies::nvidia) == 0x38);
 static_assert(tensor_encode_factor(6.0f, formats::e2m1, formats::ue4m3) == 448.0f);
+static_assert(tensor_encode_factor(6.0f, formats::e2m1, formats::ue4m3, scale_choice::four_over_six) == 256.0f);
 static_assert(shared_scale(fp32_infinity_bits, formats::e2m1, scale_rule::even, policies::te_rocm) == 253);
 
 }  // namespace rotoscale

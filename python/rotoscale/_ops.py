@@ -108,7 +108,7 @@ def _shapes(x_shape, format, axis, square):
 
 
 def quantize_on_device(x, *, preset, format, source, scale_rule, rounding, policy, points, signs, axis, seed, stream,
-                       random_count, encode_factor, square):
+                       random_count, encode_factor, square, scale_choice):
     """(codes, scales, factor): the launcher of one tensor. encode_factor 0.0 takes the factor, a tensor, from amax."""
     library = library_for("x", x)
     codes_shape, scales_shape, is_column = _shapes(x.shape, format, axis, square)
@@ -125,8 +125,8 @@ def quantize_on_device(x, *, preset, format, source, scale_rule, rounding, polic
     name = _device.name
     call = _device.QuantizeCall(
         matrix(rows, element_of("x", rows)), name(preset), name(format), name(source), name(scale_rule),
-        name(rounding), name(policy), seed, stream, random_count, points, signs, encode_factor, square, is_column,
-        codes.data_ptr(), scales.data_ptr(), factor.data_ptr() if factor is not None else None,
+        name(scale_choice), name(rounding), name(policy), seed, stream, random_count, points, signs, encode_factor,
+        square, is_column, codes.data_ptr(), scales.data_ptr(), factor.data_ptr() if factor is not None else None,
         scratch.data_ptr() if scratch is not None else None)
     with place_of(x) as place:
         library.call("quantize", call, place)
@@ -138,20 +138,22 @@ def quantize(x: torch.Tensor, *, preset: str = "ocp", format: str = "mxfp4", sou
              scale_rule: Optional[str] = None, rounding: Optional[str] = None, policy: Optional[str] = None,
              rotation: Optional[int] = None, signs: int = 0, axis: int = -1, seed: int = 0, stream: int = 0,
              random_count: int = 32, encode_factor: float = 1.0,
-             square: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+             square: bool = False,
+             scale_choice: Optional[str] = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(codes, scales, factor) of rotoscale.quantize. encode_factor 0.0 takes it from amax; `factor` is its inverse."""
     if is_on_device(x):
         codes, scales, factor = quantize_on_device(
             x.detach(), preset=preset, format=format, source=source, scale_rule=scale_rule, rounding=rounding,
             policy=policy, points=-1 if rotation is None else rotation, signs=signs, axis=axis, seed=seed,
-            stream=stream, random_count=random_count, encode_factor=encode_factor, square=square)
+            stream=stream, random_count=random_count, encode_factor=encode_factor, square=square,
+            scale_choice=scale_choice)
         if factor is None:
             factor = torch.full((), 1.0 / encode_factor, dtype=torch.float32, device=x.device)
         return codes, scales, factor
     turned = None if rotation is None else core_rotation((rotation, signs))
     request = _core.request(preset, format, source, scale_rule, rounding, turned, policy, seed, stream, random_count,
                             encode_factor if encode_factor not in (0.0, 1.0) else None, encode_factor == 0.0, square,
-                            axis)
+                            axis, scale_choice)
     codes, scales, factor, _, _ = _core.quantize(x.detach(), request)
     return torch.from_numpy(codes), torch.from_numpy(scales), torch.tensor(factor, dtype=torch.float32)
 
@@ -243,7 +245,7 @@ def _cpu_operand(name, codes, scales, factor, format, square):
 
 
 def quantize_tensor(x, preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count,
-                    encode_factor, square):
+                    encode_factor, square, scale_choice):
     """(codes, scales, global factor, shape, axis) of rotoscale.quantize for an array on a device."""
     x = as_tensor(x)
     points, signs = (-1, 0) if rotation is None else split_rotation(rotation)
@@ -252,7 +254,7 @@ def quantize_tensor(x, preset, format, source, scale_rule, rounding, rotation, a
     codes, scales, factor = quantize_on_device(
         x, preset=preset, format=format, source=source, scale_rule=scale_rule, rounding=rounding, policy=policy,
         points=points, signs=signs, axis=axis, seed=seed, stream=stream, random_count=random_count,
-        encode_factor=given, square=square)
+        encode_factor=given, square=square, scale_choice=scale_choice)
     if factor is None:
         factor = float(np.float32(1) / np.float32(given))
     return codes, scales, factor, tuple(x.shape), -1 if axis in (-1, x.dim() - 1) else 0

@@ -22,10 +22,11 @@ def core_rotation(rotation):
 
 
 def _request(preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count,
-             encode_factor, square):
+             encode_factor, square, scale_choice):
     """(the arguments of quantize as the compiled module takes them, rotation)."""
     expect(TEXT, preset=preset, format=format)
-    expect_optional(TEXT, source=source, scale_rule=scale_rule, rounding=rounding, policy=policy)
+    expect_optional(TEXT, source=source, scale_rule=scale_rule, rounding=rounding, policy=policy,
+                    scale_choice=scale_choice)
     expect(INTEGER, axis=axis, random_count=random_count)
     expect(FLAG, square=square)
     if isinstance(encode_factor, str) and encode_factor != "amax":
@@ -37,7 +38,7 @@ def _request(preset, format, source, scale_rule, rounding, rotation, axis, polic
         raise ValueError("random: stochastic rounding needs a seed or (seed, stream)")
     turned = None if rotation is None else core_rotation(rotation)
     made = _core.request(preset, format, source, scale_rule, rounding, turned, policy, *split_random(random),
-                         random_count, factor, two_levels, square, axis)
+                         random_count, factor, two_levels, square, axis, scale_choice)
     return made, split_rotation(rotation if rotation is not None else _ROTATION_OF_PRESET[preset])
 
 
@@ -190,7 +191,8 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
              scale_rule: str | None = None, rounding: str | None = None,
              rotation: int | tuple[int, int] | None = None, axis: int = -1, policy: str | None = None,
              random: int | tuple[int, int] | None = None, random_count: int = 32,
-             encode_factor: float | str | None = None, square: bool = False) -> Quantized:
+             encode_factor: float | str | None = None, square: bool = False,
+             scale_choice: str | None = None) -> Quantized:
     """Quantizes an array to blocks with shared scales and returns a Quantized.
 
     x             FP32, FP64, BF16 or FP16 (..., k) of any strides: NumPy, ml_dtypes, or a tensor through DLPack. A
@@ -207,11 +209,12 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
     random_count  random bits per element, 1 to 32
     encode_factor NVFP4: factor of the whole tensor, or "amax" to take it from the tensor
     square        one scale for a square of elements (length x length)
+    scale_choice  NVFP4: what a block's amax becomes: amax (6), four_over_six (6 or 4), headroom (6 * 16/17)
 
     Raises TypeError for a wrong dtype, ValueError for a wrong name, shape, stride, device or number.
     """
     key = (preset, format, source, scale_rule, rounding, rotation, axis, policy, random, random_count, encode_factor,
-           square)
+           square, scale_choice)
     try:
         request = _requests[key]
     except TypeError:  # lists are no keys

@@ -79,7 +79,7 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
              scale_rule: str | None = None, rounding: str | None = None,
              rotation: int | tuple[int, int] | None = None, axis: int = -1, policy: str | None = None,
              random: Any = None, random_count: int = 32, encode_factor: float | str | None = None,
-             square: bool = False) -> Quantized:
+             square: bool = False, scale_choice: str | None = None) -> Quantized:
     """rotoscale.quantize of an array of JAX, float32, bfloat16, float16 or float64 (..., k).
 
     Returns a Quantized, which is a pytree of three arrays: codes and scales, uint8, and global_factor, float32 ().
@@ -89,14 +89,15 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
     x = _array("x", x, _SOURCES)
     words, seeds = _random_words(random)
     request, turned = _quantized._request(preset, format, source, scale_rule, rounding, rotation, axis, policy, seeds,
-                                          random_count, encode_factor, square)
+                                          random_count, encode_factor, square, scale_choice)
     codes, scales, along = _core.shapes(request, x.shape)
     two_levels = encode_factor == "amax"
     results = [jax.ShapeDtypeStruct(codes, jnp.uint8), jax.ShapeDtypeStruct(scales, jnp.uint8),
                jax.ShapeDtypeStruct((), jnp.float32)]
     codes, scales, factor = _call(
         "rotoscale_quantize", results, x, words, preset=preset, format=format, source=source or "",
-        scale_rule=scale_rule or "", rounding=rounding or "", policy=policy or "", **_rotation(rotation),
+        scale_rule=scale_rule or "", rounding=rounding or "", policy=policy or "",
+        scale_choice=scale_choice or "", **_rotation(rotation),
         random_count=np.int32(random_count), two_levels=np.bool_(two_levels), square=np.bool_(square),
         encode_factor=np.float32(0 if two_levels or encode_factor is None else encode_factor), axis=np.int32(axis))
     return _unflatten((format, x.shape, along, square, turned, ("row_major", "row_major")), (codes, scales, factor))

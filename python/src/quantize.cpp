@@ -31,11 +31,12 @@ quantize_request make_request(const std::string& preset, const std::string& form
                               const text& scale_rule_name, const text& rounding_name,
                               const std::optional<rotation>& turned, const text& policy, std::uint64_t seed,
                               std::uint64_t stream, int random_count, std::optional<float> encode_factor,
-                              bool two_levels, bool square, int axis) {
+                              bool two_levels, bool square, int axis, const text& scale_choice_name) {
   auto o = named<block_options>("preset", preset);
   const block_format f = blocks_named(format_name, square);
   if (source) o.source = named<format>("source", *source);
   if (scale_rule_name) o.rule = named<scale_rule>("scale_rule", *scale_rule_name);
+  if (scale_choice_name) o.choice = named<scale_choice>("scale_choice", *scale_choice_name);
   if (rounding_name) o.rounding = named<rounding>("rounding", *rounding_name);
   if (turned) o.rotation = *turned;
   if (policy) o.policy = named<block_policy>("policy", *policy);
@@ -85,7 +86,8 @@ float quantize_as(quantize_request r, const array_view& x, const result_shape& s
   const matrix<const T> in = as_rows<T>("x", x);
   const std::shared_ptr<thread_pool> threads = pool();
   if (r.two_levels && in.size() != 0) {
-    r.o.encode_factor = tensor_encode_factor(run.amax(r.f, r.o, in, shape.axis, *threads), r.f.element, r.f.scale);
+    const float amax = run.amax(r.f, r.o, in, shape.axis, *threads);
+    r.o.encode_factor = tensor_encode_factor(amax, r.f.element, r.f.scale, r.o.choice);
   }
   checked::detail::check_options(r.f, r.o);
   if (in.size() != 0) {
@@ -227,7 +229,7 @@ void add_quantize(nb::module_& m) {
   m.def("request", &make_request, arg("preset"), arg("format"), arg("source").none(), arg("scale_rule").none(),
         arg("rounding").none(), arg("rotation").none(), arg("policy").none(), arg("seed"), arg("stream"),
         arg("random_count"), arg("encode_factor").none(), arg("two_levels"), arg("square"), arg("axis"),
-        "Options of a preset, with what is not None replaced.");
+        arg("scale_choice").none(), "Options of a preset, with what is not None replaced.");
   m.def("quantize", &quantize_array, arg("x").none(), arg("request"),
         "Returns (codes, scales, 1 / encode_factor, shape, axis).");
   m.def("shapes", &shapes, arg("request"), arg("shape"), "Shapes of codes and scales, and the axis: -1 or 0.");

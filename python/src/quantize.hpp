@@ -27,7 +27,7 @@ quantize_request make_request(const std::string& preset, const std::string& form
                               const text& scale_rule_name, const text& rounding_name,
                               const std::optional<rotation>& turned, const text& policy, std::uint64_t seed,
                               std::uint64_t stream, int random_count, std::optional<float> encode_factor,
-                              bool two_levels, bool square, int axis);
+                              bool two_levels, bool square, int axis, const text& scale_choice_name);
 
 /// The source as the blocks see it, and shapes of the result: leading axes of the source are kept; along axis 0 the
 /// result is transposed.

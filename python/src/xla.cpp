@@ -102,11 +102,12 @@ void quantize_call(const custom_call& call) {
   const auto* words = call.elements<std::uint32_t>(1);
   const auto joined = [&](int i) { return words[i] | static_cast<std::uint64_t>(words[i + 1]) << 32; };
   const float encode_factor = call.number<float>("encode_factor");
-  const quantize_request r = make_request(
-      call.string("preset"), call.string("format"), call.optional_string("source"), call.optional_string("scale_rule"),
-      call.optional_string("rounding"), call.turned(), call.optional_string("policy"), joined(0), joined(2),
-      call.number<std::int32_t>("random_count"), encode_factor == 0.0f ? std::nullopt : std::optional(encode_factor),
-      call.flag("two_levels"), call.flag("square"), call.number<std::int32_t>("axis"));
+  const quantize_request r =
+      make_request(call.string("preset"), call.string("format"), call.optional_string("source"),
+                   call.optional_string("scale_rule"), call.optional_string("rounding"), call.turned(),
+                   call.optional_string("policy"), joined(0), joined(2), call.number<std::int32_t>("random_count"),
+                   encode_factor == 0.0f ? std::nullopt : std::optional(encode_factor), call.flag("two_levels"),
+                   call.flag("square"), call.number<std::int32_t>("axis"), call.optional_string("scale_choice"));
   *call.result<float>(2) =
       quantize_view(r, x, shape_of(r, x.shape), call.result<std::uint8_t>(0), call.result<std::uint8_t>(1));
 }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 
 #include "oracle/block_oracle.hpp"
@@ -314,19 +315,70 @@ TEST_CASE("NVFP4: second-level factors to both ends of FP32") {
   std::uint64_t seed = 0;
   for (const float factor : {1.0f, 2688.0f / 3.0f, 0x1p-149f, 0x1p-126f, 0x1p-130f, 0x1p100f, 0x1.FFFFFEp127f}) {
     for (const auto& policy : {policies::nvidia, policies::ocp, block_policy{0, 3, nan_rule::ignore}}) {
-      for (const auto r : {rounding::nearest_even, rounding::stochastic}) {
-        const auto x = oracle::block_values(8, 256, ++seed, true, 16);
-        block_options o = presets::nvidia;
-        o.policy = policy;
-        o.rounding = r;
-        o.random = {seed, 1};
-        o.encode_factor = factor;
-        CAPTURE(factor);
-        REQUIRE(difference(nvfp4, o, x, 8, block_axis::row) == "");
-        REQUIRE(difference(nvfp4, o, x, 16, block_axis::column, 1) == "");
+      for (const auto choice : {scale_choice::amax, scale_choice::headroom, scale_choice::four_over_six}) {
+        for (const auto r : {rounding::nearest_even, rounding::stochastic}) {
+          const auto x = oracle::block_values(8, 256, ++seed, true, 16);
+          block_options o = presets::nvidia;
+          o.policy = policy;
+          o.rounding = r;
+          o.random = {seed, 1};
+          o.encode_factor = factor;
+          o.choice = choice;
+          if (!options_are_defined(nvfp4, o)) continue;
+          CAPTURE(factor);
+          REQUIRE(difference(nvfp4, o, x, 8, block_axis::row) == "");
+          REQUIRE(difference(nvfp4, o, x, 16, block_axis::column, 1) == "");
+          if (r == rounding::stochastic) continue;
+          o.rotation = {32, {static_cast<std::uint32_t>(seed)}};
+          REQUIRE(difference({formats::e2m1, 16, formats::ue5m3, 4}, o, x, 8, block_axis::row) == "");
+        }
       }
     }
   }
+}
+
+// The formula in double precision, for blocks of normal scales: E4M3 has 4 significant bits, E2M1 has 0, .5, ..., 6.
+TEST_CASE("4/6 keeps the scale with the smaller error, headroom never saturates") {
+  const auto nearest = [](double x, std::initializer_list<double> values) {
+    return *std::min_element(values.begin(), values.end(),
+                             [x](double a, double b) { return std::fabs(a - x) < std::fabs(b - x); });
+  };
+  const auto e4m3 = [](double x) {
+    return std::ldexp(std::nearbyint(std::ldexp(x, 3 - std::ilogb(x))), std::ilogb(x) - 3);
+  };
+  std::mt19937 engine(5);
+  std::normal_distribution<float> normal;
+  int fours = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<float> x(16);
+    for (float& v : x) v = normal(engine);
+    double amax = 0, error[2] = {};
+    for (const float v : x) amax = std::max(amax, std::fabs(static_cast<double>(v)));
+    block_options o = presets::nvidia;
+    o.choice = scale_choice::four_over_six;
+    o.encode_factor = 16;
+    const double scales[] = {e4m3(amax / 6 * 16), e4m3(1.5 * amax / 6 * 16)};
+    for (int s = 0; s < 2; ++s) {
+      for (const float v : x) {
+        const double scaled = 16 * static_cast<double>(v) / scales[s];
+        error[s] +=
+            std::pow(std::copysign(nearest(std::fabs(scaled), {0, .5, 1, 1.5, 2, 3, 4, 6}), scaled) * scales[s] -
+                         16 * static_cast<double>(v),
+                     2);
+      }
+    }
+    const auto scale_of = [&] {
+      return static_cast<double>(decode(
+          formats::ue4m3, run_ref(nvfp4, o, row_major<const float>(x.data(), 1, 16), block_axis::row).scales[0]));
+    };
+    if (std::fabs(error[0] - error[1]) > 1e-5 * error[0]) CHECK(scale_of() == scales[error[1] < error[0]]);
+    fours += error[1] < error[0];
+    o.choice = scale_choice::headroom;
+    CHECK(scale_of() == e4m3(amax / (6 * 16 / 17.0) * 16));
+    CHECK(amax * 16 / scale_of() < 6.0001);
+  }
+  CHECK(fours > 400);
+  CHECK(fours < 1600);
 }
 
 TEST_CASE("a tensor's amax: what the blocks see, without NaN") {
@@ -776,6 +828,17 @@ TEST_CASE("formats and options must go together") {
   CHECK(defined({formats::e2m1, 16, formats::ue5m3}, o));
   o.policy = {0, 127};
   CHECK_FALSE(defined(nvfp4, o));
+  for (const auto choice : {scale_choice::four_over_six, scale_choice::headroom}) {
+    o = {};
+    o.choice = choice;
+    CHECK(defined(nvfp4, o));
+    CHECK_FALSE(defined(mxfp4, o));
+    o.rounding = rounding::stochastic;
+    CHECK(defined(nvfp4, o) == (choice == scale_choice::headroom));
+  }
+  o = {};
+  o.choice = scale_choice::four_over_six;
+  CHECK_FALSE(defined({formats::e2m3, 16, formats::ue4m3}, o));
 }
 
 TEST_CASE("unused bits of a row's last byte are zero") {

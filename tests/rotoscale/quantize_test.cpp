@@ -185,6 +185,7 @@ block_options fast_options(chooser& choose, block_format f) {
   o.random = {choose.one_of({std::uint64_t{7}, std::uint64_t{0x123456789ABCDEF0}}), 0xFEDCBA9876543210u};
   o.random_count = choose.one_of({32, 32, 31, 8, 1});
   o.encode_factor = choose.one_of({1.0f, 0.3f, 1000.0f, 0x1p-100f});
+  if (!f.has_e8m0_scale()) o.choice = choose.one_of({scale_choice::amax, scale_choice::headroom});
   return o;
 }
 

@@ -228,8 +228,8 @@ inline void exact_e8m0_scales(const tile_plan& p, const lanes_u32& amax, tile_sc
 template <format Scale>
 inline void exact_float_scales(const tile_plan& p, const lanes_u32& amax, tile_scales& s) {
   constexpr auto nan = static_cast<std::uint32_t>(Scale.nan_code());
-  const float largest = decode(p.f.element, p.f.element.max_code());
-  const lanes_f32 wanted = __builtin_bit_cast(lanes_f32, amax) / largest * p.o.encode_factor;
+  const float target = element_target(p.f.element, p.o.choice);
+  const lanes_f32 wanted = __builtin_bit_cast(lanes_f32, amax) / target * p.o.encode_factor;
   lanes_u32 code = __builtin_bit_cast(lanes_u32, wanted);
   nearest_magnitude<Scale>(code);
   code = code < p.o.policy.least_byte ? broadcast(std::uint32_t{p.o.policy.least_byte}) : code;

@@ -466,6 +466,9 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad.amax = reinterpret_cast<std::uint32_t*>(codes.data());
   names(message(source, bad, {}), "rows.amax");
   names(message(source, bad, {}, nvfp4), "rows.factor");
+  bad = good;
+  bad.options.choice = scale_choice::headroom;
+  names(message(source, bad, {}), "rows.options.choice");
   names(gpu::measure_amax(nvfp4, source, good, {}, {}).message(), "rows.amax");
   CHECK(codes.read() == std::vector<std::uint8_t>(codes.read().size(), 0xA5));
   CHECK(gpu::quantize(mxfp4, row_major<const bf16>(nullptr, 0, 64), good, {}, {}).ok());
@@ -496,7 +499,7 @@ TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
         if constexpr (!std::is_same_v<T, fp16>) {
           gpu_test::expect(gpu::measure_amax(f, there, columns ? none : to, columns ? to : none, {}));
         }
-        want.encode_factor = tensor_encode_factor(tensor_amax(f, o, host, axis), f.element, f.scale);
+        want.encode_factor = tensor_encode_factor(tensor_amax(f, o, host, axis), f.element, f.scale, o.choice);
       }
       gpu_test::expect(gpu::quantize(f, there, columns ? none : to, columns ? to : none, {}));
       if (draws) CHECK(fp32_bits(factor.read()[0]) == fp32_bits(1.0f / want.encode_factor));
@@ -523,6 +526,15 @@ TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
   check(nvfp4, wide, bf16{}, 64, 96, true);
   check({formats::e2m1, 16, formats::ue5m3}, random, bf16{}, 64, 96, true);
   check({formats::e2m1, 16, formats::ue4m3, 16}, plain, float{}, 32, 48, true);
+  for (const auto choice : {scale_choice::four_over_six, scale_choice::headroom}) {
+    for (block_options o : {plain, random, wide}) {
+      o.choice = choice;
+      if (choice == scale_choice::four_over_six) o.rounding = rounding::nearest_even;
+      check(nvfp4, o, bf16{}, 64, 96, true);
+      check(nvfp4, o, float{}, 32, 32, false);
+      if (o.rounding == rounding::nearest_even) check(square_blocks(nvfp4), o, float{}, 96, 96, true);
+    }
+  }
   check(mxfp6_e2m3, wide, bf16{}, 64, 96, false);
   check(mxfp6_e3m2, wide, fp16{}, 32, 64, false);
   check(mxfp4, wide, float{}, 64, 96, false);
