@@ -78,6 +78,7 @@ block_options options_of(const rotoscale_quantize_call& call) {
   auto o = named<block_options>("preset", call.preset);
   replace(o.source, "source", call.source);
   replace(o.rule, "scale_rule", call.scale_rule);
+  replace(o.choice, "scale_choice", call.scale_choice);
   replace(o.rounding, "rounding", call.rounding);
   replace(o.policy, "policy", call.policy);
   if (call.points >= 0) o.rotation = {call.points, {call.signs}};
@@ -166,6 +167,7 @@ nn::operand_recipe operand_recipe_of(const rotoscale_operand_recipe& o) {
   r.rounding = named<rounding>("rounding", o.rounding);
   if (!nn::has_blocks(r.format)) return r;
   r.rule = named<scale_rule>("scale_rule", o.scale_rule);
+  r.choice = named<scale_choice>("scale_choice", o.scale_choice);
   r.policy = named<block_policy>("policy", o.policy);
   r.rotation = {o.points, named<nn::sign_kind>("signs", o.signs), o.mask};
   nn::block_recipe b = nn::own_blocks(r.format);

@@ -25,7 +25,7 @@ struct rotoscale_matrix {
 /// Arguments of rotoscale.quantize. Null names and negative points: the preset's.
 struct rotoscale_quantize_call {
   rotoscale_matrix x;  ///< FP32, BF16 or FP16
-  const char *preset, *format, *source, *scale_rule, *rounding, *policy;
+  const char *preset, *format, *source, *scale_rule, *scale_choice, *rounding, *policy;
   std::uint64_t seed, random_stream;
   std::int32_t random_count, points;
   std::uint32_t signs;  ///< bit i negates element i of a run
@@ -58,7 +58,7 @@ struct rotoscale_gemm_call {
 
 /// An operand of a recipe. Names are those of rotoscale.recipes.
 struct rotoscale_operand_recipe {
-  const char *format, *scale_rule, *rounding, *policy, *signs;
+  const char *format, *scale_rule, *scale_choice, *rounding, *policy, *signs;
   std::uint32_t mask;
   std::int32_t points, length, rows;
 };

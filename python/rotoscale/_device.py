@@ -26,7 +26,8 @@ class Matrix(ctypes.Structure):
 
 class QuantizeCall(ctypes.Structure):
     _fields_ = [("x", Matrix), ("preset", c_char_p), ("format", c_char_p), ("source", c_char_p),
-                ("scale_rule", c_char_p), ("rounding", c_char_p), ("policy", c_char_p), ("seed", c_uint64),
+                ("scale_rule", c_char_p), ("scale_choice", c_char_p), ("rounding", c_char_p), ("policy", c_char_p),
+                ("seed", c_uint64),
                 ("random_stream", c_uint64), ("random_count", c_int32), ("points", c_int32), ("signs", c_uint32),
                 ("encode_factor", c_float), ("square", c_int32), ("column", c_int32), ("codes", c_void_p),
                 ("scales", c_void_p), ("factor", c_void_p), ("scratch", c_void_p)]
@@ -43,8 +44,9 @@ class GemmCall(ctypes.Structure):
 
 
 class OperandRecipe(ctypes.Structure):
-    _fields_ = [("format", c_char_p), ("scale_rule", c_char_p), ("rounding", c_char_p), ("policy", c_char_p),
-                ("signs", c_char_p), ("mask", c_uint32), ("points", c_int32), ("length", c_int32), ("rows", c_int32)]
+    _fields_ = [("format", c_char_p), ("scale_rule", c_char_p), ("scale_choice", c_char_p), ("rounding", c_char_p),
+                ("policy", c_char_p), ("signs", c_char_p), ("mask", c_uint32), ("points", c_int32),
+                ("length", c_int32), ("rows", c_int32)]
 
 
 class GemmRecipe(ctypes.Structure):
@@ -137,9 +139,10 @@ def name(text):
 
 def operand_recipe(record):
     """An operand of a record of rotoscale.recipes."""
-    return OperandRecipe(name(record["format"]), name(record.get("scale_rule")), name(record["rounding"]),
-                         name(record.get("policy")), name(record.get("signs")), record.get("mask", 0),
-                         record.get("rotation", 0), record.get("length", 0), record.get("rows", 0))
+    return OperandRecipe(name(record["format"]), name(record.get("scale_rule")), name(record.get("scale_choice")),
+                         name(record["rounding"]), name(record.get("policy")), name(record.get("signs")),
+                         record.get("mask", 0), record.get("rotation", 0), record.get("length", 0),
+                         record.get("rows", 0))
 
 
 def recipe(record):

@@ -182,7 +182,8 @@ class Gemms:
                 scaled = _core.decode(_bf16(x), "bf16") * scaling.scale
             codes = _core.encode(scaled, _FP8[form], own["rounding"], "saturate", *random, 32)
             return _core.plain_operand(name, codes if axis else codes.T, _FP8[form], float(scaling.inverse))
-        q = quantize(x, format=form, source="bf16", scale_rule=own["scale_rule"], rounding=own["rounding"],
+        q = quantize(x, format=form, source="bf16", scale_rule=own["scale_rule"],
+                     scale_choice=own["scale_choice"], rounding=own["rounding"],
                      policy=own["policy"], rotation=(own["rotation"], self._signs(gemm, own)), axis=axis,
                      random=random if own["rounding"] == "stochastic" else None, square=own["rows"] > 1,
                      encode_factor="amax" if form == "nvfp4" else None)

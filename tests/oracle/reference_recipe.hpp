@@ -118,6 +118,7 @@ class recipe_gemms : public linear_gemms {
     block_options how;
     how.source = bf16_;
     how.rule = o.rule;
+    how.choice = o.choice;
     how.policy = o.policy;
     how.rounding = o.rounding;
     how.rotation = rotation_of(o, u);
@@ -172,7 +173,8 @@ class recipe_gemms : public linear_gemms {
     }
   }
 
-  /// Encode factor in FP32: largest scale × largest element / amax, with amax after the rotation.
+  /// Encode factor in FP32: largest scale × largest element / amax, with amax after the rotation. 4/6 has a power of
+  /// two for the scale, headroom 16/17 of the element.
   float encode_factor(const block_format& f, const block_options& how, const tensor& t, size_t rows, size_t cols,
                       block_axis axis) const {
     const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : transpose({t, rows, cols});
@@ -184,7 +186,11 @@ class recipe_gemms : public linear_gemms {
       rotated(part, how.rotation);
       for (const exact_t v : part) amax = std::max(amax, std::fabs(v));
     }
-    const float all = as_float(grid(f.scale).largest()) * as_float(grid(f.element).largest());
+    const grid scales(f.scale);
+    const exact_t element = grid(f.element).largest() * (how.choice == scale_choice::headroom ? 16 : 17) / 17;
+    const bool four_over_six = how.choice == scale_choice::four_over_six;
+    const float all = as_float(four_over_six ? std::ldexp(exact_t{1}, scales.largest_exponent()) : scales.largest()) *
+                      as_float(element);
     return amax == 0 ? 1.0f : all / as_float(amax);
   }
 

@@ -81,6 +81,7 @@ inline block_options block_options_for(const form_options& form) {
   o.source = formats::bf16;
   o.rotation = {form.recipe.rotation.points, {form.signs}};
   o.rule = form.recipe.rule;
+  o.choice = form.recipe.choice;
   o.policy = form.recipe.policy;
   o.rounding = form.recipe.rounding;
   o.random = form.random;

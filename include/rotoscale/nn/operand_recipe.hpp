@@ -66,6 +66,7 @@ struct operand_recipe {
   rotation_recipe rotation = {};                                     ///< the same for both operands of a GEMM
   block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
   std::optional<block_recipe> block = {};                            ///< null: the format's own
+  scale_choice choice = scale_choice::amax;                          ///< of nvfp4's block scales
 
   bool operator==(const operand_recipe&) const = default;
 };

@@ -92,6 +92,16 @@ inline recipe nvfp4(std::string name) {
   return r;
 }
 
+/// The same with 4/6 scales where it rounds to nearest, and headroom where it rounds stochastically.
+inline recipe nvfp4_four_over_six(std::string name) {
+  recipe r = nvfp4(std::move(name));
+  for (operand_recipe* o :
+       {&r.fprop.left, &r.fprop.right, &r.dgrad.left, &r.dgrad.right, &r.wgrad.left, &r.wgrad.right}) {
+    o->choice = o->rounding == rounding::stochastic ? scale_choice::headroom : scale_choice::four_over_six;
+  }
+  return r;
+}
+
 /// Names of a recipe under a contract set.
 struct alias {
   const char* name;       ///< of the pair
@@ -114,6 +124,7 @@ inline std::vector<recipe> portable() {
           fp8_delayed("fp8_scaled_stash", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
+          nvfp4_four_over_six("nvfp4_four_over_six"),
           mxfp4("mxfp4", {}),
           mxfp4("mxfp4_h16", h16),
           mxfp4("mxfp4_h16_fixed_signs", layer_signs),

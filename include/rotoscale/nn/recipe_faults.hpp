@@ -32,6 +32,16 @@ inline fault find_rotation_fault(const operand_recipe& o, const std::string& whe
   return std::nullopt;
 }
 
+inline fault find_choice_fault(const operand_recipe& o, const std::string& where) {
+  if (o.choice == scale_choice::amax) return std::nullopt;
+  const std::string field = where + ".scale_choice: " + std::string(to_string(o.choice));
+  if (o.format != operand_format::nvfp4) return field + " needs nvfp4, whose scales are not powers of two";
+  if (o.choice == scale_choice::four_over_six && o.rounding != rounding::nearest_even) {
+    return field + " needs rounding nearest_even; headroom is for stochastic";
+  }
+  return std::nullopt;
+}
+
 inline fault find_block_fault(const operand_recipe& o, const std::string& where) {
   if (!has_blocks(o.format)) {
     if (o.block) return where + ".block: " + std::string(to_string(o.format)) + " has no blocks";
@@ -154,6 +164,7 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
 inline fault find_fault(const gemm_recipe& g, const std::string& where, const char* left, const char* right) {
   for (const auto& [o, name] : {std::pair{&g.left, left}, {&g.right, right}}) {
     const std::string operand = where + "." + name;
+    if (auto f = find_choice_fault(*o, operand)) return f;
     if (auto f = find_block_fault(*o, operand)) return f;
     if (auto f = find_rotation_fault(*o, operand)) return f;
   }

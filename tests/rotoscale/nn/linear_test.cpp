@@ -59,6 +59,7 @@ struct reference_operand {
       block_options how;
       how.source = formats::bf16;
       how.rule = r.rule;
+      how.choice = r.choice;
       how.rounding = r.rounding;
       how.policy = r.policy;
       // Weights are quantized once for all microbatches of a step.
@@ -77,7 +78,7 @@ struct reference_operand {
       const block_format blocks{o.element, o.block, o.scale, o.block_rows};
       factor = 1.0f;
       if (nvfp4) {
-        how.encode_factor = tensor_encode_factor(tensor_amax(blocks, how, source, axis), o.element, o.scale);
+        how.encode_factor = tensor_encode_factor(tensor_amax(blocks, how, source, axis), o.element, o.scale, r.choice);
         factor = 1.0f / how.encode_factor;
       }
       quantize_ref(blocks, how, source, axis,

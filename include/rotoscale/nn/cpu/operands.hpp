@@ -176,7 +176,7 @@ class operands final : public operand_set {
     const block_format f = block_format_of(how.recipe);
     block_options o = block_options_for(how);
     if (!has_factor(how.recipe.format)) return o;
-    o.encode_factor = tensor_encode_factor(tensor_amax(f, o, source, how.axis, pool), f.element, f.scale);
+    o.encode_factor = tensor_encode_factor(tensor_amax(f, o, source, how.axis, pool), f.element, f.scale, o.choice);
     factor_of(form) = 1.0f / o.encode_factor;
     return o;
   }
