@@ -48,6 +48,7 @@ class operands final : public nn::operand_set {
       if (!this->request().recipe(f)) continue;
       forms_[index(f)] = describe(f, bytes, source);
       amax_[index(f)] = reinterpret_cast<std::uint32_t*>(bytes + plan_.of(f).amax);
+      values_ = reinterpret_cast<bf16*>(bytes + plan_.of(f).values);
     }
     for (const unsigned forms : {1u, 2u, 3u}) {
       const bool row = (forms & 1u) != 0, column = (forms & 2u) != 0;
@@ -95,7 +96,7 @@ class operands final : public nn::operand_set {
  private:
   static constexpr std::size_t alignment = 256;
   struct place {
-    std::size_t codes = 0, scales = 0, factor = 0, amax = 0;
+    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0;
     bool in_place = false;
   };
   struct plan {
@@ -104,8 +105,9 @@ class operands final : public nn::operand_set {
     const place& of(nn::operand_form f) const { return forms[index(f)]; }
   };
 
-  /// A launch that makes one form, or both. dequantize_row makes the column form of the row form.
-  enum class launch_kind { cast, blocks, dequantize_row, bf16_copy };
+  /// A launch that makes one form, or both. dequantize_row makes the column form of the row form, requantize_row
+  /// quantizes it from that.
+  enum class launch_kind { cast, blocks, dequantize_row, requantize_row, bf16_copy };
   struct quantizer_launch {
     launch_kind kind;
     nn::operand_form form;
@@ -144,6 +146,7 @@ class operands final : public nn::operand_set {
         continue;
       }
       at.codes = take(rows * code_stride(own, k));
+      if (own.source == nn::operand_source::forward) at.values = take(rows * k * index_t{sizeof(bf16)});
       if (nn::has_blocks(own.format)) {
         const block_format f = nn::block_format_of(own);
         at.scales = take(rows / f.rows * (k / f.length));
@@ -185,9 +188,10 @@ class operands final : public nn::operand_set {
 
   launch_plan plan_launches(unsigned forms) const {
     launch_plan p;
+    const bool requantizes = (forms & 2u) != 0 && request().column->source == nn::operand_source::forward;
     const auto add = [&](launch_kind kind, bool (*has)(nn::operand_format), bool alike) {
       const bool row = (forms & 1u) != 0 && has(request().row->format);
-      const bool column = (forms & 2u) != 0 && has(request().column->format);
+      const bool column = (forms & 2u) != 0 && !requantizes && has(request().column->format);
       const bool both = row && column && alike;
       if (row) p.launches.push_back({kind, nn::operand_form::row, both});
       if (column && !both) p.launches.push_back({kind, nn::operand_form::column});
@@ -196,6 +200,7 @@ class operands final : public nn::operand_set {
     add(launch_kind::blocks, nn::has_blocks, have_same_blocks());
     add(
         launch_kind::dequantize_row, [](auto f) { return f == nn::operand_format::dequantized; }, false);
+    if (requantizes) p.launches.push_back({launch_kind::requantize_row, nn::operand_form::column});
     if (request().source == nn::dtype::fp32) {
       add(
           launch_kind::bf16_copy, [](auto f) { return f == nn::operand_format::bf16; }, true);
@@ -212,7 +217,7 @@ class operands final : public nn::operand_set {
   bool have_same_blocks() const {
     const auto &row = request().row, &column = request().column;
     return row && column && nn::has_blocks(row->format) && nn::has_blocks(column->format) &&
-           nn::block_format_of(*row) == nn::block_format_of(*column);
+           !nn::takes_row_form(*column) && nn::block_format_of(*row) == nn::block_format_of(*column);
   }
   /// True if kernels that make the tensor can do this launch: casts to nearest; blocks without a factor of the tensor
   /// or 6-bit codes, in whole runs of 32 and squares.
@@ -251,11 +256,20 @@ class operands final : public nn::operand_set {
       const fp8_target t = fp8_target_of(l, scaling, state);
       return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
     }
-    if (l.kind == launch_kind::dequantize_row) return dequantize_row_form(state, s);
+    if (l.kind == launch_kind::dequantize_row) return dequantize_row_form(bf16_codes(l.form), state, s);
+    if (l.kind == launch_kind::requantize_row) {
+      const status done = dequantize_row_form(values_, state, s);
+      return done.ok() ? launch_blocks(l, row_major<const bf16>(values_, request().rows, request().cols), state, s)
+                       : done;
+    }
     if (l.kind == launch_kind::bf16_copy) {
       if constexpr (std::is_same_v<T, float>) return round_bf16(source, bf16_codes(l.form), s);
       return {};
     }
+    return launch_blocks(l, source, state, s);
+  }
+  template <class T>
+  status launch_blocks(const quantizer_launch& l, matrix<const T> source, const nn::step_state* state, stream s) const {
     const block_target t = block_target_of(l, state);
     status done;
     if (t.rows.amax != nullptr || t.columns.amax != nullptr) {
@@ -264,9 +278,8 @@ class operands final : public nn::operand_set {
     return done.ok() ? gpu::quantize(t.blocks, source, t.rows, t.columns, s) : done;
   }
   /// What the row form holds, its rotation undone, rounded to BF16.
-  status dequantize_row_form(const nn::step_state* state, stream s) const {
+  status dequantize_row_form(bf16* to, const nn::step_state* state, stream s) const {
     const gemm_operand& from = form(nn::operand_form::row);
-    bf16* const to = bf16_codes(nn::operand_form::column);
     if (from.block == 0) return decode_operand(from, false, to, formats::bf16, from.k, s);
     const drawn_form drawn = draws(nn::operand_form::row, state);
     return unrotate_operand(from, request().row->rotation.points, drawn.draws, drawn.state, to, from.k, s);
@@ -329,6 +342,7 @@ class operands final : public nn::operand_set {
   plan plan_;
   gemm_operand forms_[2];
   std::uint32_t* amax_[2] = {};
+  bf16* values_ = nullptr;   ///< of the row form, which a column form is quantized from
   launch_plan launches_[4];  ///< by set of forms: 1 row, 2 column
 };
 

@@ -208,7 +208,7 @@ side side_of(const rotoscale_linear_call& call, bool right) {
   s.form = use.form;
   s.request = {use.tensor, call.layer, is_bf16 ? nn::dtype::bf16 : nn::dtype::fp32, x.rows, x.columns, {}, {}, 0};
   const auto& own = nn::recipe_for(recipe, use.tensor, use.form);
-  const bool row = use.form == nn::operand_form::row || own.format == nn::operand_format::dequantized;
+  const bool row = use.form == nn::operand_form::row || nn::takes_row_form(own);
   const bool both = !right && call.share != rotoscale_share_none;
   if (row || both) s.request.row = nn::recipe_for(recipe, use.tensor, nn::operand_form::row);
   if (use.form == nn::operand_form::column || both) {

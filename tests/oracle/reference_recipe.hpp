@@ -42,11 +42,14 @@ class recipe_gemms : public linear_gemms {
     const size_t n = x.size() / in;
     const auto again = [&](const nn::operand_recipe& own, const nn::operand_recipe& forward, const tensor& t,
                            size_t rows, const use& now, const use& then) {
-      if (own.format != nn::operand_format::dequantized) return operand(own, t, rows, in, block_axis::column, now);
+      const bool requantized = own.source == nn::operand_source::forward;
+      if (own.format != nn::operand_format::dequantized && !requantized) {
+        return operand(own, t, rows, in, block_axis::column, now);
+      }
       operand_values taken = operand(forward, t, rows, in, block_axis::row, then);
       unrotate(taken, rotation_of(forward, then), length_of(forward));
       for (double& v : taken.values) v = static_cast<double>(stored_as(bf16_, v));
-      return transpose(taken);
+      return requantized ? operand(own, taken.values, rows, in, block_axis::column, now) : transpose(taken);
     };
     linear_gradients d;
     d.x = product(operand(r.dgrad.left, dy, n, out, block_axis::row, {number, 1, 0}),

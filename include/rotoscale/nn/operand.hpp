@@ -61,8 +61,8 @@ constexpr const operand_recipe& recipe_for(const linear_recipe& r, tensor_role t
   return use.right ? gemm.right : gemm.left;
 }
 
-/// What a backend must know to lay a tensor's operands out: nothing of it changes later. A column form that is
-/// `dequantized` comes with a row form, whose values it takes.
+/// What a backend must know to lay a tensor's operands out: nothing of it changes later. A column form that
+/// takes_row_form comes with a row form.
 struct operand_request {
   tensor_role tensor = tensor_role::x;   ///< which tensor
   index_t layer = 0;                     ///< names random streams

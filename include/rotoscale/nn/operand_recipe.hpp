@@ -58,6 +58,13 @@ struct rotation_recipe {
   bool operator==(const rotation_recipe&) const = default;
 };
 
+/// The numbers that an operand is quantized from.
+enum class operand_source {
+  values,  ///< the tensor's
+  forward  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
+};
+ROTOSCALE_ENUM_NAMES(operand_source, values, forward)
+
 /// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
 struct operand_recipe {
   operand_format format = operand_format::bf16;                      ///< of the elements
@@ -67,6 +74,7 @@ struct operand_recipe {
   block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
   std::optional<block_recipe> block = {};                            ///< null: the format's own
   scale_choice choice = scale_choice::amax;                          ///< of nvfp4's block scales
+  operand_source source = operand_source::values;                    ///< what a format with blocks is made from
 
   bool operator==(const operand_recipe&) const = default;
 };
@@ -79,6 +87,10 @@ constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f 
 constexpr bool has_blocks(operand_format f) { return is_mx(f) || f == operand_format::nvfp4; }
 /// One FP32 factor for the whole operand?
 constexpr bool has_factor(operand_format f) { return is_fp8(f) || f == operand_format::nvfp4; }
+/// Is an operand made from the row form of its tensor?
+constexpr bool takes_row_form(const operand_recipe& o) {
+  return o.format == operand_format::dequantized || o.source == operand_source::forward;
+}
 /// The format of its elements.
 constexpr format element_format(operand_format f) {
   switch (f) {

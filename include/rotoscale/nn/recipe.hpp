@@ -197,6 +197,7 @@ void describe(Visitor&& v, operand_recipe& o) {
   if (block != block_before) o.block = block;
   v("scale_rule", o.rule, "how a block's amax becomes an E8M0 scale");
   v("scale_choice", o.choice, "nvfp4: what a block's amax becomes: amax (6), four_over_six, headroom");
+  v("source", o.source, "dgrad's w, wgrad's x: quantized from the values, or from the forward pass's operand");
   v("rounding", o.rounding, "rounding of elements");
   auto rotation = o.rotation.points != 0 ? std::optional(o.rotation) : std::nullopt;
   const auto rotation_before = rotation;

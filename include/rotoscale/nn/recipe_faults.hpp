@@ -205,8 +205,10 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
                     {r.dgrad.left, nullptr, "dgrad.dy"},        {r.wgrad.left, nullptr, "wgrad.dy"},
                     {r.dgrad.right, &r.fprop.right, "dgrad.w"}, {r.wgrad.right, &r.fprop.left, "wgrad.x"}};
   for (const auto& use : uses) {
-    if (use.own.format != operand_format::dequantized) continue;
-    const std::string field = where + use.name + ".format: dequantized ";
+    if (!takes_row_form(use.own)) continue;
+    const bool quantizes = use.own.source == operand_source::forward;
+    const std::string field = where + use.name + (quantizes ? ".source: forward " : ".format: dequantized ");
+    if (quantizes && !has_blocks(use.own.format)) return field + "needs a format with blocks";
     if (use.forward == nullptr) return field + "is for dgrad.w and wgrad.x only";
     if (!is_fp8(use.forward->format) && !has_blocks(use.forward->format)) return field + "needs a quantized fprop";
   }

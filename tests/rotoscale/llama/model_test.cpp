@@ -148,6 +148,12 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
     r.name = std::string("dequantized ") + rotated;
     check_against_oracle(r, small_config(false));
   }
+  for (const char* again : {"mxfp4_h16_step_signs", "nvfp4_four_over_six"}) {
+    r = preset(again);
+    r.name = std::string("from the forward's operands ") + again;
+    r.dgrad.right.source = r.wgrad.right.source = nn::operand_source::forward;
+    check_against_oracle(r, small_config(false));
+  }
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

@@ -85,11 +85,11 @@ inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how
             c.result(lost, 2);
           }};
 }
-/// A column form dequantized from the row form, as BF16 and in a product.
-inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
-                                          nn::dtype source, bool apart) {
+/// A column form made from the row form (`again`), as BF16 if it is dequantized, and in a product.
+inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe& how, const nn::operand_recipe& again,
+                                          index_t rows, index_t cols, nn::dtype source, bool apart) {
   const auto x = c.tensor(source, rows, cols, 1, 9), w = c.tensor(nn::dtype::fp32, 24, rows, 2, 4);
-  const nn::operand_recipe again{nn::operand_format::dequantized}, narrow{nn::operand_format::bf16};
+  const nn::operand_recipe narrow{nn::operand_format::bf16};
   nn::operand_set* const set = c.operands({nn::tensor_role::x, 4, source, rows, cols, how, again}, x);
   nn::operand_set* const other = c.operands({nn::tensor_role::dy, 4, nn::dtype::fp32, 24, rows, narrow, {}}, w);
   const auto values = c.tensor(nn::dtype::bf16, rows, cols, 3), products = c.tensor(nn::dtype::fp32, cols, 24, 4);
@@ -100,7 +100,9 @@ inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe&
             c.ops().quantize(c.queue, {x, state}, {{set, true, !apart, scale}});
             if (apart) c.ops().quantize(c.queue, {x, state}, {{set, false, true, scale}});
             c.ops().quantize(c.queue, {w, state}, {{other, true, false, {}}});
-            c.ops().dequantize(c.queue, {{set, nn::operand_form::column}}, {values});
+            if (again.format == nn::operand_format::dequantized) {
+              c.ops().dequantize(c.queue, {{set, nn::operand_form::column}}, {values});
+            }
             c.ops().gemm(c.queue,
                          {{set, nn::operand_form::column},
                           {other, nn::operand_form::row},
@@ -124,10 +126,16 @@ inline void add_dequantized_cases(std::vector<op_case>& all) {
         if (f == numbers::nvfp4) how.policy = policies::nvidia;
         how.rotation = rotation;
         how.block = block;
-        all.push_back({"dequantized " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) + " signs " +
-                           std::string(to_string(rotation.signs)) + " from " + std::string(to_string(source)) +
-                           (apart ? " apart" : ""),
-                       false, [=](op_scene& c, bool) { return dequantized_case(c, how, 64, cols, source, apart); }});
+        nn::operand_recipe requantized = how;
+        requantized.source = nn::operand_source::forward;
+        for (const nn::operand_recipe& again : {nn::operand_recipe{numbers::dequantized}, requantized}) {
+          if (again.source == nn::operand_source::forward && !nn::has_blocks(f)) continue;
+          all.push_back({std::string(to_string(again.source)) + " dequantized " + std::string(to_string(f)) + " H" +
+                             std::to_string(rotation.points) + " signs " + std::string(to_string(rotation.signs)) +
+                             " from " + std::string(to_string(source)) + (apart ? " apart" : ""),
+                         false,
+                         [=](op_scene& c, bool) { return dequantized_case(c, how, again, 64, cols, source, apart); }});
+        }
       }
     }
   };

@@ -230,7 +230,7 @@ struct linear_case {
     };
     const nn::scaling_state& s = scales.state();
     const reference_operand left(g.left, a, a_axis, gemm, 0, at(s.scale, a_role), at(s.scale_inverse, a_role));
-    const bool again = g.right.format == nn::operand_format::dequantized;
+    const bool again = takes_row_form(g.right), requantized = g.right.source == nn::operand_source::forward;
     // The forward operand: x is the left one, w the right one, each along its rows.
     const nn::operand_recipe& own = !again ? g.right : b_role == nn::tensor_role::x ? r.fprop.left : r.fprop.right;
     const reference_operand made(own, b, again ? block_axis::row : b_axis, again ? 0 : gemm,
@@ -238,7 +238,16 @@ struct linear_case {
                                  at(s.scale_inverse, b_role));
     std::optional<reference_operand> taken;
     if (again) taken.emplace(made, true);
-    const reference_operand& right = again ? *taken : made;
+    std::optional<reference_operand> twice;
+    if (requantized) {
+      std::vector<float> values;
+      for (index_t i = 0; i < b.size(); ++i) {
+        values.push_back(operand_value(taken->described, i % b.extent(1), i / b.extent(1)));
+      }
+      twice.emplace(g.right, row_major<const float>(values.data(), b.extent(0), b.extent(1)), b_axis, gemm, 1, 1.0f,
+                    1.0f);
+    }
+    const reference_operand& right = requantized ? *twice : again ? *taken : made;
     gemm_options options = nn::find_gemm_contract(g.accumulate, to.extent(0), to.extent(1), left.described.k)->options;
     if (g.accumulate == nn::fp32_blockwise_contract) CHECK(options.model == mma_model{32});
     options.output = nn::element_format(g.output);

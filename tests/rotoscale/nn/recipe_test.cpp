@@ -161,6 +161,20 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) { r.fprop.output = mxfp4; }).starts_with("fprop.output"));
   CHECK(fault([](nn::recipe& r) { r.fprop.left.format = mxfp8_e4m3; }).starts_with("fprop.accumulate: fp32_blockwise"));
   CHECK(operand_fault([](auto& o) { o.rotation.points = 8; }).starts_with("fprop.w.rotation.points"));
+  CHECK(operand_fault([](auto& o) {
+          o.choice = scale_choice::headroom;
+        }).starts_with("fprop.w.scale_choice: headroom needs"));
+  CHECK(fault([](nn::recipe& r) { r.dgrad.right.source = nn::operand_source::forward; }) == "none");
+  CHECK(operand_fault([](auto& o) {
+          o.source = nn::operand_source::forward;
+        }).starts_with("fprop.w.source: forward is for"));
+  CHECK(fault([](nn::recipe& r) {
+          r.fprop = preset("bf16").fprop, r.wgrad.right.source = nn::operand_source::forward;
+        }).starts_with("wgrad.x.source: forward needs a quantized fprop"));
+  nn::recipe sr = preset("nvfp4_four_over_six");
+  CHECK(sr.dgrad.left.choice == scale_choice::headroom);
+  sr.fprop.left.rounding = rounding::stochastic;
+  CHECK(find_fault(sr).value_or("none").starts_with("fprop.x.scale_choice: four_over_six needs rounding nearest_even"));
   CHECK(operand_fault(blocks(64, 1, formats::e8m0)).starts_with("fprop.w.block.length"));
   CHECK(operand_fault(blocks(32, 16, formats::e8m0)).starts_with("fprop.w.block.rows"));
   CHECK(operand_fault(blocks(32, 1, formats::ue4m3)).starts_with("fprop.w.block.scale: must be e8m0"));

@@ -131,7 +131,7 @@ class operands final : public operand_set {
     const bool row = to.row && request().row, column = to.column && request().column;
     record_amax(source, to.scaling, pool);
     if (row && column && has_blocks(request().row->format) && has_blocks(request().column->format) &&
-        block_format_of(*request().row) == block_format_of(*request().column)) {
+        !takes_row_form(*request().column) && block_format_of(*request().row) == block_format_of(*request().column)) {
       const block_options a = quantizer_options(source, operand_form::row, state, pool),
                           b = quantizer_options(source, operand_form::column, state, pool);
       return rotoscale::quantize_both(block_format_of(*request().row), a, memory_of(operand_form::row), b,
@@ -157,15 +157,24 @@ class operands final : public operand_set {
       detail::convert_matrix<std::uint16_t>(
           source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
     } else if (own.format == operand_format::dequantized) {
-      dequantize_row_form(out.codes, state, pool);
+      dequantize_row_form(reinterpret_cast<bf16*>(out.codes), state, pool);
     } else if (is_fp8(own.format)) {
       factor_of(form) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
       quantize_fp8(source, resolve_form(request(), form, state), scaling.scale != nullptr ? *scaling.scale : 1.0f,
                    out.codes, pool);
+    } else if (own.source == operand_source::forward) {
+      const scratch_array<bf16> values(request().rows * request().cols);
+      dequantize_row_form(values.data(), state, pool);
+      fill_blocks(row_major<const bf16>(values.data(), request().rows, request().cols), form, state, pool);
     } else {
-      const block_axis axis = form == operand_form::row ? block_axis::row : block_axis::column;
-      rotoscale::quantize(block_format_of(own), quantizer_options(source, form, state, pool), source, axis, out, pool);
+      fill_blocks(source, form, state, pool);
     }
+  }
+  template <class T>
+  void fill_blocks(matrix<const T> source, operand_form form, const step_state* state, thread_pool& pool) {
+    const block_axis axis = form == operand_form::row ? block_axis::row : block_axis::column;
+    rotoscale::quantize(block_format_of(*request().recipe(form)), quantizer_options(source, form, state, pool), source,
+                        axis, memory_of(form), pool);
   }
 
   /// How a form with blocks is quantized; the second-level factor, where it has one, comes of the source as it is now.
@@ -182,9 +191,9 @@ class operands final : public operand_set {
   }
 
   /// What the row form holds, its rotation undone, rounded to BF16.
-  void dequantize_row_form(std::uint8_t* codes, const step_state* state, thread_pool& pool) const {
+  void dequantize_row_form(bf16* target, const step_state* state, thread_pool& pool) const {
     const gemm_operand& from = row_;
-    const matrix<bf16> to = row_major(reinterpret_cast<bf16*>(codes), from.rows, from.k);
+    const matrix<bf16> to = row_major(target, from.rows, from.k);
     const float factor = from.factor != nullptr ? *from.factor : 1.0f;
     if (from.block != 0) {
       const block_matrix<const std::uint8_t> in{from.rows,        from.k,      from.codes,
