@@ -19,9 +19,11 @@ enum class quantize_path {
   fast_h16,        ///< MX blocks of 32 with H16, no signs, nearest even, by rules that cannot exceed the largest code
   fast_unrotated,  ///< the same without rotation
   // NVFP4: E2M1 in blocks of 16 with UE4M3 scales, rotated or not.
-  nvfp4_nearest,     ///< blocks of one row, nearest even
-  nvfp4_stochastic,  ///< blocks of one row, 32 random bits per element
-  nvfp4_square       ///< squares of 16 × 16, nearest even
+  nvfp4_nearest,        ///< blocks of one row, nearest even
+  nvfp4_stochastic,     ///< blocks of one row, 32 random bits per element
+  nvfp4_square,         ///< squares of 16 × 16, nearest even
+  nvfp4_chosen,         ///< nvfp4_nearest with 4/6 scales
+  nvfp4_chosen_square,  ///< nvfp4_square with 4/6 scales
 };
 /// True for paths of general_tile.hpp, which make options on the device.
 ROTOSCALE_HD constexpr bool is_general(quantize_path path) {
@@ -375,9 +377,11 @@ __device__ inline void rotate_sixteen(const block_options& o, int half, float (&
 /// - `emit(word, bits)` receives the words of codes.
 /// - `index` is the random word of the first element.
 /// - `amax`: of the two halves' blocks, where other runs share them (square blocks); else null.
+/// - `expansion`: factors of the two scales, under 4/6; else null.
 template <format F, class Load, class Emit>
 __device__ inline std::uint32_t exact_run(const block_format& f, const block_options& o, std::uint64_t index,
-                                          const std::uint32_t* amax, const Load& load, const Emit& emit) {
+                                          const std::uint32_t* amax, const float* expansion, const Load& load,
+                                          const Emit& emit) {
   const block_format blocks{F, f.length, f.scale, f.rows};
   const auto read = [&](int half, float(&y)[16]) {
     load(half, y);
@@ -398,7 +402,8 @@ __device__ inline std::uint32_t exact_run(const block_format& f, const block_opt
   }
   if (f.length == 32) first = second = larger_amax(first, second);
   if (amax != nullptr) first = amax[0], second = amax[1];
-  const std::uint8_t scale[2] = {choose_scale(blocks, o, first), choose_scale(blocks, o, second)};
+  const std::uint8_t scale[2] = {choose_scale(blocks, o, first, expansion != nullptr ? expansion[0] : 1.0f),
+                                 choose_scale(blocks, o, second, expansion != nullptr ? expansion[1] : 1.0f)};
   constexpr int bits = storage_bits(F);
   std::uint64_t word = 0;
   int filled = 0, words = 0;

@@ -5,6 +5,7 @@
 // fast path take the definition's functions.
 #pragma once
 
+#include "gpu/quantize/four_over_six.hpp"
 #include "gpu/quantize/tile_stores.hpp"
 
 namespace rotoscale::gpu {
@@ -27,11 +28,12 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
 template <class T, format F, bool Rows>
 ROTOSCALE_NOINLINE std::uint32_t quantize_slow_run(const block_format& f, const block_options& o, tile_view<T> tile,
                                                    unsigned v, unsigned first, std::uint64_t index,
-                                                   const std::uint32_t* amax, std::uint32_t* code) {
+                                                   const std::uint32_t* amax, const float* expansion,
+                                                   std::uint32_t* code) {
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
-  return exact_run<F>(f, o, index, amax, load, [&](int w, std::uint32_t word) { code[w] = word; });
+  return exact_run<F>(f, o, index, amax, expansion, load, [&](int w, std::uint32_t word) { code[w] = word; });
 }
 
 /// Loads 16 elements of row or column `v`, from element `first` on.
@@ -55,10 +57,12 @@ static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales")
 template <quantize_path Path>
 struct run_kind {
   static constexpr bool is_nvfp4 = Path != quantize_path::general;
+  static constexpr bool chooses = Path == quantize_path::nvfp4_chosen || Path == quantize_path::nvfp4_chosen_square;
   __device__ static bool has_e8m0_scale(const block_format& f) { return !is_nvfp4 && f.has_e8m0_scale(); }
   __device__ static unsigned length(const block_format& f) { return is_nvfp4 ? 16u : static_cast<unsigned>(f.length); }
   __device__ static unsigned height(const block_format& f) {
-    constexpr unsigned known = Path == quantize_path::nvfp4_square ? 16 : 1;
+    constexpr bool square = Path == quantize_path::nvfp4_square || Path == quantize_path::nvfp4_chosen_square;
+    constexpr unsigned known = square ? 16 : 1;
     return is_nvfp4 ? known : static_cast<unsigned>(f.rows);
   }
   __device__ static bool is_stochastic(const block_options& o) {
@@ -105,12 +109,13 @@ struct general_scale {
 template <format F, quantize_path Path>
 __device__ inline general_scale choose_general_scale(const quantize_kernel_args& a, const fast_rule& rule,
                                                      const block_options& o, const float (&multiplier)[128],
-                                                     std::uint32_t amax) {
+                                                     std::uint32_t amax, float expansion) {
   if (F.bits() != 4 || run_kind<Path>::has_e8m0_scale(a.format)) {
     const fast_scale s = choose_fast_scale<false>(rule, amax);
     return {s.byte, fp32_from_bits(s.inverse << 23)};
   }
-  std::uint32_t byte = encode_nearest<formats::ue4m3>(fp32_from_bits(amax) / known_target<F>(o) * o.encode_factor);
+  const float wanted = fp32_from_bits(amax) / known_target<F>(o) * o.encode_factor;
+  std::uint32_t byte = encode_nearest<formats::ue4m3>(wanted * expansion);
   byte = amax == 0 ? o.policy.zero_byte : byte < o.policy.least_byte ? o.policy.least_byte : byte;
   return {byte, multiplier[byte]};
 }
@@ -137,6 +142,29 @@ __device__ inline void share_amax(const quantize_kernel_args& a, const block_opt
   for (unsigned mask = 1; mask < run_kind<Path>::height(a.format); mask *= 2) {
     amax[0] = larger_amax(amax[0], shuffle_xor(amax[0], mask));
     amax[1] = larger_amax(amax[1], shuffle_xor(amax[1], mask));
+  }
+}
+
+/// 4/6's expansion of the scale of each half of a run: 1 or 1.5. All lanes of a square's rows call it.
+template <format F, quantize_path Path>
+__device__ inline void choose_expansions(const quantize_kernel_args& a, const fast_rule& rule, const block_options& o,
+                                         const float (&multiplier)[128], const float (&y)[2][16],
+                                         const std::uint32_t (&amax)[2], float (&expansion)[2]) {
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t known = amax[half] < fp32_infinity_bits ? amax[half] : 0;  // 6 if it is no number
+    float error[2];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const general_scale s =
+          choose_general_scale<F, Path>(a, rule, o, multiplier, known, i == 0 ? 1.0f : four_over_six);
+      error[i] = error_of_sixteen(y[half], s.byte, s.multiplier, o.encode_factor);
+      ROTOSCALE_UNROLL
+      for (unsigned mask = 1; mask < run_kind<Path>::height(a.format); mask *= 2) {
+        error[i] += shuffle_xor(error[i], mask);
+      }
+    }
+    expansion[half] = error[1] < error[0] ? four_over_six : 1.0f;
   }
 }
 
@@ -192,6 +220,8 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   std::uint32_t amax[2] = {own[0], own[1]};
   if (!halves) amax[0] = amax[1] = own[0] > own[1] ? own[0] : own[1];
   if (square) share_amax<Path>(a, o, y, amax);
+  float expansion[2] = {1.0f, 1.0f};
+  if constexpr (kind::chooses) choose_expansions<F, Path>(a, out.fast, o, g.multiplier[side], y, amax, expansion);
   bool slow = !kind::is_nvfp4 && out.exact;
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
@@ -201,8 +231,9 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   if (slow) {
     std::uint32_t word[bits];
     const std::uint32_t shared[2] = {amax[0], amax[1]};
-    const std::uint32_t scales =
-        quantize_slow_run<T, F, Rows>(a.format, o, tile, v, first, index, square ? shared : nullptr, word);
+    const float factors[2] = {expansion[0], expansion[1]};
+    const std::uint32_t scales = quantize_slow_run<T, F, Rows>(
+        a.format, o, tile, v, first, index, square ? shared : nullptr, kind::chooses ? factors : nullptr, word);
     ROTOSCALE_UNROLL
     for (int w = 0; w < bits; ++w) code[w] = word[w];
     return scales;
@@ -211,7 +242,7 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   general_scale scale[2];
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    scale[half] = choose_general_scale<F, Path>(a, out.fast, o, g.multiplier[side], amax[half]);
+    scale[half] = choose_general_scale<F, Path>(a, out.fast, o, g.multiplier[side], amax[half], expansion[half]);
     ROTOSCALE_UNROLL
     for (int i = 0; i < 16; ++i) y[half][i] = rounded_product(y[half][i], scale[half].multiplier);
   }

@@ -50,9 +50,9 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
     return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
             "must have 0 or 16 points"};
   }
-  if (o.choice == scale_choice::four_over_six || (o.choice != scale_choice::amax && f.has_e8m0_scale())) {
+  if (o.choice != scale_choice::amax && f.has_e8m0_scale()) {
     return {error_code::bad_option, name("rows.options.choice", "columns.options.choice"),
-            "is not this kernel's: headroom needs floating-point scales, four_over_six the definition's kernel"};
+            "needs floating-point scales"};
   }
   if (!options_are_defined(f, o)) {
     return {error_code::bad_option, name("rows.options", "columns.options"), "random_count must be 1 to 32"};

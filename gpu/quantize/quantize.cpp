@@ -16,13 +16,15 @@ using namespace detail;
 /// NVFP4's path in place of the general one, if all wanted orientations have it.
 inline quantize_path known_path(quantize_path path, const quantize_kernel_args& a) {
   if (path != quantize_path::general || a.format.length != 16 || a.format.scale != formats::ue4m3) return path;
-  bool stochastic = false, nearest = false;
+  bool stochastic = false, nearest = false, chooses = false;
   for (const block_output* const out : {&a.row, &a.column}) {
     if (out->codes == nullptr) continue;
     if (out->exact) return path;
     (out->options.rounding == rounding::stochastic ? stochastic : nearest) = true;
+    chooses = out->options.choice == scale_choice::four_over_six;  // both orientations choose, or none
   }
   if (stochastic && (nearest || a.format.rows != 1)) return path;
+  if (chooses) return a.format.rows == 1 ? quantize_path::nvfp4_chosen : quantize_path::nvfp4_chosen_square;
   return stochastic           ? quantize_path::nvfp4_stochastic
          : a.format.rows == 1 ? quantize_path::nvfp4_nearest
                               : quantize_path::nvfp4_square;
@@ -51,6 +53,10 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
         kernel = quantize_kernel<T, Element, quantize_path::nvfp4_stochastic>;
         break;
       case quantize_path::nvfp4_square: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_square>; break;
+      case quantize_path::nvfp4_chosen: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_chosen>; break;
+      case quantize_path::nvfp4_chosen_square:
+        kernel = quantize_kernel<T, Element, quantize_path::nvfp4_chosen_square>;
+        break;
       default: break;
     }
   }
@@ -141,8 +147,20 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
 bool takes_tiles(block_format f, const quantized_output& q, index_t vectors, index_t k) {
   // A run of 32 elements may be two blocks, and 32 vectors two squares.
   const bool whole = f.length == 32 || (k % 32 == 0 && (f.rows == 1 || vectors % 32 == 0));
-  return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole &&
-                                q.options.choice != scale_choice::four_over_six);
+  return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole);
+}
+/// True if the tile kernel makes the choices of scales: 4/6 in all orientations or in none, for NVFP4's blocks.
+template <class T>
+bool takes_choices(block_format f, const quantized_output& rows, const quantized_output& columns) {
+  bool any = false,
+       all = f.element == formats::e2m1 && f.scale == formats::ue4m3 && f.length == 16 && !std::is_same_v<T, fp16>;
+  for (const quantized_output* const q : {&rows, &columns}) {
+    if (q->codes == nullptr) continue;
+    const bool chooses = q->options.choice == scale_choice::four_over_six;
+    any = any || chooses;
+    all = all && chooses && source_has_fast_path<T>(q->options.source);
+  }
+  return all || !any;
 }
 
 /// Checks both orientations before the first launch, so that a refusal launches nothing.
@@ -150,7 +168,7 @@ template <class T>
 status quantize_source(block_format f, matrix<const T> source, const quantized_output& rows,
                        const quantized_output& columns, stream stream) {
   const index_t m = source.extent(0), n = source.extent(1);
-  if (!takes_tiles(f, rows, m, n) || !takes_tiles(f, columns, n, m)) {
+  if (!takes_tiles(f, rows, m, n) || !takes_tiles(f, columns, n, m) || !takes_choices<T>(f, rows, columns)) {
     if (rows.codes == nullptr && columns.codes == nullptr) {
       return {error_code::bad_pointer, "rows.codes", "must not be null where columns.codes is null"};
     }

@@ -46,7 +46,7 @@ __device__ inline void store_slow_row(const quantize_kernel_args& a, const tile_
                                       std::uint8_t* codes, std::uint8_t* scales) {
   std::uint32_t code[storage_bits(F)];
   *scales = static_cast<std::uint8_t>(
-      quantize_slow_run<T, F, true>(a.format, a.row.options, tile, r, 32 * b, 0, nullptr, code));
+      quantize_slow_run<T, F, true>(a.format, a.row.options, tile, r, 32 * b, 0, nullptr, nullptr, code));
   store_units<F>(codes, a.row.code_vec, code);
 }
 
@@ -162,7 +162,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
     if ((slow_blocks & 1u) != 0) {
       std::uint32_t code[storage_bits(F)];
       const std::uint32_t scale =
-          quantize_slow_run<T, F, false>(a.format, out.options, tile, c, 32 * b, 0, nullptr, code);
+          quantize_slow_run<T, F, false>(a.format, out.options, tile, c, 32 * b, 0, nullptr, nullptr, code);
       stage.put(c, b, code);
       if (!as_word) *scales = static_cast<std::uint8_t>(scale);
       word = (word & ~(255u << 8 * b)) | scale << 8 * b;
