@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Device operations of quantized training other than the quantizers: delayed scaling, BF16 copies.
+// Device operations of quantized training other than the quantizers: scales of FP8 tensors, BF16 copies.
 // Each is one launch on `s`, takes device memory and allocates nothing. On any status but ok, nothing was launched.
 #pragma once
 
@@ -14,6 +14,9 @@ namespace rotoscale::gpu {
 /// Delayed scaling, per tensor: moves amax into the history, computes the next scale, largest / amax * 2^-margin, and
 /// its inverse, and resets amax. `rule` selects the amax from the history.
 status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& rule, stream s);
+
+/// nn::current_fp8_scale of *amax for elements of `element`, and its inverse.
+status current_scale(const float* amax, const format& element, float* scale, float* scale_inverse, stream s);
 
 /// Writes M × N FP32 `source` (contiguous rows) as dense BF16, rounded to nearest even. NaN becomes the canonical NaN
 /// of its sign.

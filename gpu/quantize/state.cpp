@@ -26,6 +26,15 @@ status update_scales(const nn::scaling_state& state, const nn::delayed_scaling& 
   return launch(update_scales_kernel, blocks(state.count), blocks(state_threads), 0, s, state, rule);
 }
 
+status current_scale(const float* amax, const format& element, float* scale, float* scale_inverse, stream s) {
+  if (status bad = check_pointer(amax, "amax"); !bad.ok()) return bad;
+  if (status bad = check_pointer(scale, "scale"); !bad.ok()) return bad;
+  if (status bad = check_pointer(scale_inverse, "scale_inverse"); !bad.ok()) return bad;
+  if (status bad = check_ready(s); !bad.ok()) return bad;
+  const float largest = decode(element, element.max_code());
+  return launch(current_scale_kernel, blocks(1), blocks(1), 0, s, amax, largest, scale, scale_inverse);
+}
+
 status round_bf16(matrix<const float> source, bf16* to, stream s) {
   const index_t rows = source.extent(0), columns = source.extent(1);
   if (rows < 0 || columns < 0 || source.stride(1) != 1) {

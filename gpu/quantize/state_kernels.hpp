@@ -49,6 +49,14 @@ inline constexpr unsigned state_threads = 256, state_subgroups = state_threads /
   s.scale_inverse[t] = 1.0f / s.scale[t];
 }
 
+/// One thread.
+[[maybe_unused]] static __global__ void __launch_bounds__(1)
+    current_scale_kernel(const float* amax, const float largest, float* scale, float* scale_inverse) {
+  const float made = nn::current_fp8_scale(largest, *amax);
+  *scale = made;
+  *scale_inverse = 1.0f / made;
+}
+
 struct round_arguments {
   const float* from;
   index_t stride, rows, columns;

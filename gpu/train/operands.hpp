@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpu/api/dequantize.hpp"
+#include "gpu/api/device.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize_state.hpp"
 #include "rotoscale/nn/operand.hpp"
@@ -49,6 +50,7 @@ class operands final : public nn::operand_set {
       forms_[index(f)] = describe(f, bytes, source);
       amax_[index(f)] = reinterpret_cast<std::uint32_t*>(bytes + plan_.of(f).amax);
       values_ = reinterpret_cast<bf16*>(bytes + plan_.of(f).values);
+      if (nn::is_current(*this->request().recipe(f))) scale_ = reinterpret_cast<float*>(bytes + plan_.of(f).scale);
     }
     for (const unsigned forms : {1u, 2u, 3u}) {
       const bool row = (forms & 1u) != 0, column = (forms & 2u) != 0;
@@ -96,7 +98,7 @@ class operands final : public nn::operand_set {
  private:
   static constexpr std::size_t alignment = 256;
   struct place {
-    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0;
+    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0, scale = 0;
     bool in_place = false;
   };
   struct plan {
@@ -159,6 +161,7 @@ class operands final : public nn::operand_set {
       // Both forms of a tensor have one scale.
       const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
       if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
+      if (nn::is_current(own)) at.scale = has_factor ? p.forms[0].scale : take(3 * sizeof(float));
     }
     return p;
   }
@@ -224,7 +227,7 @@ class operands final : public nn::operand_set {
   bool is_fused(const quantizer_launch& l) const {
     const auto fuses = [&](nn::operand_form form) {
       const nn::operand_recipe& own = *request().recipe(form);
-      if (l.kind == launch_kind::cast) return own.rounding == rounding::nearest_even;
+      if (l.kind == launch_kind::cast) return own.rounding == rounding::nearest_even && !nn::is_current(own);
       if (l.kind != launch_kind::blocks) return l.kind == launch_kind::bf16_copy;
       const block_format f = nn::block_format_of(own);
       const bool whole = f.length == 32 || (request().rows % 32 == 0 && request().cols % 32 == 0);
@@ -253,7 +256,12 @@ class operands final : public nn::operand_set {
   status launch(const quantizer_launch& l, matrix<const T> source, const nn::scaling_ref& scaling,
                 const nn::step_state* state, stream s) const {
     if (l.kind == launch_kind::cast) {
-      const fp8_target t = fp8_target_of(l, scaling, state);
+      nn::scaling_ref scales = scaling;
+      if (nn::is_current(*request().recipe(l.form))) {
+        scales = {scale_ + 1, scale_ + 2, scaling.amax};
+        if (status done = measure_scale(l, source, s); !done.ok()) return done;
+      }
+      const fp8_target t = fp8_target_of(l, scales, state);
       return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
     }
     if (l.kind == launch_kind::dequantize_row) return dequantize_row_form(bf16_codes(l.form), state, s);
@@ -267,6 +275,15 @@ class operands final : public nn::operand_set {
       return {};
     }
     return launch_blocks(l, source, state, s);
+  }
+  /// Makes the scale of an FP8 tensor from its own maximum.
+  template <class T>
+  status measure_scale(const quantizer_launch& l, matrix<const T> source, stream s) const {
+    if (status done = fill(scale_, 0, sizeof(float), s); !done.ok()) return done;
+    fp8_output only;
+    only.amax = scale_;
+    if (status done = cast_transpose_fp8({}, source, nullptr, only, s); !done.ok()) return done;
+    return current_scale(scale_, nn::element_format(request().recipe(l.form)->format), scale_ + 1, scale_ + 2, s);
   }
   template <class T>
   status launch_blocks(const quantizer_launch& l, matrix<const T> source, const nn::step_state* state, stream s) const {
@@ -343,6 +360,7 @@ class operands final : public nn::operand_set {
   gemm_operand forms_[2];
   std::uint32_t* amax_[2] = {};
   bf16* values_ = nullptr;   ///< of the row form, which a column form is quantized from
+  float* scale_ = nullptr;   ///< amax, scale and inverse of an FP8 tensor that has its own
   launch_plan launches_[4];  ///< by set of forms: 1 row, 2 column
 };
 

@@ -165,6 +165,7 @@ nn::operand_recipe operand_recipe_of(const rotoscale_operand_recipe& o) {
   nn::operand_recipe r;
   r.format = named<nn::operand_format>("format", o.format);
   r.rounding = named<rounding>("rounding", o.rounding);
+  r.scaling = named<nn::fp8_scaling>("scaling", o.scaling);
   if (!nn::has_blocks(r.format)) return r;
   r.rule = named<scale_rule>("scale_rule", o.scale_rule);
   r.choice = named<scale_choice>("scale_choice", o.scale_choice);

@@ -69,6 +69,17 @@ class _Scaling:
             self.inverse = np.float32(1) / self.scale
 
 
+class _CurrentScale:
+    """The scale of a tensor from its own largest finite magnitude (nn::current_fp8_scale)."""
+
+    def __init__(self, x, element):
+        amax = np.abs(x[np.isfinite(x)]).max(initial=np.float32(0))
+        with np.errstate(over="ignore"):
+            scale = _LARGEST[element] / amax if amax else np.float32(1)
+        self.scale = min(scale, np.finfo(np.float32).max)
+        self.inverse = np.float32(1) / self.scale
+
+
 _keys = itertools.count()
 _layers = weakref.WeakValueDictionary()  # Gemms by their key
 
@@ -98,12 +109,13 @@ class Gemms:
         return [self.recipe[gemm][side] for gemm in _GEMMS for side in ("left", "right")]
 
     def fp8_tensors(self):
-        """(tensor, element) of each tensor that a GEMM reads in FP8."""
+        """(tensor, element) of each tensor that a GEMM reads in FP8 under delayed scaling."""
         found = {}
         for name, (_, *operands) in _GEMMS.items():
             for side, (tensor, _) in zip(("left", "right"), operands):
-                element = _FP8.get(self.recipe[name][side]["format"])
-                if element is not None:
+                own = self.recipe[name][side]
+                element = _FP8.get(own["format"])
+                if element is not None and own["scaling"] == "delayed":
                     found.setdefault(tensor, element)
         return found.items()
 
@@ -177,9 +189,10 @@ class Gemms:
             return _core.plain_operand(name, codes if axis else codes.T, "bf16", None)
         random = (self.seed, _stream(_ROUNDING, gemm, is_right, self.layer) | self.step << 8 & 0xFFFFFFFF)
         if form in _FP8:
-            scaling = self.scaling[tensor]
+            values = _core.decode(_bf16(x), "bf16")
+            scaling = self.scaling[tensor] if own["scaling"] == "delayed" else _CurrentScale(values, _FP8[form])
             with np.errstate(over="ignore", invalid="ignore"):
-                scaled = _core.decode(_bf16(x), "bf16") * scaling.scale
+                scaled = values * scaling.scale
             codes = _core.encode(scaled, _FP8[form], own["rounding"], "saturate", *random, 32)
             return _core.plain_operand(name, codes if axis else codes.T, _FP8[form], float(scaling.inverse))
         q = quantize(x, format=form, source="bf16", scale_rule=own["scale_rule"],

@@ -104,6 +104,7 @@ nb::dict operand_record(const nn::operand_recipe& o) {
   nb::dict d;
   d["format"] = name_of_value(o.format);
   d["rounding"] = name_of_value(o.rounding);
+  d["scaling"] = name_of_value(o.scaling);
   if (nn::has_blocks(o.format)) {
     const block_format f = nn::block_format_of(o);
     d["scale_rule"] = name_of_value(o.rule);

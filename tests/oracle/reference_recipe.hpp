@@ -89,17 +89,24 @@ class recipe_gemms : public linear_gemms {
     if (o.format != fp32) {
       for (double& v : plain.values) v = static_cast<double>(stored_as(bf16_, v));
     }
-    if (o.format == fp8_e4m3) as_fp8(plain.values, {4, 3, 7, true, specials::nan_only});
-    if (o.format == fp8_e5m2) as_fp8(plain.values, {5, 2, 15});
+    const bool current = o.scaling == nn::fp8_scaling::current;
+    if (o.format == fp8_e4m3) as_fp8(plain.values, {4, 3, 7, true, specials::nan_only}, current);
+    if (o.format == fp8_e5m2) as_fp8(plain.values, {5, 2, 15}, current);
     return axis == block_axis::row ? plain : transpose(plain);
   }
 
-  static void as_fp8(tensor& values, const format& f) {
+  /// `current`: under the scale largest / amax, which is FP32 as its inverse.
+  static void as_fp8(tensor& values, const format& f, bool current) {
     const grid g(f);
+    double amax = 0;
+    for (const double v : values) amax = std::max(amax, std::fabs(v));
+    const float scale = current && amax != 0 ? as_float(g.largest() / static_cast<exact_t>(amax)) : 1.0f;
+    const float inverse = 1.0f / scale;
     const std::uint32_t sign = 1u << (f.exponent_bits + f.mantissa_bits);
     for (double& v : values) {
-      const std::uint32_t code = element_code(f, g, v, rounding::nearest_even, 0, 32);
-      const auto magnitude = static_cast<double>(g.values[code & (sign - 1)]);
+      const exact_t scaled = as_float(static_cast<exact_t>(v) * static_cast<exact_t>(scale));
+      const std::uint32_t code = element_code(f, g, scaled, rounding::nearest_even, 0, 32);
+      const auto magnitude = static_cast<double>(g.values[code & (sign - 1)] * static_cast<exact_t>(inverse));
       v = (code & sign) != 0 ? -magnitude : magnitude;
     }
   }

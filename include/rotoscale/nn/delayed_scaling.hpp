@@ -61,8 +61,8 @@ class delayed_scaling_state {
 
   /// Scale of a tensor under `r`, the recipe of its layer. Its amax is recorded if `record`.
   scaling_ref of(const linear_recipe& r, index_t layer, tensor_role tensor, bool record) const {
-    const bool fp8 = is_fp8(recipe_for(r, tensor, operand_form::row).format) ||
-                     is_fp8(recipe_for(r, tensor, operand_form::column).format);
+    const bool fp8 = is_delayed(recipe_for(r, tensor, operand_form::row)) ||
+                     is_delayed(recipe_for(r, tensor, operand_form::column));
     if (state_.scale == nullptr) return {};
     const index_t i = index_of(layer, tensor);
     float* const amax = record && (fp8 || observes_all_) ? state_.amax + i : nullptr;

@@ -74,8 +74,8 @@ struct operand_request {
   index_t part = 0;                      ///< which chunk of a tensor that comes in chunks: names random streams
 
   bool operator==(const operand_request&) const = default;
-  /// Is any form in FP8 with a scale of the tensor?
-  bool has_fp8() const { return (row && is_fp8(row->format)) || (column && is_fp8(column->format)); }
+  /// Does delayed scaling have the scale of any form?
+  bool has_delayed() const { return (row && is_delayed(*row)) || (column && is_delayed(*column)); }
   /// The recipe of a form; none where it is not needed.
   const std::optional<operand_recipe>& recipe(operand_form form) const {
     return form == operand_form::row ? row : column;

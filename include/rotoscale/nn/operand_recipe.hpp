@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// What an operand is made of. fp8: one scale a tensor, by delayed scaling. mx: blocks with E8M0 scales. nvfp4: E2M1
+/// What an operand is made of. fp8: one scale a tensor. mx: blocks with E8M0 scales. nvfp4: E2M1
 /// blocks with floating-point scales under an FP32 factor of the tensor.
 enum class operand_format {
   fp32,
@@ -58,6 +58,13 @@ struct rotation_recipe {
   bool operator==(const rotation_recipe&) const = default;
 };
 
+/// Where the scale of a tensor in FP8 comes from.
+enum class fp8_scaling {
+  delayed,  ///< maxima of earlier steps
+  current   ///< the tensor's own maximum
+};
+ROTOSCALE_ENUM_NAMES(fp8_scaling, delayed, current)
+
 /// The numbers that an operand is quantized from.
 enum class operand_source {
   values,  ///< the tensor's
@@ -75,12 +82,23 @@ struct operand_recipe {
   std::optional<block_recipe> block = {};                            ///< null: the format's own
   scale_choice choice = scale_choice::amax;                          ///< of nvfp4's block scales
   operand_source source = operand_source::values;                    ///< what a format with blocks is made from
+  fp8_scaling scaling = fp8_scaling::delayed;                        ///< of FP8 with one scale a tensor
 
   bool operator==(const operand_recipe&) const = default;
 };
 
 /// Per-tensor FP8?
 constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
+/// Per-tensor FP8 with a scale of earlier steps?
+constexpr bool is_delayed(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::delayed; }
+/// Per-tensor FP8 with a scale of its own?
+constexpr bool is_current(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::current; }
+/// Scale of a tensor in FP8 of largest finite magnitude `amax`: largest / amax, at most FLT_MAX; 1 without magnitude.
+ROTOSCALE_HD constexpr float current_fp8_scale(float largest, float amax) {
+  if (amax == 0.0f) return 1.0f;
+  const float scale = largest / amax;
+  return scale < 0x1.FFFFFEp127f ? scale : 0x1.FFFFFEp127f;
+}
 /// Blocks with E8M0 scales?
 constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f <= operand_format::mxfp8_e5m2; }
 /// Blocks with scales of any kind?

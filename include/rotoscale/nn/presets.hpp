@@ -28,6 +28,12 @@ inline recipe fp8_delayed(std::string name, const delayed_scaling& scaling) {
   r.fp8 = scaling;
   return r;
 }
+/// HYBRID with the scale of each tensor from its own maximum.
+inline recipe fp8_current(std::string name) {
+  recipe r = fp8_delayed(std::move(name), {});
+  for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.scaling = g->right.scaling = fp8_scaling::current;
+  return r;
+}
 /// AMD's MLPerf v6.0 configuration.
 inline constexpr delayed_scaling amd_scaling{4, amax_algorithm::most_recent, 0, frozen_scale::unscaled, false};
 
@@ -122,6 +128,7 @@ inline std::vector<recipe> portable() {
           fp8_delayed("fp8_delayed", {}),
           fp8_delayed("fp8_amd", amd_scaling),
           fp8_delayed("fp8_scaled_stash", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
+          fp8_current("fp8_current"),
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
           nvfp4_four_over_six("nvfp4_four_over_six"),

@@ -143,10 +143,10 @@ constexpr bool is_quantized(const gemm_recipe& g) {
   return element_format(g.left.format).bits() < 16 || element_format(g.right.format).bits() < 16;
 }
 
-/// Is any operand of per-tensor FP8?
-constexpr bool has_fp8(const linear_recipe& r) {
+/// Is any operand under delayed scaling?
+constexpr bool has_delayed(const linear_recipe& r) {
   for (const gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
-    if (is_fp8(g->left.format) || is_fp8(g->right.format)) return true;
+    if (is_delayed(g->left) || is_delayed(g->right)) return true;
   }
   return false;
 }
@@ -198,6 +198,7 @@ void describe(Visitor&& v, operand_recipe& o) {
   v("scale_rule", o.rule, "how a block's amax becomes an E8M0 scale");
   v("scale_choice", o.choice, "nvfp4: what a block's amax becomes: amax (6), four_over_six, headroom");
   v("source", o.source, "dgrad's w, wgrad's x: quantized from the values, or from the forward pass's operand");
+  v("scaling", o.scaling, "fp8: scale from earlier steps (delayed), or from the tensor itself (current)");
   v("rounding", o.rounding, "rounding of elements");
   auto rotation = o.rotation.points != 0 ? std::optional(o.rotation) : std::nullopt;
   const auto rotation_before = rotation;

@@ -33,6 +33,7 @@ inline fault find_rotation_fault(const operand_recipe& o, const std::string& whe
 }
 
 inline fault find_choice_fault(const operand_recipe& o, const std::string& where) {
+  if (o.scaling != fp8_scaling::delayed && !is_fp8(o.format)) return where + ".scaling: is for fp8 formats only";
   if (o.choice == scale_choice::amax) return std::nullopt;
   const std::string field = where + ".scale_choice: " + std::string(to_string(o.choice));
   if (o.format != operand_format::nvfp4) return field + " needs nvfp4, whose scales are not powers of two";
@@ -187,16 +188,16 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
   if (auto f = find_fault(r.dgrad, where + "dgrad", "dy", "w")) return f;
   if (auto f = find_fault(r.wgrad, where + "wgrad", "dy", "x")) return f;
   const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
-    return is_fp8(a.format) && is_fp8(b.format) && a.format != b.format;
+    return is_fp8(a.format) && is_fp8(b.format) && (a.format != b.format || a.scaling != b.scaling);
   };
   if (disagree(r.fprop.left, r.wgrad.right)) {
-    return where + "wgrad.x.format: must be fprop.x's FP8 format, they share one scale";
+    return where + "wgrad.x.format: must be fprop.x's FP8 format and scaling, they share one scale";
   }
   if (disagree(r.fprop.right, r.dgrad.right)) {
-    return where + "dgrad.w.format: must be fprop.w's FP8 format, they share one scale";
+    return where + "dgrad.w.format: must be fprop.w's FP8 format and scaling, they share one scale";
   }
   if (disagree(r.dgrad.left, r.wgrad.left)) {
-    return where + "wgrad.dy.format: must be dgrad.dy's FP8 format, they share one scale";
+    return where + "wgrad.dy.format: must be dgrad.dy's FP8 format and scaling, they share one scale";
   }
   struct {
     const operand_recipe &own, *forward;

@@ -83,7 +83,7 @@ class frozen_weights {
       if (e.source_bytes != 0) {
         ops.upload(q, const_cast<void*>(into.loaded(e.number).data), e.pinned + e.bytes, e.source_bytes);
       }
-      if (e.request.has_fp8()) {
+      if (e.request.has_delayed()) {
         const nn::scaling_state scale = into.scales.entry(e.layer, nn::tensor_role::w);
         nn::forget_maxima(ops, q, scale);
         ops.upload(q, scale.scale, e.scales, sizeof(float));
@@ -118,7 +118,7 @@ class frozen_weights {
   static bool stays(const std::vector<std::vector<weight_location>>& places, std::size_t i) {
     const weight_location& first = places.front()[i];
     return std::all_of(places.begin(), places.end(), [&](const auto& p) {
-      return p[i].request == first.request && p[i].offset == first.offset && !p[i].request.has_fp8();
+      return p[i].request == first.request && p[i].offset == first.offset && !p[i].request.has_delayed();
     });
   }
   const kept_recipe* find(const nn::recipe& r) const {
@@ -130,7 +130,7 @@ class frozen_weights {
 
   void keep(const nn::pass& p, entry& e, nn::const_tensor_view source) {
     const auto set = p.ops->make_operands(e.request, staging_, source);
-    if (e.request.has_fp8()) {
+    if (e.request.has_delayed()) {
       const bool row = e.request.row && nn::is_fp8(e.request.row->format);
       const format f = nn::element_format(row ? e.request.row->format : e.request.column->format);
       const float largest = decode(f, f.max_code());

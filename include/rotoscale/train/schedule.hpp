@@ -283,7 +283,7 @@ inline nn::linear_recipe merge_gemms(const nn::linear_recipe& before, const nn::
 /// Do GEMMs of that scope read per-tensor FP8, in the layers or the head?
 inline bool has_fp8(const nn::recipe& r, nn::gemm_scope gemms) {
   const nn::linear_recipe none = nn::uniform_gemms({}, nn::operand_format::bf16);
-  return nn::has_fp8(merge_gemms(none, r, gemms)) || nn::has_fp8(merge_gemms(none, nn::head_of(r), gemms));
+  return nn::has_delayed(merge_gemms(none, r, gemms)) || nn::has_delayed(merge_gemms(none, nn::head_of(r), gemms));
 }
 
 /// A field that both directions share and that is neither as before nor left unset.

@@ -292,7 +292,7 @@ class weights {
   /// the training run.
   void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source) const {
     const nn::linear& l = *linears_[i];
-    const bool frozen_fp8 = training_ && !l.shape().trains && locations_[i].request.has_fp8();
+    const bool frozen_fp8 = training_ && !l.shape().trains && locations_[i].request.has_delayed();
     if (!frozen_fp8) return l.quantize_weights(p, source);
     nn::quantize_frozen(p, *l.weights(), source, scales.entry(l.shape().layer, nn::tensor_role::w), locations_[i].fp8);
   }

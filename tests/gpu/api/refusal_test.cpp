@@ -173,6 +173,8 @@ void refuse_states(const refusal& check) {
   const nn::scaling_state state{
       4, 16, floats(b.scales), floats(b.more_scales), floats(b.codes), floats(b.out), floats(b.in)};
   check(update_scales(state, {}, {}));
+  float numbers[3] = {};
+  check(current_scale(numbers, formats::e4m3, numbers + 1, numbers + 2, {}));
   check(round_bf16(row_major<const float>(floats(b.in), extent, extent), reinterpret_cast<bf16*>(b.out.data()), {}));
 }
 

@@ -129,6 +129,7 @@ std::vector<nn::recipe> recipes() {
     all.push_back(nn::override_backward(preset(name), nn::backward_kind::dequantized));
     all.back().name = std::string(name) + ", dequantized backward";
   }
+  all.push_back(preset("fp8_current"));
   all.push_back(preset("nvfp4_four_over_six"));
   all.back().dgrad.right.source = all.back().wgrad.right.source = nn::operand_source::forward;
   all.back().name = "NVFP4 from the forward's operands";

@@ -43,6 +43,14 @@ struct reference_operand {
                     float scale, float inverse)
       : factor(inverse) {
     const matrix<const float> from = axis == block_axis::row ? source : transposed(source);
+    if (r.scaling == nn::fp8_scaling::current) {
+      float amax = 0.0f;
+      for (index_t i = 0; i < from.size(); ++i) {
+        amax = std::max(amax, std::fabs(decode(formats::bf16, encode(formats::bf16, source.data[i]))));
+      }
+      scale = (r.format == nn::operand_format::fp8_e4m3 ? 448.0f : 57344.0f) / amax;
+      factor = 1.0f / scale;
+    }
     gemm_operand& o = described;
     o.element = nn::element_format(r.format);
     o.rows = from.extent(0);

@@ -171,6 +171,12 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) {
           r.fprop = preset("bf16").fprop, r.wgrad.right.source = nn::operand_source::forward;
         }).starts_with("wgrad.x.source: forward needs a quantized fprop"));
+  CHECK(
+      operand_fault([](auto& o) { o.scaling = nn::fp8_scaling::current; }).starts_with("fprop.w.scaling: is for fp8"));
+  nn::recipe mixed = preset("fp8_current");
+  CHECK_FALSE((find_fault(mixed) || has_delayed(mixed)));
+  mixed.wgrad.right.scaling = nn::fp8_scaling::delayed;
+  CHECK(find_fault(mixed).value_or("none").starts_with("wgrad.x.format: must be fprop.x's FP8 format and scaling"));
   nn::recipe sr = preset("nvfp4_four_over_six");
   CHECK(sr.dgrad.left.choice == scale_choice::headroom);
   sr.fprop.left.rounding = rounding::stochastic;

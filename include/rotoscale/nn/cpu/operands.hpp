@@ -159,9 +159,15 @@ class operands final : public operand_set {
     } else if (own.format == operand_format::dequantized) {
       dequantize_row_form(reinterpret_cast<bf16*>(out.codes), state, pool);
     } else if (is_fp8(own.format)) {
+      const form_options how = resolve_form(request(), form, state);
+      if (is_current(own)) {
+        const format f = element_format(own.format);
+        const float scale = current_fp8_scale(decode(f, f.max_code()), detail::finite_amax(source, pool));
+        factor_of(form) = 1.0f / scale;
+        return quantize_fp8(source, how, scale, out.codes, pool);
+      }
       factor_of(form) = scaling.scale_inverse != nullptr ? *scaling.scale_inverse : 1.0f;
-      quantize_fp8(source, resolve_form(request(), form, state), scaling.scale != nullptr ? *scaling.scale : 1.0f,
-                   out.codes, pool);
+      quantize_fp8(source, how, scaling.scale != nullptr ? *scaling.scale : 1.0f, out.codes, pool);
     } else if (own.source == operand_source::forward) {
       const scratch_array<bf16> values(request().rows * request().cols);
       dequantize_row_form(values.data(), state, pool);
