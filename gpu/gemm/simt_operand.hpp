@@ -11,10 +11,10 @@
 namespace rotoscale::gpu::detail {
 
 inline bool is_plain(const gemm_operand& x) {
-  const bool of_16_or_32 = x.block == 16 || x.block == 32, is_square = x.block_rows == x.block;
+  const bool has_length = x.block == 16 || x.block == 32 || x.block == 128, is_square = x.block_rows == x.block;
   return x.code_order == placement::row_major && x.scale_order == placement::row_major &&
          (x.block == 0 ? x.block_rows == 1
-                       : of_16_or_32 && (x.block_rows == 1 || is_square) && x.k % x.block == 0 && !x.transposed &&
+                       : has_length && (x.block_rows == 1 || is_square) && x.k % x.block == 0 && !x.transposed &&
                              (x.scale == formats::e8m0 || x.scale == formats::ue4m3));
 }
 
@@ -68,7 +68,7 @@ inline status take_operand(const gemm_operand& x, const operand_names& names, si
   }
   if (!is_plain(x)) {
     return {error_code::bad_option, names.code_order,
-            "must be row_major, blocks of 16 or 32, of one row or square, under E8M0 or UE4M3, not transposed"};
+            "must be row_major, blocks of 16, 32 or 128, of one row or square, under E8M0 or UE4M3, not transposed"};
   }
   if (x.batch_stride != 0 || x.scale_batch_stride != 0) {
     return {error_code::bad_option, names.whole, "must be one matrix"};
@@ -89,7 +89,7 @@ inline status take_operand(const gemm_operand& x, const operand_names& names, si
   to.k_contiguous = !x.transposed;
   to.scales = x.block == 0 ? nullptr : x.scales;
   to.scale_stride = x.scale_stride;
-  to.length_log2 = x.block == 16 ? 4 : 5;
+  to.length_log2 = x.block == 16 ? 4 : x.block == 128 ? 7 : 5;
   to.rows_log2 = x.block_rows == 1 ? 0 : to.length_log2;
   to.ue4m3_scales = x.scale == formats::ue4m3;
   to.factor = x.factor;

@@ -35,7 +35,7 @@ struct unrotate_arguments {
     float x = c < a.k ? simt_value(a.from, row, c) * factor : 0.0f;
     x = subgroup_butterflies(x, static_cast<unsigned>(c), static_cast<unsigned>(a.points));
     if (a.points != 0) x *= hadamard_factor(a.points);
-    if ((signs >> (c % a.run) & 1u) != 0) x = -x;
+    if ((signs >> (c % a.run % 32) & 1u) != 0) x = -x;
     if (c >= a.k) continue;
     const bool nan = fp32_is_nan(fp32_bits(x));  // canonical NaN, like the CPU's dequantize
     a.to[row * a.stride + c] = static_cast<std::uint16_t>(nan ? 0x7FC0u : bf16_bits_keeping_nan(x));

@@ -47,16 +47,16 @@ __device__ inline float definition_element(const definition_blocks_args& a, cons
   return canonical_nan(x * hadamard_factor(o.rotation.points));
 }
 
-/// Group of rows and first column of item `i`, with `across` items per row.
+/// Group of rows and first column of item `i`, with `across` items of `width` columns per row.
 struct definition_item {
   unsigned group, column;
 };
-__device__ inline definition_item definition_place(std::uint64_t i, unsigned across) {
+__device__ inline definition_item definition_place(std::uint64_t i, unsigned across, unsigned width) {
   if (i >> 32 == 0) {  // 64-bit division is a routine on devices
     const auto low = static_cast<unsigned>(i);
-    return {low / across, low % across * unsigned{subgroup_lanes}};
+    return {low / across, low % across * width};
   }
-  return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * unsigned{subgroup_lanes}};
+  return {static_cast<unsigned>(i / across), static_cast<unsigned>(i % across) * width};
 }
 
 /// One lane's byte of the packed codes of 32 elements, one code per lane. A byte has bits of at most two elements of 4,
@@ -154,7 +154,28 @@ __device__ inline std::uint8_t choose_by_error(const definition_blocks_args& a, 
   return of_four.value() < of_six.value() ? four : six;
 }
 
-/// One subgroup per item: 32 elements of format.rows rows, along rows first.
+/// Stores the codes of columns c0 to c0 + 31 of an item's rows, one column per lane.
+template <class T, class Blocks>
+__device__ inline void store_item_codes(const definition_blocks_args& a, const block_format& f, const block_options& o,
+                                        unsigned group, unsigned c0, std::uint8_t scale) {
+  const unsigned lane = thread_index().x % subgroup_lanes, c = c0 + lane;
+  const auto height = static_cast<unsigned>(f.rows), bits = static_cast<unsigned>(storage_bits(f.element));
+  const float multiplier = Blocks::multiplier(o, scale);
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned r = group * height; r < (group + 1) * height; ++r) {
+    const float x = definition_element<T>(a, o, r, c);
+    random_bits random{0, o.random_count};
+    if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
+    const std::uint32_t code = c < a.columns ? Blocks::code(f, o, x, scale, multiplier, random) : 0;
+    const std::uint32_t byte = gather_byte(code, lane, bits);
+    const index_t at = index_t{c0} * bits / 8 + lane;
+    if (lane < 4 * bits && at < packed_bytes(f.element, a.columns)) {
+      a.codes[r * a.code_stride + at] = static_cast<std::uint8_t>(byte);
+    }
+  }
+}
+
+/// One subgroup per item: 32 elements (of longer blocks: a block) of format.rows rows, along rows first.
 /// 1. amax over the item's elements, then over the lanes of a block
 /// 2. scale, stored once per block; under four_over_six, of the smaller error
 /// 3. codes of each row, packed across lanes and stored
@@ -165,38 +186,31 @@ __global__ void __launch_bounds__(definition_block_threads)
   const block_format f = Blocks::of(a.format);
   if (thread_index().x < unsigned{subgroup_lanes}) make_options(a, f, a.amax, o);
   block_barrier();
-  const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
+  constexpr unsigned lanes = subgroup_lanes;
   const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
-  const auto bits = static_cast<unsigned>(storage_bits(f.element));
+  const unsigned lane = thread_index().x % lanes, width = length > lanes ? length : lanes;
+  const unsigned across = (a.columns + width - 1) / width;
   const std::uint64_t items = std::uint64_t{a.rows / height} * across;
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
-    const auto [group, c0] = definition_place(i, across);
+    const auto [group, c0] = definition_place(i, across, width);
     const unsigned c = c0 + lane;
     std::uint32_t amax = no_amax;
     ROTOSCALE_KEEP_LOOP
-    for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-      const float x = definition_element<T>(a, o, r, c);
-      if (c < a.columns) amax = block_amax(&x, 1, o.policy, amax);
+    for (unsigned part = 0; part < height * width / lanes; ++part) {
+      const unsigned column = c + part % (width / lanes) * lanes;
+      const float x = definition_element<T>(a, o, group * height + part / (width / lanes), column);
+      if (column < a.columns) amax = block_amax(&x, 1, o.policy, amax);
     }
     ROTOSCALE_KEEP_LOOP
-    for (unsigned mask = 1; mask < length; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
+    for (unsigned mask = 1; mask < length && mask < lanes; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
     std::uint8_t scale = Blocks::scale(f, o, amax);
     if (o.choice == scale_choice::four_over_six) scale = choose_by_error<T>(a, f, o, group, c, amax, scale);
-    const float multiplier = Blocks::multiplier(o, scale);
     if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
     ROTOSCALE_KEEP_LOOP
-    for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-      const float x = definition_element<T>(a, o, r, c);
-      random_bits random{0, o.random_count};
-      if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
-      const std::uint32_t code = c < a.columns ? Blocks::code(f, o, x, scale, multiplier, random) : 0;
-      const std::uint32_t byte = gather_byte(code, lane, bits);
-      const index_t at = index_t{c0} * bits / 8 + lane;
-      if (lane < 4 * bits && at < packed_bytes(f.element, a.columns)) {
-        a.codes[r * a.code_stride + at] = static_cast<std::uint8_t>(byte);
-      }
+    for (unsigned first = c0; first < c0 + width; first += lanes) {
+      store_item_codes<T, Blocks>(a, f, o, group, first, scale);
     }
   }
 }
@@ -214,7 +228,7 @@ __global__ void __launch_bounds__(definition_block_threads)
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
-    const auto [r, c0] = definition_place(i, across);
+    const auto [r, c0] = definition_place(i, across, subgroup_lanes);
     const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c0 + lane)) & fp32_magnitude_mask;
     if (!fp32_is_nan(m) && m > most) most = m;
   }

@@ -66,7 +66,8 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
 /// True for blocks that definition_blocks_kernel supports.
 bool is_defined_block(block_format f) {
   const int bits = f.element.bits();
-  return formats_are_defined(f) && (bits == 4 || bits == 6 || bits == 8) && (f.length == 16 || f.length == 32) &&
+  return formats_are_defined(f) && (bits == 4 || bits == 6 || bits == 8) &&
+         (f.length == 16 || f.length == 32 || (f.length == 128 && f.has_e8m0_scale())) &&
          (f.rows == 1 || f.rows == f.length);
 }
 
@@ -76,11 +77,12 @@ status prepare_defined(block_format f, const quantized_output& q, matrix<const T
                        definition_blocks_args& a) {
   const block_options& o = q.options;
   if (!is_defined_block(f)) {
-    return {error_code::bad_option, "f", "must have 4, 6 or 8 bits in blocks of 16 or 32, of one row or square"};
+    return {error_code::bad_option, "f",
+            "must have 4, 6 or 8 bits in blocks of 16 or 32 (under E8M0 128), of one row or square"};
   }
-  if (o.rotation.points != 0 && o.rotation.points != 16 && o.rotation.points != 32) {
+  if (o.rotation.points != 0 && ((o.rotation.points != 16 && o.rotation.points != 32) || f.length == 128)) {
     return {error_code::bad_option, is_row ? "rows.options.rotation" : "columns.options.rotation",
-            "must have 0, 16 or 32 points"};
+            "must have 0, 16 or 32 points, in blocks of 128 none"};
   }
   if (!runs_are_defined(f, o.rotation) || !options_are_defined(f, o)) {
     return {error_code::bad_option, is_row ? "rows.options" : "columns.options", "are no options of these blocks"};

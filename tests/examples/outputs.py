@@ -83,7 +83,8 @@ def operand(o):
     own = {"length": 16, "rows": 1, "scale": "ue4m3"} if o["format"] == "nvfp4" else {"length": 32, "rows": 1,
                                                                                       "scale": "e8m0"}
     if o["block"] not in (None, own):
-        words.append(f"{o['block']['rows']} × {o['block']['length']}")
+        rows, length = o["block"]["rows"], o["block"]["length"]
+        words.append(f"{length}²" if rows == length else f"{rows} × {length}")
     if o["rotation"]:
         signs = o["rotation"]["signs"]
         words.append(f"H{o['rotation']['points']}" + ("" if signs == "none" else f"±{signs}"))

@@ -32,7 +32,7 @@ ROTOSCALE_ENUM_NAMES(operand_format, fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp
 
 /// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
 struct block_recipe {
-  int length = 32;               ///< elements along the contraction axis: 16 or 32
+  int length = 32;               ///< elements along the contraction axis: 16, 32 or 128
   int rows = 1;                  ///< rows that share the scale: 1, or `length` (2D blocks)
   format scale = formats::e8m0;  ///< of the scales
 

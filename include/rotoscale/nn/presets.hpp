@@ -131,7 +131,7 @@ inline std::vector<recipe> portable() {
           fp8_current("fp8_current"),
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
-          nvfp4_four_over_six("nvfp4_four_over_six"),
+          nvfp4_four_over_six("nvfp4_4_6"),
           mxfp4("mxfp4", {}),
           mxfp4("mxfp4_h16", h16),
           mxfp4("mxfp4_h16_fixed_signs", layer_signs),

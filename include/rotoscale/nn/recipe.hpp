@@ -174,7 +174,7 @@ using rotoscale::to_string;
 
 template <class Visitor>
 void describe(Visitor&& v, block_recipe& b) {
-  v("length", b.length, "elements along the contraction axis that share a scale: 16 or 32");
+  v("length", b.length, "elements along the contraction axis that share a scale: 16, 32 or 128");
   v("rows", b.rows, "rows that share it: 1, or as many as length");
   v("scale", b.scale, "format of the scales: e8m0; nvfp4: ue4m3 or ue5m3");
 }

@@ -49,8 +49,11 @@ inline fault find_block_fault(const operand_recipe& o, const std::string& where)
     return std::nullopt;
   }
   const block_format f = block_format_of(o);
-  if (f.length != 16 && f.length != 32) return where + ".block.length: must be 16 or 32";
+  if (f.length != 16 && f.length != 32 && f.length != 128) return where + ".block.length: must be 16, 32 or 128";
   if (f.rows != 1 && f.rows != f.length) return where + ".block.rows: must be 1, or as many as block.length";
+  if (f.length == 128 && (!is_mx(o.format) || o.rotation.points != 0)) {
+    return where + ".block.length: 128 is for MX formats without a rotation";
+  }
   if (is_mx(o.format) && !f.has_e8m0_scale()) return where + ".block.scale: must be e8m0 in MX formats";
   if (o.format == operand_format::nvfp4 && f.scale != formats::ue4m3 && f.scale != formats::ue5m3) {
     return where + ".block.scale: must be ue4m3 or ue5m3 in nvfp4";
@@ -66,7 +69,7 @@ inline fault find_block_fault(const operand_recipe& o, const std::string& where)
 
 /// The operand as GEMMs see it, of `k` elements along the contraction axis and no memory.
 inline gemm_operand make_shape(const operand_recipe& o, index_t k) {
-  gemm_operand a{.element = element_format(o.format), .rows = 32, .k = k};
+  gemm_operand a{.element = element_format(o.format), .rows = 128, .k = k};
   if (!has_blocks(o.format)) return a;
   const block_format f = block_format_of(o);
   a.block = f.length;

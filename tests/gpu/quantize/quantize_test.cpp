@@ -535,6 +535,10 @@ TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
       if (o.rounding == rounding::nearest_even) check(square_blocks(nvfp4), o, float{}, 96, 96, true);
     }
   }
+  for (const int height : {1, 128}) {
+    check({formats::e4m3, 128, formats::e8m0, height}, plain, bf16{}, 128, 384, false);
+    check({formats::e2m1, 128, formats::e8m0, height}, plain, float{}, 256, 256, false);
+  }
   check(mxfp6_e2m3, wide, bf16{}, 64, 96, false);
   check(mxfp6_e3m2, wide, fp16{}, 32, 64, false);
   check(mxfp4, wide, float{}, 64, 96, false);

@@ -130,7 +130,7 @@ std::vector<nn::recipe> recipes() {
     all.back().name = std::string(name) + ", dequantized backward";
   }
   all.push_back(preset("fp8_current"));
-  all.push_back(preset("nvfp4_four_over_six"));
+  all.push_back(preset("nvfp4_4_6"));
   all.back().dgrad.right.source = all.back().wgrad.right.source = nn::operand_source::forward;
   all.back().name = "NVFP4 from the forward's operands";
   return all;

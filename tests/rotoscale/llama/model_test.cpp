@@ -148,12 +148,23 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
     r.name = std::string("dequantized ") + rotated;
     check_against_oracle(r, small_config(false));
   }
-  for (const char* again : {"mxfp4_h16_step_signs", "nvfp4_four_over_six"}) {
+  for (const char* again : {"mxfp4_h16_step_signs", "nvfp4_4_6"}) {
     r = preset(again);
     r.name = std::string("from the forward's operands ") + again;
     r.dgrad.right.source = r.wgrad.right.source = nn::operand_source::forward;
     check_against_oracle(r, small_config(false));
   }
+  auto wide = small_config(false);
+  wide.hidden_size = wide.intermediate_size = 128;
+  wide.num_key_value_heads = 4;
+  r = preset("bf16");
+  r.name = "FP8 in blocks of 1 x 128 and 128 x 128";
+  for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad}) {
+    g->left = g->right = preset("mxfp8").fprop.left;
+    g->left.block = nn::block_recipe{128, 1, rotoscale::formats::e8m0};
+    g->right.block = nn::block_recipe{128, 128, rotoscale::formats::e8m0};
+  }
+  check_against_oracle(r, wide);
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

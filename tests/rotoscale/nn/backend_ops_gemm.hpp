@@ -188,6 +188,8 @@ inline std::vector<op_case> statistics_cases() {
   add(numbers::nvfp4, 48, 80, {}, {{16, 16, formats::ue4m3}});
   add(numbers::mxfp4, 64, 96, {}, {{32, 32}});
   add(numbers::mxfp8_e4m3, 48, 80, {}, {{16, 1}});
+  add(numbers::mxfp8_e4m3, 128, 384, {}, {{128, 1}});
+  add(numbers::mxfp8_e5m2, 128, 256, {}, {{128, 128}});
   add_dequantized_cases(all);
   for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
     for (const int width : {0, 20}) {
@@ -245,6 +247,10 @@ inline std::vector<op_case> gemm_cases() {
   }
   add(numbers::nvfp4, nn::fp32_fma_chain_contract, squares, rounding::nearest_even, {}, {{16, 16, formats::ue4m3}});
   add(numbers::mxfp4, nn::fp32_blockwise_contract, squares, rounding::nearest_even, {32}, {{32, 32}});
+  for (const char* contract : {nn::fp32_fma_chain_contract, "mx-bf16-sm90"}) {
+    add(numbers::mxfp8_e4m3, contract, {128, 24, 256}, rounding::nearest_even, {}, {{128, 1}});
+    add(numbers::mxfp8_e4m3, contract, {128, 128, 256}, rounding::stochastic, {}, {{128, 128}});
+  }
   add(numbers::bf16, "cublas-fp16:split_k=2:split_grain=32", {64, 32, 64});
   for (const char* contract : {"mx-bf16-sm90", "mx-bf16-sm90:split_k=2", "mx-bf16-gfx942", "mx-bf16-gfx942:split_k=3",
                                "single-accumulator@cdna3-mfma-fp16-f32"}) {

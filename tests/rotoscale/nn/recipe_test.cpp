@@ -177,11 +177,12 @@ TEST_CASE("faults are named") {
   CHECK_FALSE((find_fault(mixed) || has_delayed(mixed)));
   mixed.wgrad.right.scaling = nn::fp8_scaling::delayed;
   CHECK(find_fault(mixed).value_or("none").starts_with("wgrad.x.format: must be fprop.x's FP8 format and scaling"));
-  nn::recipe sr = preset("nvfp4_four_over_six");
+  nn::recipe sr = preset("nvfp4_4_6");
   CHECK(sr.dgrad.left.choice == scale_choice::headroom);
   sr.fprop.left.rounding = rounding::stochastic;
   CHECK(find_fault(sr).value_or("none").starts_with("fprop.x.scale_choice: four_over_six needs rounding nearest_even"));
   CHECK(operand_fault(blocks(64, 1, formats::e8m0)).starts_with("fprop.w.block.length"));
+  CHECK(operand_fault(blocks(128, 1, formats::e8m0)).starts_with("fprop.w.block.length: 128 is for MX"));
   CHECK(operand_fault(blocks(32, 16, formats::e8m0)).starts_with("fprop.w.block.rows"));
   CHECK(operand_fault(blocks(32, 1, formats::ue4m3)).starts_with("fprop.w.block.scale: must be e8m0"));
   CHECK(operand_fault(blocks(32, 32, formats::e8m0)) == "none");
