@@ -55,8 +55,9 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
 /// element_target of a format known at compile time.
 template <format F>
 __device__ inline float known_target(const block_options& o) {
-  constexpr float largest = element_target(F, scale_choice::amax), room = element_target(F, scale_choice::headroom);
-  return o.choice == scale_choice::headroom ? room : largest;
+  constexpr float largest = element_target(F, scale_choice::amax), room = element_target(F, scale_choice::headroom),
+                  eden = element_target(F, scale_choice::eden);
+  return o.choice == scale_choice::headroom ? room : o.choice == scale_choice::eden ? eden : largest;
 }
 
 /// True if amax (before the factor 1/4) is zero or between 2^-60 and 2^100. Then neither factor nor scale moves a

@@ -154,6 +154,26 @@ __device__ inline std::uint8_t choose_by_error(const definition_blocks_args& a, 
   return of_four.value() < of_six.value() ? four : six;
 }
 
+/// correct_scales for a row of 32 columns: the corrected scale of the block of a lane's column `c`.
+template <class T>
+__device__ inline std::uint8_t correct_by_error(const definition_blocks_args& a, const block_format& f,
+                                                const block_options& o, unsigned r, unsigned c, std::uint8_t scale) {
+  const float x = definition_element<T>(a, o, r, c), y = scaled_element(f, o, x, scale);
+  const float q = decode(f.element, encode_element(f, o, x, scale, {}));
+  const float other_y = shuffle_xor(y, 1), other_q = shuffle_xor(q, 1);
+  const bool even = c % 2 == 0;
+  eden_terms t = even ? pair_terms(y, q, other_y, other_q) : pair_terms(other_y, other_q, y, q);
+  const auto run = static_cast<unsigned>(run_length(f, o.rotation));
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned mask = 2; mask < run; mask *= 2) {
+    t.squares += shuffle_xor(t.squares, mask);
+    t.products += shuffle_xor(t.products, mask);
+  }
+  const unsigned first = c / static_cast<unsigned>(f.length) * static_cast<unsigned>(f.length);
+  const std::uint32_t word = o.random.word(r * a.random_step + first);
+  return correct_scale(f, o, scale, eden_correction(t.squares, t.products), word);
+}
+
 /// Stores the codes of columns c0 to c0 + 31 of an item's rows, one column per lane.
 template <class T, class Blocks>
 __device__ inline void store_item_codes(const definition_blocks_args& a, const block_format& f, const block_options& o,
@@ -207,7 +227,9 @@ __global__ void __launch_bounds__(definition_block_threads)
     for (unsigned mask = 1; mask < length && mask < lanes; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
     std::uint8_t scale = Blocks::scale(f, o, amax);
     if (o.choice == scale_choice::four_over_six) scale = choose_by_error<T>(a, f, o, group, c, amax, scale);
-    if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = scale;
+    const bool corrects = o.choice == scale_choice::eden;
+    const std::uint8_t stored = corrects ? correct_by_error<T>(a, f, o, group, c, scale) : scale;
+    if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = stored;
     ROTOSCALE_KEEP_LOOP
     for (unsigned first = c0; first < c0 + width; first += lanes) {
       store_item_codes<T, Blocks>(a, f, o, group, first, scale);

@@ -50,7 +50,7 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
     return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
             "must have 0 or 16 points"};
   }
-  if (o.choice != scale_choice::amax && f.has_e8m0_scale()) {
+  if (o.choice == scale_choice::eden || (o.choice != scale_choice::amax && f.has_e8m0_scale())) {
     return {error_code::bad_option, name("rows.options.choice", "columns.options.choice"),
             "needs floating-point scales"};
   }

@@ -151,13 +151,15 @@ bool takes_tiles(block_format f, const quantized_output& q, index_t vectors, ind
   const bool whole = f.length == 32 || (k % 32 == 0 && (f.rows == 1 || vectors % 32 == 0));
   return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole);
 }
-/// True if the tile kernel makes the choices of scales: 4/6 in all orientations or in none, for NVFP4's blocks.
+/// True if the tile kernel makes the choices of scales: 4/6 in all orientations or in none, for NVFP4's blocks; no
+/// EDEN.
 template <class T>
 bool takes_choices(block_format f, const quantized_output& rows, const quantized_output& columns) {
   bool any = false,
        all = f.element == formats::e2m1 && f.scale == formats::ue4m3 && f.length == 16 && !std::is_same_v<T, fp16>;
   for (const quantized_output* const q : {&rows, &columns}) {
     if (q->codes == nullptr) continue;
+    if (q->options.choice == scale_choice::eden) return false;
     const bool chooses = q->options.choice == scale_choice::four_over_six;
     any = any || chooses;
     all = all && chooses && source_has_fast_path<T>(q->options.source);

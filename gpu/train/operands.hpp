@@ -309,7 +309,7 @@ class operands final : public nn::operand_set {
   };
   bool is_random(nn::operand_form f) const {
     const nn::operand_recipe& own = *request().recipe(f);
-    return own.rounding == rounding::stochastic || draws_of(request(), f).draws_signs;
+    return nn::draws_words(own) || draws_of(request(), f).draws_signs;
   }
   drawn_form draws(nn::operand_form f, const nn::step_state* state) const {
     nn::form_draws of_form = draws_of(request(), f);

@@ -52,8 +52,10 @@ struct block_options {
   scale_rule rule = scale_rule::floor;                               ///< rule for E8M0 scales
   block_policy policy = policies::ocp;                               ///< blocks of zeros, with NaN or with Inf
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< rounding of elements
-  random_stream random = {};  ///< stochastic rounding: element (r, c) of a rows × k output takes word r * k + c
-  int random_count = 32;      ///< random bits used of each word, 1 to 32
+  /// Stochastic rounding: element (r, c) of a rows × k output takes word r * k + c. eden: a scale that of its first
+  /// element.
+  random_stream random = {};
+  int random_count = 32;  ///< random bits used of each word, 1 to 32
   /// Second-level factor of a tensor with floating-point scales (tensor_encode_factor): finite, above zero.
   float encode_factor = 1.0f;
   scale_choice choice = scale_choice::amax;  ///< what amax becomes; another value needs floating-point scales
@@ -134,26 +136,27 @@ ROTOSCALE_HD constexpr bool formats_are_defined(block_format f) {
   return f.element.bits() <= 8 && f.scale.bits() <= 8 && f.scale.has_nan() && !f.scale.is_signed;
 }
 
-/// Can `f` have 4/6 scales? E2M1 elements and extents that are powers of two, under a scale whose mantissa holds 1.5.
-ROTOSCALE_HD constexpr bool takes_four_over_six(block_format f) {
+/// Can `f` have scales that are chosen by the elements' errors (four_over_six, eden)? E2M1 elements, and extents that
+/// are powers of two, under a scale whose mantissa holds 1.5. eden: blocks of one row.
+ROTOSCALE_HD constexpr bool takes_choice(block_format f, scale_choice choice) {
   const auto is_power = [](int n) { return (n & (n - 1)) == 0; };
   constexpr format e2m1_format = formats::e2m1;
   const bool has_half =
       f.scale.mantissa_bits > 0 && decode(f.scale, f.scale.max_code()) >= 1.5f * pow2_fp32(f.scale.max_exponent());
-  return f.element == e2m1_format && f.length > 1 && is_power(f.length) && is_power(f.rows) && has_half;
+  return f.element == e2m1_format && f.length > 1 && is_power(f.length) && is_power(f.rows) && has_half &&
+         (choice != scale_choice::eden || f.rows == 1);
 }
 
 /// Are the options valid for blocks of `f`?
 /// - random_count is 1 to 32.
 /// - Under a floating-point scale, encode_factor is finite and above zero.
 /// - Under a floating-point scale, the policy's bytes are numbers. (TE's zero byte 127 is the NaN of UE4M3.)
-/// - E8M0 scales have no choice. four_over_six rounds to nearest even.
+/// - E8M0 scales have no choice. four_over_six and eden round to nearest even.
 ROTOSCALE_HD constexpr bool options_are_defined(block_format f, const block_options& o) {
   if (o.random_count < 1 || o.random_count > 32) return false;
   if (f.has_e8m0_scale()) return o.choice == scale_choice::amax;
-  if (o.choice == scale_choice::four_over_six && (!takes_four_over_six(f) || o.rounding != rounding::nearest_even)) {
-    return false;
-  }
+  const bool by_error = o.choice == scale_choice::four_over_six || o.choice == scale_choice::eden;
+  if (by_error && (!takes_choice(f, o.choice) || o.rounding != rounding::nearest_even)) return false;
   const bool factor_ok = o.encode_factor > 0.0f && fp32_bits(o.encode_factor) < fp32_infinity_bits;
   return factor_ok && o.policy.zero_byte <= f.scale.max_code() && o.policy.least_byte <= f.scale.max_code();
 }

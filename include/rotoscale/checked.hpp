@@ -101,11 +101,11 @@ inline void check_options(block_format f, const block_options& o) {
   }
   if (options_are_defined(f, o)) return;
   if (o.choice != scale_choice::amax && f.has_e8m0_scale()) fail("scale_choice: E8M0 scales are powers of two");
-  if (o.choice == scale_choice::four_over_six && o.rounding != rounding::nearest_even) {
-    fail("scale_choice: four_over_six rounds to nearest_even");
-  }
-  if (o.choice == scale_choice::four_over_six && !takes_four_over_six(f)) {
-    fail("scale_choice: four_over_six needs E2M1 in blocks whose extents are powers of two");
+  if (o.choice == scale_choice::four_over_six || o.choice == scale_choice::eden) {
+    if (o.rounding != rounding::nearest_even) fail("scale_choice: four_over_six and eden round to nearest_even");
+    if (!takes_choice(f, o.choice)) {
+      fail("scale_choice: needs E2M1 in blocks whose extents are powers of two, eden blocks of one row");
+    }
   }
   if (!(o.encode_factor > 0.0f && o.encode_factor <= std::numeric_limits<float>::max())) {
     fail("encode_factor " + std::to_string(o.encode_factor) + ": must be finite and above zero");
@@ -208,7 +208,8 @@ template <class T>
 void quantize(block_format f, const block_options& o, array<T> source, block_axis axis, std::span<std::uint8_t> codes,
               std::span<std::uint8_t> scales, std::span<const std::uint32_t> words, thread_pool& pool) {
   const auto [in, out] = detail::check_quantize(f, o, source, axis, codes, scales);
-  if (o.rounding != rounding::stochastic) detail::fail("words: options.rounding is not stochastic");
+  if (o.rounding != rounding::stochastic && o.choice != scale_choice::eden)
+    detail::fail("words: options.rounding is not stochastic");
   if (static_cast<index_t>(words.size()) != out.rows * out.k) {
     detail::fail("words has " + std::to_string(words.size()) + " words, expected " + detail::extents(out.rows, out.k) +
                  " = " + std::to_string(out.rows * out.k));

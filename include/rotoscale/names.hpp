@@ -89,7 +89,7 @@ std::vector<std::string> names(E) {
 }
 
 ROTOSCALE_ENUM_NAMES(scale_rule, floor, ceil, even, rceil)
-ROTOSCALE_ENUM_NAMES(scale_choice, amax, four_over_six, headroom)
+ROTOSCALE_ENUM_NAMES(scale_choice, amax, four_over_six, headroom, eden)
 ROTOSCALE_ENUM_NAMES(split_order, ascending, descending, pairwise)
 ROTOSCALE_ENUM_NAMES(rounding, nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic)
 ROTOSCALE_ENUM_NAMES(overflow, saturate, to_inf, to_nan)

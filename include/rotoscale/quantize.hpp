@@ -35,7 +35,7 @@ constexpr bool lanes_take_format(block_format f) {
 constexpr bool lanes_take_options(block_format f, const block_options& o) {
   if (o.rotation.points != 0 && o.rotation.points != 16 && !(o.rotation.points == 32 && f.length == 32)) return false;
   if (o.rounding != rounding::nearest_even && o.rounding != rounding::stochastic) return false;
-  if (o.choice == scale_choice::four_over_six) return false;
+  if (o.choice == scale_choice::four_over_six || o.choice == scale_choice::eden) return false;
   // Then no step of a floating-point scale yields a NaN or a negative number that is not in the source.
   return f.has_e8m0_scale() || (o.encode_factor >= 0x1p-126f && o.encode_factor <= 0x1p126f);
 }

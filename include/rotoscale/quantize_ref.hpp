@@ -99,14 +99,18 @@ ROTOSCALE_HD constexpr std::uint8_t choose_scale(block_format f, const block_opt
                             : shared_scale(amax, f.element, f.scale, o.encode_factor, o.policy, o.choice, expansion);
 }
 
-/// Code of an element under its block's scale; zero under a NaN scale. NaN from FP32 arithmetic is canonicalised, since
+/// An element under a floating-point scale, before it is rounded. NaN from FP32 arithmetic is canonicalised, since
 /// processors differ in its sign.
+ROTOSCALE_HD constexpr float scaled_element(block_format f, const block_options& o, float x, std::uint8_t scale) {
+  return canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor));
+}
+/// Code of an element under its block's scale; zero under a NaN scale.
 ROTOSCALE_HD constexpr std::uint32_t encode_element(block_format f, const block_options& o, float x, std::uint8_t scale,
                                                     random_bits random) {
   if (f.scale.is_nan(scale)) return 0;
   if (f.has_e8m0_scale()) return encode_scaled(f.element, x, scale, o.rounding, random);
-  const float scaled = canonical_nan(x * scale_inverse(f.scale, scale, o.encode_factor));
-  return static_cast<std::uint32_t>(encode(f.element, scaled, o.rounding, overflow::saturate, random));
+  return static_cast<std::uint32_t>(
+      encode(f.element, scaled_element(f, o, x, scale), o.rounding, overflow::saturate, random));
 }
 
 /// Factor of the second scale of four_over_six.
@@ -157,6 +161,45 @@ ROTOSCALE_HD constexpr std::uint8_t choose_four_over_six(block_format f, const b
   return of_four.value() < of_six.value() ? four : six;
 }
 
+/// Sums of EDEN over two neighbours of a run: y * y and y * q of scaled elements y and their codes' numbers q.
+struct eden_terms {
+  float squares, products;
+};
+ROTOSCALE_HD inline eden_terms pair_terms(float y0, float q0, float y1, float q1) {
+  return {__builtin_fmaf(y1, y1, y0 * y0), __builtin_fmaf(y1, q1, y0 * q0)};
+}
+/// EDEN's correction of a run's scales; 1 where the quotient is no positive number.
+ROTOSCALE_HD constexpr float eden_correction(float squares, float products) {
+  const float c = squares / products;
+  return c > 0.0f && c <= 0x1.FFFFFEp127f ? c : 1.0f;
+}
+/// A block's scale times the correction of its run, rounded stochastically.
+ROTOSCALE_HD constexpr std::uint8_t correct_scale(block_format f, const block_options& o, std::uint8_t scale,
+                                                  float correction, std::uint32_t word) {
+  if (f.scale.is_nan(scale)) return scale;
+  return static_cast<std::uint8_t>(encode(f.scale, decode(f.scale, scale) * correction, rounding::stochastic,
+                                          overflow::saturate, {word, o.random_count}));
+}
+/// Corrects the scales of a run whose rotated elements are `x`. `index`: random word of the first element.
+template <class Words>
+ROTOSCALE_HD constexpr void correct_scales(block_format f, const block_options& o, const float* x, int run,
+                                           std::uint8_t* scales, std::uint64_t index, const Words& words) {
+  neighbour_sum squares, products;
+  for (int i = 0; i < run; i += 2) {
+    const std::uint8_t scale = scales[i / f.length];
+    const float y0 = scaled_element(f, o, x[i], scale), y1 = scaled_element(f, o, x[i + 1], scale);
+    const eden_terms t = pair_terms(y0, decode(f.element, encode_element(f, o, x[i], scale, {})), y1,
+                                    decode(f.element, encode_element(f, o, x[i + 1], scale, {})));
+    squares.add(t.squares);
+    products.add(t.products);
+  }
+  const float correction = eden_correction(squares.value(), products.value());
+  for (int b = 0; b < run / f.length; ++b) {
+    const std::uint64_t first = index + static_cast<std::uint64_t>(b * f.length);
+    scales[b] = correct_scale(f, o, scales[b], correction, words.word(first));
+  }
+}
+
 /// Quantizes rows [tile * f.rows, (tile + 1) * f.rows) of quantize_ref's output, with their row of scales. `words`: a
 /// random_stream or random_words.
 template <class T, class Words>
@@ -194,6 +237,9 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
         if (o.rounding == rounding::stochastic) random.word = words.word(index);
         store_code(f.element, out.codes + r * out.code_stride, c0 + i, encode_element(f, o, x[i], scale, random));
       }
+    }
+    if (o.choice == scale_choice::eden) {
+      correct_scales(f, o, x, run, scales, static_cast<std::uint64_t>(r0 * out.k + c0), words);
     }
   }
 }

@@ -23,7 +23,8 @@ enum class scale_rule {
 enum class scale_choice {
   amax,           ///< the element format's largest number
   four_over_six,  ///< E2M1's 6, or 4 where that has the smaller sum of squared errors (arXiv:2512.02010)
-  headroom        ///< 16/17 of the largest number: above it after no rounding of a normal scale (fouroversix)
+  headroom,       ///< 16/17 of the largest number: above it after no rounding of a normal scale (arXiv:2601.22813)
+  eden            ///< MS-EDEN: 16/17/0.93 of it; scales are corrected per run, and rounded stochastically (the same)
 };
 
 /// Details in which quantizers with the same scale_rule differ.
@@ -111,9 +112,10 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   return static_cast<std::uint8_t>(byte < nan_scale_byte ? byte : nan_scale_byte - 1);
 }
 
-/// The element that the largest magnitude of a block becomes: the largest one, or 16/17 of it, rounded to FP32.
+/// The element that the largest magnitude of a block becomes: the largest one or a part of it, rounded to FP32.
 ROTOSCALE_HD constexpr float element_target(format element, scale_choice choice) {
   const float largest = decode(element, element.max_code());
+  if (choice == scale_choice::eden) return 16.0f * largest / 15.81f;
   return choice == scale_choice::headroom ? 16.0f * largest / 17.0f : largest;
 }
 
@@ -135,9 +137,10 @@ ROTOSCALE_HD constexpr std::uint8_t shared_scale(std::uint32_t amax, format elem
   return code < policy.least_byte ? policy.least_byte : code;
 }
 
-/// Largest scale of a tensor. four_over_six: the largest power of two, of which 1.5 times is a scale too.
+/// Largest scale of a tensor before it is multiplied: under four_over_six and eden the largest power of two.
 ROTOSCALE_HD constexpr float scale_target(format scale, scale_choice choice) {
-  return choice == scale_choice::four_over_six ? pow2_fp32(scale.max_exponent()) : decode(scale, scale.max_code());
+  const bool multiplied = choice == scale_choice::four_over_six || choice == scale_choice::eden;
+  return multiplied ? pow2_fp32(scale.max_exponent()) : decode(scale, scale.max_code());
 }
 
 /// Second-level factor (encode_factor) of an NVFP4 tensor with largest magnitude `amax`: element_target * scale_target

@@ -168,6 +168,7 @@ nn::operand_recipe operand_recipe_of(const rotoscale_operand_recipe& o) {
   r.scaling = named<nn::fp8_scaling>("scaling", o.scaling);
   if (!nn::has_blocks(r.format)) return r;
   r.rule = named<scale_rule>("scale_rule", o.scale_rule);
+  r.source = named<nn::operand_source>("source", o.source);
   r.choice = named<scale_choice>("scale_choice", o.scale_choice);
   r.policy = named<block_policy>("policy", o.policy);
   r.rotation = {o.points, named<nn::sign_kind>("signs", o.signs), o.mask};

@@ -58,7 +58,7 @@ struct rotoscale_gemm_call {
 
 /// An operand of a recipe. Names are those of rotoscale.recipes.
 struct rotoscale_operand_recipe {
-  const char *format, *scale_rule, *scale_choice, *scaling, *rounding, *policy, *signs;
+  const char *format, *scale_rule, *scale_choice, *scaling, *source, *rounding, *policy, *signs;
   std::uint32_t mask;
   std::int32_t points, length, rows;
 };

@@ -45,8 +45,8 @@ class GemmCall(ctypes.Structure):
 
 class OperandRecipe(ctypes.Structure):
     _fields_ = [("format", c_char_p), ("scale_rule", c_char_p), ("scale_choice", c_char_p), ("scaling", c_char_p),
-                ("rounding", c_char_p), ("policy", c_char_p), ("signs", c_char_p), ("mask", c_uint32), ("points", c_int32),
-                ("length", c_int32), ("rows", c_int32)]
+                ("source", c_char_p), ("rounding", c_char_p), ("policy", c_char_p), ("signs", c_char_p),
+                ("mask", c_uint32), ("points", c_int32), ("length", c_int32), ("rows", c_int32)]
 
 
 class GemmRecipe(ctypes.Structure):
@@ -140,9 +140,9 @@ def name(text):
 def operand_recipe(record):
     """An operand of a record of rotoscale.recipes."""
     return OperandRecipe(name(record["format"]), name(record.get("scale_rule")), name(record.get("scale_choice")),
-                         name(record["scaling"]), name(record["rounding"]), name(record.get("policy")),
-                         name(record.get("signs")), record.get("mask", 0), record.get("rotation", 0), record.get("length", 0),
-                         record.get("rows", 0))
+                         name(record["scaling"]), name(record.get("source")), name(record["rounding"]),
+                         name(record.get("policy")), name(record.get("signs")), record.get("mask", 0),
+                         record.get("rotation", 0), record.get("length", 0), record.get("rows", 0))
 
 
 def recipe(record):

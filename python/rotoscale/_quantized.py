@@ -34,7 +34,7 @@ def _request(preset, format, source, scale_rule, rounding, rotation, axis, polic
     two_levels = encode_factor == "amax"
     factor = None if two_levels else encode_factor
     expect_optional(NUMBER, encode_factor=factor)
-    if rounding == "stochastic" and random is None:
+    if (rounding == "stochastic" or scale_choice == "eden") and random is None:
         raise ValueError("random: stochastic rounding needs a seed or (seed, stream)")
     turned = None if rotation is None else core_rotation(rotation)
     made = _core.request(preset, format, source, scale_rule, rounding, turned, policy, *split_random(random),
@@ -209,7 +209,8 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
     random_count  random bits per element, 1 to 32
     encode_factor NVFP4: factor of the whole tensor, or "amax" to take it from the tensor
     square        one scale for a square of elements (length x length)
-    scale_choice  NVFP4: what a block's amax becomes: amax (6), four_over_six (6 or 4), headroom (6 * 16/17)
+    scale_choice  NVFP4: what a block's amax becomes: amax (6), four_over_six (6 or 4), headroom (6 * 16/17),
+                  eden (MS-EDEN, which draws words for the scales)
 
     Raises TypeError for a wrong dtype, ValueError for a wrong name, shape, stride, device or number.
     """

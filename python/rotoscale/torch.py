@@ -187,23 +187,32 @@ class Gemms:
         if form == "bf16":
             codes = _bf16(x)
             return _core.plain_operand(name, codes if axis else codes.T, "bf16", None)
-        random = (self.seed, _stream(_ROUNDING, gemm, is_right, self.layer) | self.step << 8 & 0xFFFFFFFF)
         if form in _FP8:
             values = _core.decode(_bf16(x), "bf16")
             scaling = self.scaling[tensor] if own["scaling"] == "delayed" else _CurrentScale(values, _FP8[form])
             with np.errstate(over="ignore", invalid="ignore"):
                 scaled = values * scaling.scale
-            codes = _core.encode(scaled, _FP8[form], own["rounding"], "saturate", *random, 32)
+            codes = _core.encode(scaled, _FP8[form], own["rounding"], "saturate", *self._random(gemm, is_right), 32)
             return _core.plain_operand(name, codes if axis else codes.T, _FP8[form], float(scaling.inverse))
-        q = quantize(x, format=form, source="bf16", scale_rule=own["scale_rule"],
-                     scale_choice=own["scale_choice"], rounding=own["rounding"],
-                     policy=own["policy"], rotation=(own["rotation"], self._signs(gemm, own)), axis=axis,
-                     random=random if own["rounding"] == "stochastic" else None, square=own["rows"] > 1,
-                     encode_factor="amax" if form == "nvfp4" else None)
+        if own["source"] == "forward":
+            is_w = tensor == "w"
+            forward = self._blocks(0, is_w, self.recipe["fprop"]["right" if is_w else "left"], -1, x)
+            x = _core.decode(_bf16(forward.dequantize()), "bf16")
+        q = self._blocks(gemm, is_right, own, axis, x)
         if _is_expanded(recipe["contract"], q):
             values = Quantized(q.codes, q.scales, q.format, square=q.square).dequantize()
             return _core.plain_operand(name, _bf16(values), "bf16", q.global_factor if q.global_factor != 1 else None)
         return _operand(name, q, None)
+
+    def _random(self, gemm, is_right):
+        return self.seed, _stream(_ROUNDING, gemm, is_right, self.layer) | self.step << 8 & 0xFFFFFFFF
+
+    def _blocks(self, gemm, is_right, own, axis, x):
+        return quantize(x, format=own["format"], source="bf16", scale_rule=own["scale_rule"],
+                        scale_choice=own["scale_choice"], rounding=own["rounding"], policy=own["policy"],
+                        rotation=(own["rotation"], self._signs(gemm, own)), axis=axis,
+                        random=self._random(gemm, is_right) if _draws_words(own) else None, square=own["rows"] > 1,
+                        encode_factor="amax" if own["format"] == "nvfp4" else None)
 
     def _signs(self, gemm, own):
         if own["signs"] == "mask":
@@ -212,6 +221,10 @@ class Gemms:
             return 0
         step = self.step + 1 & 0xFFFFFFFF if own["signs"] == "step" else 0
         return _core.random_word(self.seed, _stream(_SIGNS, gemm, 0, self.layer) | step, 0)
+
+
+def _draws_words(own):
+    return own["rounding"] == "stochastic" or own.get("scale_choice") == "eden"
 
 
 def _bf16(x):
@@ -282,8 +295,7 @@ class DeviceGemms:
         weakref.finalize(self, self.library.free_recipe, self.recipe)
         self.scaling = {tensor: _DeviceScaling(gemms.recipe["fp8"], element, device)
                         for tensor, element in gemms.fp8_tensors()}
-        self.is_drawn = any(o["rounding"] == "stochastic" or o.get("signs") in ("layer", "step")
-                            for o in gemms.operand_recipes())
+        self.is_drawn = any(_draws_words(o) or o.get("signs") in ("layer", "step") for o in gemms.operand_recipes())
         self.state, self.written = torch.zeros(256, dtype=torch.uint8, device=device), None
         self.plans = {}
 

@@ -109,6 +109,7 @@ nb::dict operand_record(const nn::operand_recipe& o) {
     const block_format f = nn::block_format_of(o);
     d["scale_rule"] = name_of_value(o.rule);
     d["scale_choice"] = name_of_value(o.choice);
+    d["source"] = name_of_value(o.source);
     d["policy"] = name_of_value(o.policy);
     d["rotation"] = o.rotation.points;
     d["signs"] = name_of_value(o.rotation.signs);

@@ -197,7 +197,9 @@ inline std::uint8_t float_scale(exact_t amax, const grid& g, const format& scale
   if (amax == 0) return p.zero_byte;
   if (std::isnan(amax)) return nan_of(scale);
   if (std::isinf(amax) && p.infinity == block_policy::infinity_rule::nan_scale) return nan_of(scale);
-  const exact_t top = o.choice == scale_choice::headroom ? g.largest() * 16 / 17 : g.largest();
+  const exact_t top = g.largest() * (o.choice == scale_choice::headroom ? exact_t{16} / 17
+                                     : o.choice == scale_choice::eden   ? 16 / exact_t{15.81f}
+                                                                        : exact_t{1});
   const float share = as_float(amax) / as_float(top);
   const float first = share * o.encode_factor, wanted = first * more;
   const auto code = element_code(scale, scales, wanted, rounding::nearest_even, 0, 32);
@@ -280,6 +282,7 @@ class block_quantizer {
             out.elements[r * k + c] = code(seen[r][c], scale, word ? word(r * k + c) : 0);
       }
     }
+    if (o_.choice == scale_choice::eden) correct(seen, run, word, out);
     for (std::size_t r = 0; r < out_rows; ++r) {
       const auto first = out.elements.begin() + static_cast<std::ptrdiff_t>(r * k);
       const auto bytes = packed(f_.element, {first, first + static_cast<std::ptrdiff_t>(k)});
@@ -334,6 +337,44 @@ class block_quantizer {
   }
 
  private:
+  /// Scales times sum(y * y) / sum(y * q) of their run, rounded stochastically. `word` of a block's first element.
+  void correct(const std::vector<std::vector<exact_t>>& seen, std::size_t run,
+               const std::function<std::uint32_t(std::uint64_t)>& word, quantized& out) const {
+    const auto length = static_cast<std::size_t>(f_.length), k = seen.empty() ? 0 : seen[0].size();
+    for (std::size_t at = 0; at < seen.size() * k; at += run) {
+      std::vector<exact_t> sums[2];  // of squares, of products
+      for (std::size_t i = at; i < at + run; ++i) {
+        const std::uint8_t scale = out.scales[i / length];
+        const exact_t y = is_nan_scale(f_.scale, scales_, scale)  // the block has a NaN or Inf
+                              ? std::numeric_limits<exact_t>::quiet_NaN()
+                              : scaled_element(seen[i / k][i % k], false, scale, scales_, o_.encode_factor);
+        const exact_t q = std::copysign(elements_.values[out.elements[i] & 7], (out.elements[i] & 8) != 0 ? -1 : 1);
+        for (const int products : {0, 1}) {
+          std::vector<exact_t>& sum = sums[products];
+          const exact_t term = y * (products != 0 ? q : y);
+          if (i % 2 == 0) {
+            sum.push_back(as_float(term));
+          } else {
+            sum.back() = as_float(sum.back() + term);
+          }
+        }
+      }
+      for (std::vector<exact_t>& sum : sums) {
+        for (std::size_t n = run / 2; n > 1; n /= 2) {
+          for (std::size_t i = 0; i < n; i += 2) sum[i / 2] = as_float(sum[i] + sum[i + 1]);
+        }
+      }
+      const float quotient = as_float(sums[0][0]) / as_float(sums[1][0]);
+      const float factor = quotient > 0 && std::isfinite(quotient) ? quotient : 1.0f;
+      for (std::size_t i = at; i < at + run; i += length) {
+        std::uint8_t& scale = out.scales[i / length];
+        if (is_nan_scale(f_.scale, scales_, scale)) continue;
+        const float wanted = as_float(scales_.values[scale]) * factor;
+        scale = static_cast<std::uint8_t>(
+            element_code(f_.scale, scales_, wanted, rounding::stochastic, word ? word(i) : 0, o_.random_count));
+      }
+    }
+  }
   std::uint8_t chosen_scale(const std::vector<exact_t>& block, exact_t amax) const {
     const std::uint8_t six = float_scale(amax, elements_, f_.scale, scales_, o_);
     if (o_.choice != scale_choice::four_over_six) return six;

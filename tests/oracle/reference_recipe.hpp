@@ -183,8 +183,8 @@ class recipe_gemms : public linear_gemms {
     }
   }
 
-  /// Encode factor in FP32: largest scale × largest element / amax, with amax after the rotation. 4/6 has a power of
-  /// two for the scale, headroom 16/17 of the element.
+  /// Encode factor in FP32: largest scale × largest element / amax, with amax after the rotation. 4/6 and EDEN have
+  /// a power of two for the scale, headroom 16/17 of the element, EDEN 16/15.81.
   float encode_factor(const block_format& f, const block_options& how, const tensor& t, size_t rows, size_t cols,
                       block_axis axis) const {
     const operand_values seen = axis == block_axis::row ? operand_values{t, rows, cols} : transpose({t, rows, cols});
@@ -197,9 +197,12 @@ class recipe_gemms : public linear_gemms {
       for (const exact_t v : part) amax = std::max(amax, std::fabs(v));
     }
     const grid scales(f.scale);
-    const exact_t element = grid(f.element).largest() * (how.choice == scale_choice::headroom ? 16 : 17) / 17;
-    const bool four_over_six = how.choice == scale_choice::four_over_six;
-    const float all = as_float(four_over_six ? std::ldexp(exact_t{1}, scales.largest_exponent()) : scales.largest()) *
+    const exact_t part = how.choice == scale_choice::headroom ? exact_t{16} / 17
+                         : how.choice == scale_choice::eden   ? 16 / exact_t{15.81f}
+                                                              : exact_t{1};
+    const exact_t element = grid(f.element).largest() * part;
+    const bool power = how.choice == scale_choice::four_over_six || how.choice == scale_choice::eden;
+    const float all = as_float(power ? std::ldexp(exact_t{1}, scales.largest_exponent()) : scales.largest()) *
                       as_float(element);
     return amax == 0 ? 1.0f : all / as_float(amax);
   }

@@ -55,8 +55,9 @@ std::string difference(block_format f, const block_options& o, const std::vector
   const auto words = [&](std::uint64_t i) { return o.random.word(i); };
   const oracle::quantized want = oracle::block_quantizer(f, o)(
       values, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), axis, exactly,
-      o.rounding == rounding::stochastic ? std::function<std::uint32_t(std::uint64_t)>(words)
-                                         : std::function<std::uint32_t(std::uint64_t)>{});
+      o.rounding == rounding::stochastic || o.choice == scale_choice::eden
+          ? std::function<std::uint32_t(std::uint64_t)>(words)
+          : std::function<std::uint32_t(std::uint64_t)>{});
   for (std::size_t i = 0; i < want.scales.size(); ++i) {
     if (got.scales[i] == want.scales[i]) continue;
     return "scale " + std::to_string(i) + ": " + std::to_string(got.scales[i]) + ", expected " +
@@ -315,7 +316,8 @@ TEST_CASE("NVFP4: second-level factors to both ends of FP32") {
   std::uint64_t seed = 0;
   for (const float factor : {1.0f, 2688.0f / 3.0f, 0x1p-149f, 0x1p-126f, 0x1p-130f, 0x1p100f, 0x1.FFFFFEp127f}) {
     for (const auto& policy : {policies::nvidia, policies::ocp, block_policy{0, 3, nan_rule::ignore}}) {
-      for (const auto choice : {scale_choice::amax, scale_choice::headroom, scale_choice::four_over_six}) {
+      for (const auto choice :
+           {scale_choice::amax, scale_choice::headroom, scale_choice::four_over_six, scale_choice::eden}) {
         for (const auto r : {rounding::nearest_even, rounding::stochastic}) {
           const auto x = oracle::block_values(8, 256, ++seed, true, 16);
           block_options o = presets::nvidia;
@@ -330,11 +332,43 @@ TEST_CASE("NVFP4: second-level factors to both ends of FP32") {
           REQUIRE(difference(nvfp4, o, x, 16, block_axis::column, 1) == "");
           if (r == rounding::stochastic) continue;
           o.rotation = {32, {static_cast<std::uint32_t>(seed)}};
-          REQUIRE(difference({formats::e2m1, 16, formats::ue5m3, 4}, o, x, 8, block_axis::row) == "");
+          const int tall = choice == scale_choice::eden ? 1 : 4;
+          REQUIRE(difference({formats::e2m1, 16, formats::ue5m3, tall}, o, x, 8, block_axis::row) == "");
         }
       }
     }
   }
+}
+
+TEST_CASE("MS-EDEN is unbiased over signs and words, where rounding to nearest is not") {
+  constexpr index_t k = 64;
+  std::mt19937 engine(9);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(k);
+  for (float& v : x) v = normal(engine);
+  double bias[2] = {}, norm = 0;
+  for (const float v : x) norm += static_cast<double>(v) * static_cast<double>(v);
+  for (const bool eden : {false, true}) {
+    std::vector<double> mean(k, 0.0);
+    constexpr int draws = 4000;
+    for (int i = 0; i < draws; ++i) {
+      block_options o = presets::nvidia;
+      o.rotation = {32, {static_cast<std::uint32_t>(engine())}};
+      o.choice = eden ? scale_choice::eden : scale_choice::amax;
+      o.random = {static_cast<std::uint64_t>(i), 1};
+      o.encode_factor = tensor_encode_factor(4.0f, formats::e2m1, formats::ue4m3, o.choice);
+      result q = run_ref(nvfp4, o, row_major<const float>(x.data(), 1, k), block_axis::row);
+      std::vector<float> y(k);
+      dequantize_ref(nvfp4, dense_blocks<const std::uint8_t>(nvfp4, 1, k, q.codes.data(), q.scales.data()),
+                     block_axis::row, row_major<float>(y.data(), 1, k), 1.0f / o.encode_factor);
+      for (index_t at = 0; at < k; at += 32) unrotate_run(y.data() + at, 32, o.rotation);
+      for (std::size_t c = 0; c < x.size(); ++c) mean[c] += static_cast<double>(y[c]) / draws;
+    }
+    for (std::size_t c = 0; c < x.size(); ++c)
+      bias[eden] += (mean[c] - static_cast<double>(x[c])) * static_cast<double>(x[c]) / norm;
+  }
+  CHECK(std::fabs(bias[true]) < 0.001);  // the standard error is .0003
+  CHECK(std::fabs(bias[false]) > 0.002);
 }
 
 // The formula in double precision, for blocks of normal scales: E4M3 has 4 significant bits, E2M1 has 0, .5, ..., 6.
@@ -828,7 +862,7 @@ TEST_CASE("formats and options must go together") {
   CHECK(defined({formats::e2m1, 16, formats::ue5m3}, o));
   o.policy = {0, 127};
   CHECK_FALSE(defined(nvfp4, o));
-  for (const auto choice : {scale_choice::four_over_six, scale_choice::headroom}) {
+  for (const auto choice : {scale_choice::four_over_six, scale_choice::headroom, scale_choice::eden}) {
     o = {};
     o.choice = choice;
     CHECK(defined(nvfp4, o));
@@ -839,6 +873,8 @@ TEST_CASE("formats and options must go together") {
   o = {};
   o.choice = scale_choice::four_over_six;
   CHECK_FALSE(defined({formats::e2m3, 16, formats::ue4m3}, o));
+  o.choice = scale_choice::eden;
+  CHECK_FALSE(takes_choice(square_blocks(nvfp4), o.choice));
 }
 
 TEST_CASE("unused bits of a row's last byte are zero") {

@@ -99,6 +99,10 @@ ROTOSCALE_HD constexpr float current_fp8_scale(float largest, float amax) {
   const float scale = largest / amax;
   return scale < 0x1.FFFFFEp127f ? scale : 0x1.FFFFFEp127f;
 }
+/// Does quantizing draw random words?
+constexpr bool draws_words(const operand_recipe& o) {
+  return o.rounding == rounding::stochastic || o.choice == scale_choice::eden;
+}
 /// Blocks with E8M0 scales?
 constexpr bool is_mx(operand_format f) { return f >= operand_format::mxfp4 && f <= operand_format::mxfp8_e5m2; }
 /// Blocks with scales of any kind?

@@ -108,6 +108,23 @@ inline recipe nvfp4_four_over_six(std::string name) {
   return r;
 }
 
+/// Quartet II with rotations of 32 points: MS-EDEN in the backward pass, whose w and x are those of the forward pass.
+inline recipe quartet2(std::string name) {
+  const operand_recipe forward{
+      operand_format::nvfp4, scale_rule::even, rounding::nearest_even, {}, policies::nvidia, {}};
+  operand_recipe dy = forward;
+  dy.choice = scale_choice::eden;
+  dy.rotation = {32, sign_kind::step};
+  operand_recipe again = dy;
+  again.source = operand_source::forward;
+  recipe r;
+  r.name = std::move(name);
+  r.fprop = {forward, forward, fp32_fma_chain_contract, operand_format::bf16};
+  r.dgrad = {dy, again, fp32_fma_chain_contract, operand_format::bf16};
+  r.wgrad = {dy, again, fp32_fma_chain_contract, operand_format::fp32};
+  return r;
+}
+
 /// Names of a recipe under a contract set.
 struct alias {
   const char* name;       ///< of the pair
@@ -132,6 +149,7 @@ inline std::vector<recipe> portable() {
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
           nvfp4_four_over_six("nvfp4_4_6"),
+          quartet2("quartet2_h32"),
           mxfp4("mxfp4", {}),
           mxfp4("mxfp4_h16", h16),
           mxfp4("mxfp4_h16_fixed_signs", layer_signs),

@@ -196,7 +196,7 @@ void describe(Visitor&& v, operand_recipe& o) {
   v("block", block, "shape and scale of blocks (default: the format's own)");
   if (block != block_before) o.block = block;
   v("scale_rule", o.rule, "how a block's amax becomes an E8M0 scale");
-  v("scale_choice", o.choice, "nvfp4: what a block's amax becomes: amax (6), four_over_six, headroom");
+  v("scale_choice", o.choice, "nvfp4: what a block's amax becomes: amax (6), four_over_six, headroom, eden");
   v("source", o.source, "dgrad's w, wgrad's x: quantized from the values, or from the forward pass's operand");
   v("scaling", o.scaling, "fp8: scale from earlier steps (delayed), or from the tensor itself (current)");
   v("rounding", o.rounding, "rounding of elements");

@@ -37,9 +37,9 @@ inline fault find_choice_fault(const operand_recipe& o, const std::string& where
   if (o.choice == scale_choice::amax) return std::nullopt;
   const std::string field = where + ".scale_choice: " + std::string(to_string(o.choice));
   if (o.format != operand_format::nvfp4) return field + " needs nvfp4, whose scales are not powers of two";
-  if (o.choice == scale_choice::four_over_six && o.rounding != rounding::nearest_even) {
-    return field + " needs rounding nearest_even; headroom is for stochastic";
-  }
+  if (o.choice == scale_choice::headroom) return std::nullopt;
+  if (o.rounding != rounding::nearest_even) return field + " needs rounding nearest_even; headroom is for stochastic";
+  if (!takes_choice(block_format_of(o), o.choice)) return field + " needs blocks of one row";
   return std::nullopt;
 }
 

@@ -266,7 +266,7 @@ inline bool rounds_stochastically(const nn::recipe& r) {
   const nn::linear_recipe head = head_of(r);
   for (const nn::linear_recipe* l : {static_cast<const nn::linear_recipe*>(&r), &head}) {
     for (const nn::gemm_recipe* g : {&l->fprop, &l->dgrad, &l->wgrad}) {
-      if (g->left.rounding == rounding::stochastic || g->right.rounding == rounding::stochastic) return true;
+      if (nn::draws_words(g->left) || nn::draws_words(g->right)) return true;
     }
   }
   return false;

@@ -129,7 +129,7 @@ std::vector<nn::recipe> recipes() {
     all.push_back(nn::override_backward(preset(name), nn::backward_kind::dequantized));
     all.back().name = std::string(name) + ", dequantized backward";
   }
-  all.push_back(preset("fp8_current"));
+  for (const char* name : {"fp8_current", "quartet2_h32"}) all.push_back(preset(name));
   all.push_back(preset("nvfp4_4_6"));
   all.back().dgrad.right.source = all.back().wgrad.right.source = nn::operand_source::forward;
   all.back().name = "NVFP4 from the forward's operands";
