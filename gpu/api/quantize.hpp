@@ -78,9 +78,10 @@ status measure_amax(block_format f, matrix<const bf16> source, const quantized_o
 /// - Blocks of has_tile_kernel: one launch on `s`. Padding of scales is written. Loads are 16 bytes wide if contiguous
 ///   rows (of a transpose: columns) begin at multiples of 16 bytes, else per element. Blocks of 16 and 6-bit codes are
 ///   row-major, others in any of the orders above.
-/// - Other blocks, rotations of 32 points, blocks of 16 where k (of squares: an extent) is not a multiple of 32, and
-///   4/6 scales other than NVFP4's in all wanted orientations from FP32 or BF16, and EDEN: the slow reference kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks
-///   of 16, 32 or (under E8M0) 128, of one row or square, with E8M0 or floating-point scales.
+/// - Other blocks, rotations of 32, 64 or 128 points, blocks of 16 where k (of squares: an extent) is not a multiple of
+///   32, EDEN, and 4/6 scales other than NVFP4's in all wanted orientations from FP32 or BF16: the slow reference
+///   kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks of 16, 32 or (under
+///   E8M0) 128, of one row or square, with E8M0 or floating-point scales.
 ///
 /// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes
 /// nothing.

@@ -15,7 +15,7 @@ namespace rotoscale::gpu {
 /// How an operand was quantized from its source.
 struct observed_form {
   bool columns = false;                   ///< the operand's rows are the source's columns
-  int points = 0;                         ///< points of the rotation: 0, 16 or 32
+  int points = 0;                         ///< points of the rotation: 0, or 16 to 128
   nn::form_draws draws;                   ///< signs of the rotation
   const nn::step_state* state = nullptr;  ///< device memory; null: step 0, seed 0
 };

@@ -102,4 +102,29 @@ __device__ inline float subgroup_butterflies(float x, unsigned lane, unsigned po
   return x;
 }
 
+/// Elements c + 32 i of a row, in the lane c of a subgroup of 32.
+template <unsigned Parts>
+struct lane_row {
+  float x[Parts];
+
+  /// Hadamard transform of `points`, at most 32 Parts, without its factor. All lanes of the subgroup call it; of each
+  /// lane `parts` elements take part.
+  __device__ void rotate(unsigned lane, unsigned points, unsigned parts) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < Parts; ++i) {
+      if (i < parts) x[i] = subgroup_butterflies(x[i], lane, points < 32 ? points : 32);
+    }
+    ROTOSCALE_UNROLL
+    for (unsigned step = 1; step < Parts; step *= 2) {
+      ROTOSCALE_UNROLL
+      for (unsigned i = 0; i < Parts; ++i) {
+        if ((i & step) != 0 || 32 * step >= points) continue;
+        const float a = x[i], b = x[i + step];
+        x[i] = a + b;
+        x[i + step] = a - b;
+      }
+    }
+  }
+};
+
 }  // namespace rotoscale::gpu

@@ -15,7 +15,9 @@ status unrotate_operand(const gemm_operand& from, int points, const nn::form_dra
   unrotate_arguments a;
   if (status s = take_operand(from, names_of_from, a.from); !s.ok()) return s;
   if (from.block == 0) return {error_code::bad_option, "from.block", "must not be 0"};
-  if (points != 0 && points != 16 && points != 32) return {error_code::bad_option, "points", "must be 0, 16 or 32"};
+  if (points != 0 && points != 16 && points != 32 && points != 64 && points != 128) {
+    return {error_code::bad_option, "points", "must be 0, 16, 32, 64 or 128"};
+  }
   a.points = points;
   a.run = points > from.block ? points : from.block;
   if (from.k % a.run != 0) return {error_code::bad_extent, "from.k", "must be whole rotations"};
@@ -29,9 +31,11 @@ status unrotate_operand(const gemm_operand& from, int points, const nn::form_dra
   a.state = state;
   a.to = reinterpret_cast<std::uint16_t*>(to);
   a.stride = stride;
-  const index_t items = from.rows * ((from.k + subgroup_lanes - 1) / subgroup_lanes);
+  const index_t width = a.points > 32 ? 4 * subgroup_lanes : subgroup_lanes;
+  const index_t items = from.rows * ((from.k + width - 1) / width);
   const index_t needed = (items * subgroup_lanes + simt_threads - 1) / simt_threads;
-  return launch(unrotate_kernel, blocks(needed < 8192 ? needed : 8192), blocks(simt_threads), 0, stream, a);
+  return launch(a.points > 32 ? unrotate_kernel<4> : unrotate_kernel<1>, blocks(needed < 8192 ? needed : 8192),
+                blocks(simt_threads), 0, stream, a);
 }
 
 }  // namespace rotoscale::gpu

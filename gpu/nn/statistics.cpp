@@ -35,8 +35,9 @@ status observe(nn::const_tensor_view source, const gemm_operand& stored, const o
   if (stored.rows != source.extent(how.columns ? 1 : 0) || stored.k != source.extent(how.columns ? 0 : 1)) {
     return {error_code::bad_extent, "stored", "must have the extents of the source in its orientation"};
   }
-  if (how.points != 0 && ((how.points != 16 && how.points != 32) || stored.k % how.points != 0)) {
-    return {error_code::bad_option, "how.points", "must be 0, or 16 or 32 that divide k"};
+  const bool known = how.points == 16 || how.points == 32 || how.points == 64 || how.points == 128;
+  if (how.points != 0 && (!known || stored.k % how.points != 0)) {
+    return {error_code::bad_option, "how.points", "must be 0, or 16, 32, 64 or 128 that divide k"};
   }
   if (status c = check_pointer(to, "to"); !c.ok()) return c;
   if (status c = check_optional(how.state, "how.state"); !c.ok()) return c;
@@ -61,7 +62,8 @@ status observe(nn::const_tensor_view source, const gemm_operand& stored, const o
   if (status c = check_code(observe_sum_kernel); !c.ok()) return c;
   const status launched = with_storage(source.type, [&](auto t) {
     const auto grid = static_cast<std::uint64_t>((stored.rows + observed_rows - 1) / observed_rows);
-    return launch_rows(observe_kernel<decltype(t)>, grid, row_threads, s, a);
+    const auto kernel = a.points > 32 ? observe_kernel<decltype(t), 8> : observe_kernel<decltype(t), 2>;
+    return launch_rows(kernel, grid, row_threads, s, a);
   });
   return launched.ok() ? launch_rows(observe_sum_kernel, 1, tree_threads, s, a) : launched;
 }

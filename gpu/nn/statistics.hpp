@@ -37,22 +37,30 @@ struct observe_args {
   nn::operand_statistics* to = nullptr;
 };
 
-/// Rotates 32 neighbouring elements by 16 or 32 points. Each of 16 lanes holds elements lane and 16 + lane. Bit i of
+/// Rotates 16 * Count neighbouring elements by 16 points or more. Each of 16 lanes holds elements lane + 16 h. Bit i of
 /// `signs` negates element i of a run.
-__device__ inline void rotate_across_lanes(float (&x)[2], unsigned lane, int points, unsigned run,
-                                           std::uint32_t signs) {
+template <unsigned Count, std::size_t Words>
+__device__ inline void rotate_across_lanes(float (&x)[Count], unsigned lane, unsigned points, unsigned run,
+                                           const std::uint32_t (&signs)[Words]) {
   ROTOSCALE_UNROLL
-  for (unsigned h = 0; h < 2; ++h) {
-    x[h] = fp32_from_bits(fp32_bits(x[h]) ^ (signs >> ((16 * h + lane) % run) & 1u) << 31);
+  for (unsigned h = 0; h < Count; ++h) {
+    const unsigned i = (16 * h + lane) % run;
+    x[h] = fp32_from_bits(fp32_bits(x[h]) ^ (signs[i / 32] >> (i % 32) & 1u) << 31);
     x[h] = subgroup_butterflies(x[h], lane, 16);
   }
-  if (points == 32) {
-    const float first = x[0];
-    x[0] = first + x[1];
-    x[1] = first - x[1];
-  }
   ROTOSCALE_UNROLL
-  for (unsigned h = 0; h < 2; ++h) x[h] = canonical_nan(x[h] * hadamard_factor(points));
+  for (unsigned step = 1; step < Count; step *= 2) {
+    ROTOSCALE_UNROLL
+    for (unsigned h = 0; h < Count; ++h) {
+      if ((h & step) != 0 || 16 * step >= points) continue;
+      const float a = x[h], b = x[h + step];
+      x[h] = a + b;
+      x[h + step] = a - b;
+    }
+  }
+  const float factor = hadamard_factor(static_cast<int>(points));
+  ROTOSCALE_UNROLL
+  for (unsigned h = 0; h < Count; ++h) x[h] = canonical_nan(x[h] * factor);
 }
 
 /// floor(log2(x)) for finite x > 0.
@@ -117,32 +125,37 @@ struct observed_lane {
   }
 };
 
-/// Sixteen lanes per row, two elements per lane and step. All lanes take part in all steps, because they exchange
-/// values.
-template <class T>
+/// Sixteen lanes per row, Count elements per lane and step: two, or eight for rotations of more than 32 points. All
+/// lanes take part in all steps, because they exchange values.
+template <class T, unsigned Count>
 __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GRID_CONSTANT observe_args a) {
+  constexpr unsigned step = 16 * Count;
   const unsigned lane = thread_index().x % 16, row = block_index().x * observed_rows + thread_index().x / 16;
   const bool is_row = row < a.rows;
   const nn::step_state none;
-  const std::uint32_t signs = a.points == 0 ? 0 : a.draws.mask(a.state != nullptr ? *a.state : none);
+  std::uint32_t signs[Count == 2 ? 1 : Count / 2] = {};
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Count / 2; ++i) {
+    if (a.points != 0) signs[i] = a.draws.mask(a.state != nullptr ? *a.state : none, static_cast<int>(i));
+  }
   const float factor = a.stored.factor != nullptr ? *a.stored.factor : 1.0f;
   const T* const source = static_cast<const T*>(a.source) + row * a.row_step;
   const auto r = static_cast<int>(row);
   observed_lane mine;
   observed_scales scales;
   std::uint32_t filled = 0;  // bit b: block b of 32 has a nonzero element
-  for (unsigned first = 0; first < a.k; first += 32) {
-    float x[2];
+  for (unsigned first = 0; first < a.k; first += step) {
+    float x[Count];
     ROTOSCALE_UNROLL
-    for (unsigned h = 0; h < 2; ++h) {
+    for (unsigned h = 0; h < Count; ++h) {
       const unsigned c = first + 16 * h + lane;
       x[h] = is_row && c < a.k ? widened(source[c * a.k_step]) : 0.0f;
       const std::uint32_t magnitude = observed_lane::finite_magnitude(x[h]);
       mine.row.amax = magnitude > mine.row.amax ? magnitude : mine.row.amax;
     }
-    if (a.points != 0) rotate_across_lanes(x, lane, a.points, a.run, signs);
+    if (a.points != 0) rotate_across_lanes(x, lane, static_cast<unsigned>(a.points), a.run, signs);
     ROTOSCALE_UNROLL
-    for (unsigned h = 0; h < 2; ++h) {
+    for (unsigned h = 0; h < Count; ++h) {
       const unsigned c = first + 16 * h + lane;
       if (!is_row || c >= a.k) continue;
       const auto k = static_cast<int>(c);
@@ -151,7 +164,7 @@ __global__ void __launch_bounds__(row_threads) observe_kernel(const ROTOSCALE_GR
       mine.add(x[h], stored, largest);
       if (a.block != 0 && !(stored == 0.0f)) filled |= 1u << (c / a.block % 32);
     }
-    if (a.block == 0 || ((first + 32) % (32 * a.block) != 0 && first + 32 < a.k)) continue;
+    if (a.block == 0 || ((first + step) % (32 * a.block) != 0 && first + step < a.k)) continue;
     filled = subgroup_or<16>(filled);
     const unsigned blocks = first / (32 * a.block) * 32;
     for (unsigned b = lane; b < 32 && is_row; b += 16) {

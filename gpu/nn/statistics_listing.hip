@@ -5,7 +5,7 @@
 
 namespace rotoscale::gpu {
 
-template __global__ void observe_kernel<bf16>(const observe_args);
-template __global__ void observe_kernel<float>(const observe_args);
+template __global__ void observe_kernel<bf16, 2>(const observe_args);
+template __global__ void observe_kernel<float, 8>(const observe_args);
 
 }  // namespace rotoscale::gpu

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: rotations of 32 points,
-// UE5M3 scales, extents that are not whole runs of 32.
-// A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane. A rotation
-// is a butterfly across lanes.
+// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: rotations of 32 to 128
+// points, UE5M3 scales, blocks of 128, extents that are not whole runs of 32.
+// A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane; of longer
+// runs up to four per lane. A rotation is a butterfly across lanes, then across a lane's elements.
 #pragma once
 
 #include "gpu/quantize/made_options.hpp"
@@ -33,18 +33,33 @@ __device__ inline float definition_source(format source, T x) {
   return std::is_same_v<T, bf16> ? value : fp32_from_bits(canonical_bf16(value) << 16);
 }
 
-/// Element (r, c), rounded to the source format and rotated. All lanes of a subgroup call it together, with
+/// Columns of an item: 32, or those of a longer block or rotation.
+__device__ inline unsigned item_width(const block_format& f, const block_options& o) {
+  const auto run = static_cast<unsigned>(run_length(f, o.rotation));
+  return run > unsigned{subgroup_lanes} ? run : unsigned{subgroup_lanes};
+}
+
+/// Elements (r, c + 32 i), rounded to the source format and rotated. All lanes of a subgroup call it together, with
 /// neighbouring c.
-template <class T>
-__device__ inline float definition_element(const definition_blocks_args& a, const block_options& o, unsigned r,
-                                           unsigned c) {
-  float x = 0.0f;
-  if (c < a.columns) x = definition_source(o.source, *a.template element<T>(r, c));
-  if (o.rotation.points == 0) return x;
+template <class T, unsigned Parts>
+__device__ inline lane_row<Parts> load_row(const definition_blocks_args& a, const block_options& o, unsigned r,
+                                           unsigned c, unsigned parts) {
   const auto run = static_cast<unsigned>(run_length(a.format, o.rotation));
-  if (o.rotation.negates(static_cast<int>(c % run))) x = fp32_from_bits(fp32_bits(x) ^ fp32_sign_mask);
-  x = subgroup_butterflies(x, c, static_cast<unsigned>(o.rotation.points));
-  return canonical_nan(x * hadamard_factor(o.rotation.points));
+  lane_row<Parts> row;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) {
+    const unsigned column = c + i * unsigned{subgroup_lanes};
+    row.x[i] = 0.0f;
+    if (i < parts && column < a.columns) row.x[i] = definition_source(o.source, *a.template element<T>(r, column));
+    const bool negated = o.rotation.points != 0 && o.rotation.negates(static_cast<int>(column % run));
+    row.x[i] = fp32_from_bits(fp32_bits(row.x[i]) ^ (negated ? fp32_sign_mask : 0u));
+  }
+  if (o.rotation.points == 0) return row;
+  row.rotate(c, static_cast<unsigned>(o.rotation.points), parts);
+  const float factor = hadamard_factor(o.rotation.points);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) row.x[i] = canonical_nan(row.x[i] * factor);
+  return row;
 }
 
 /// Group of rows and first column of item `i`, with `across` items of `width` columns per row.
@@ -137,122 +152,191 @@ __device__ inline float row_error(float error, unsigned lane, unsigned length) {
   return sum;
 }
 
-/// choose_four_over_six for the block of a lane's column `c`, of the rows of `group`.
-template <class T>
-__device__ inline std::uint8_t choose_by_error(const definition_blocks_args& a, const block_format& f,
-                                               const block_options& o, unsigned group, unsigned c, std::uint32_t amax,
-                                               std::uint8_t six) {
-  const std::uint8_t four = choose_scale(f, o, amax, four_over_six);
+/// Blocks of an item as one lane sees them: those of columns `column` + 32 i.
+template <unsigned Parts>
+struct item_blocks {
+  unsigned group, column, parts;
+  std::uint32_t amax[Parts];
+  std::uint8_t scale[Parts];
+};
+
+/// Step 1: amax over the rows of each block, then over its lanes and parts.
+template <class T, unsigned Parts>
+__device__ inline void measure_blocks(const definition_blocks_args& a, const block_format& f, const block_options& o,
+                                      item_blocks<Parts>& b) {
   const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
-  neighbour_sum of_six, of_four;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) b.amax[i] = no_amax;
   ROTOSCALE_KEEP_LOOP
-  for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-    const float x = definition_element<T>(a, o, r, c);
-    of_six.add(row_error(element_error(f, o, x, six), c, length));
-    of_four.add(row_error(element_error(f, o, x, four), c, length));
+  for (unsigned r = b.group * height; r < (b.group + 1) * height; ++r) {
+    const lane_row<Parts> row = load_row<T, Parts>(a, o, r, b.column, b.parts);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < Parts; ++i) {
+      const bool is_element = i < b.parts && b.column + i * unsigned{subgroup_lanes} < a.columns;
+      if (is_element) b.amax[i] = block_amax(&row.x[i], 1, o.policy, b.amax[i]);
+    }
   }
-  return of_four.value() < of_six.value() ? four : six;
-}
-
-/// correct_scales for a row of 32 columns: the corrected scale of the block of a lane's column `c`.
-template <class T>
-__device__ inline std::uint8_t correct_by_error(const definition_blocks_args& a, const block_format& f,
-                                                const block_options& o, unsigned r, unsigned c, std::uint8_t scale) {
-  const float x = definition_element<T>(a, o, r, c), y = scaled_element(f, o, x, scale);
-  const float q = decode(f.element, encode_element(f, o, x, scale, {}));
-  const float other_y = shuffle_xor(y, 1), other_q = shuffle_xor(q, 1);
-  const bool even = c % 2 == 0;
-  eden_terms t = even ? pair_terms(y, q, other_y, other_q) : pair_terms(other_y, other_q, y, q);
-  const auto run = static_cast<unsigned>(run_length(f, o.rotation));
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned mask = 2; mask < run; mask *= 2) {
-    t.squares += shuffle_xor(t.squares, mask);
-    t.products += shuffle_xor(t.products, mask);
+  if (length > unsigned{subgroup_lanes}) {  // one block
+    ROTOSCALE_UNROLL
+    for (unsigned i = 1; i < Parts; ++i) b.amax[0] = larger_amax(b.amax[0], b.amax[i]);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 1; i < Parts; ++i) b.amax[i] = b.amax[0];
   }
-  const unsigned first = c / static_cast<unsigned>(f.length) * static_cast<unsigned>(f.length);
-  const std::uint32_t word = o.random.word(r * a.random_step + first);
-  return correct_scale(f, o, scale, eden_correction(t.squares, t.products), word);
-}
-
-/// Stores the codes of columns c0 to c0 + 31 of an item's rows, one column per lane.
-template <class T, class Blocks>
-__device__ inline void store_item_codes(const definition_blocks_args& a, const block_format& f, const block_options& o,
-                                        unsigned group, unsigned c0, std::uint8_t scale) {
-  const unsigned lane = thread_index().x % subgroup_lanes, c = c0 + lane;
-  const auto height = static_cast<unsigned>(f.rows), bits = static_cast<unsigned>(storage_bits(f.element));
-  const float multiplier = Blocks::multiplier(o, scale);
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned r = group * height; r < (group + 1) * height; ++r) {
-    const float x = definition_element<T>(a, o, r, c);
-    random_bits random{0, o.random_count};
-    if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
-    const std::uint32_t code = c < a.columns ? Blocks::code(f, o, x, scale, multiplier, random) : 0;
-    const std::uint32_t byte = gather_byte(code, lane, bits);
-    const index_t at = index_t{c0} * bits / 8 + lane;
-    if (lane < 4 * bits && at < packed_bytes(f.element, a.columns)) {
-      a.codes[r * a.code_stride + at] = static_cast<std::uint8_t>(byte);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) {
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned mask = 1; mask < length && mask < unsigned{subgroup_lanes}; mask *= 2) {
+      b.amax[i] = larger_amax(b.amax[i], shuffle_xor(b.amax[i], mask));
     }
   }
 }
 
-/// One subgroup per item: 32 elements (of longer blocks: a block) of format.rows rows, along rows first.
-/// 1. amax over the item's elements, then over the lanes of a block
-/// 2. scale, stored once per block; under four_over_six, of the smaller error
-/// 3. codes of each row, packed across lanes and stored
-template <class T, class Blocks>
+/// choose_four_over_six for blocks whose scales are those for 6.
+template <class T, unsigned Parts>
+__device__ inline void choose_by_error(const definition_blocks_args& a, const block_format& f, const block_options& o,
+                                       item_blocks<Parts>& b) {
+  const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) {
+    const std::uint8_t four = choose_scale(f, o, b.amax[i], four_over_six);
+    neighbour_sum of_six, of_four;
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned r = b.group * height; r < (b.group + 1) * height; ++r) {
+      const float x = load_row<T, Parts>(a, o, r, b.column, b.parts).x[i];
+      of_six.add(row_error(element_error(f, o, x, b.scale[i]), b.column, length));
+      of_four.add(row_error(element_error(f, o, x, four), b.column, length));
+    }
+    if (of_four.value() < of_six.value()) b.scale[i] = four;
+  }
+}
+
+/// EDEN's correction of the run of a lane: correct_scales for one row.
+template <class T, unsigned Parts>
+__device__ inline float correction_of_row(const definition_blocks_args& a, const block_format& f,
+                                          const block_options& o, const item_blocks<Parts>& b) {
+  const lane_row<Parts> row = load_row<T, Parts>(a, o, b.group, b.column, b.parts);
+  const auto run = static_cast<unsigned>(run_length(f, o.rotation));
+  eden_terms sum[Parts];
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) {
+    const float y = scaled_element(f, o, row.x[i], b.scale[i]);
+    const float q = decode(f.element, encode_element(f, o, row.x[i], b.scale[i], {}));
+    const float other_y = shuffle_xor(y, 1), other_q = shuffle_xor(q, 1);
+    sum[i] = b.column % 2 == 0 ? pair_terms(y, q, other_y, other_q) : pair_terms(other_y, other_q, y, q);
+    ROTOSCALE_KEEP_LOOP
+    for (unsigned mask = 2; mask < run && mask < unsigned{subgroup_lanes}; mask *= 2) {
+      sum[i].squares += shuffle_xor(sum[i].squares, mask);
+      sum[i].products += shuffle_xor(sum[i].products, mask);
+    }
+  }
+  ROTOSCALE_UNROLL
+  for (unsigned step = 1; step < Parts; step *= 2) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i + step < Parts; i += 2 * step) {
+      if (i + step >= b.parts) continue;
+      sum[i].squares += sum[i + step].squares;
+      sum[i].products += sum[i + step].products;
+    }
+  }
+  return eden_correction(sum[0].squares, sum[0].products);
+}
+
+/// Step 2: scales, stored once per block. The codes of EDEN's blocks are those under the scale before its correction.
+template <class T, class Blocks, unsigned Parts>
+__device__ inline void make_scales(const definition_blocks_args& a, const block_format& f, const block_options& o,
+                                   item_blocks<Parts>& b) {
+  const auto length = static_cast<unsigned>(f.length);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) b.scale[i] = Blocks::scale(f, o, b.amax[i]);
+  if (o.choice == scale_choice::four_over_six) choose_by_error<T>(a, f, o, b);
+  const bool corrects = o.choice == scale_choice::eden;
+  const float correction = corrects ? correction_of_row<T>(a, f, o, b) : 1.0f;
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) {
+    const unsigned c = b.column + i * unsigned{subgroup_lanes};
+    if (i >= b.parts || c >= a.columns || c % length != 0) continue;
+    std::uint8_t scale = b.scale[i];
+    if (corrects) scale = correct_scale(f, o, scale, correction, o.random.word(b.group * a.random_step + c));
+    a.scales[b.group * a.scale_stride + c / length] = scale;
+  }
+}
+
+/// Step 3: codes of each row, packed across lanes and stored.
+template <class T, class Blocks, unsigned Parts>
+__device__ inline void store_item_codes(const definition_blocks_args& a, const block_format& f, const block_options& o,
+                                        const item_blocks<Parts>& b) {
+  const unsigned lane = thread_index().x % subgroup_lanes;
+  const auto height = static_cast<unsigned>(f.rows), bits = static_cast<unsigned>(storage_bits(f.element));
+  float multiplier[Parts];
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < Parts; ++i) multiplier[i] = Blocks::multiplier(o, b.scale[i]);
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned r = b.group * height; r < (b.group + 1) * height; ++r) {
+    const lane_row<Parts> row = load_row<T, Parts>(a, o, r, b.column, b.parts);
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < Parts; ++i) {
+      if (i >= b.parts) continue;
+      const unsigned c = b.column + i * unsigned{subgroup_lanes};
+      random_bits random{0, o.random_count};
+      if (o.rounding == rounding::stochastic) random.word = o.random.word(r * a.random_step + c);
+      const bool is_element = c < a.columns;
+      const std::uint32_t code = is_element ? Blocks::code(f, o, row.x[i], b.scale[i], multiplier[i], random) : 0;
+      const std::uint32_t byte = gather_byte(code, lane, bits);
+      const index_t at = index_t{c - lane} * bits / 8 + lane;
+      if (lane < 4 * bits && at < packed_bytes(f.element, a.columns)) {
+        a.codes[r * a.code_stride + at] = static_cast<std::uint8_t>(byte);
+      }
+    }
+  }
+}
+
+/// One subgroup per item: 32 elements (of longer blocks and rotations: theirs, at most 32 * Parts) of format.rows rows,
+/// along rows first.
+template <class T, class Blocks, unsigned Parts>
 __global__ void __launch_bounds__(definition_block_threads)
     definition_blocks_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   block_options& o = block_shared<options_memory>().get();
   const block_format f = Blocks::of(a.format);
   if (thread_index().x < unsigned{subgroup_lanes}) make_options(a, f, a.amax, o);
   block_barrier();
-  constexpr unsigned lanes = subgroup_lanes;
-  const auto height = static_cast<unsigned>(f.rows), length = static_cast<unsigned>(f.length);
-  const unsigned lane = thread_index().x % lanes, width = length > lanes ? length : lanes;
+  const unsigned width = Parts == 1 ? unsigned{subgroup_lanes} : item_width(f, o);
   const unsigned across = (a.columns + width - 1) / width;
-  const std::uint64_t items = std::uint64_t{a.rows / height} * across;
+  const std::uint64_t items = std::uint64_t{a.rows / static_cast<unsigned>(f.rows)} * across;
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
     const auto [group, c0] = definition_place(i, across, width);
-    const unsigned c = c0 + lane;
-    std::uint32_t amax = no_amax;
-    ROTOSCALE_KEEP_LOOP
-    for (unsigned part = 0; part < height * width / lanes; ++part) {
-      const unsigned column = c + part % (width / lanes) * lanes;
-      const float x = definition_element<T>(a, o, group * height + part / (width / lanes), column);
-      if (column < a.columns) amax = block_amax(&x, 1, o.policy, amax);
-    }
-    ROTOSCALE_KEEP_LOOP
-    for (unsigned mask = 1; mask < length && mask < lanes; mask *= 2) amax = larger_amax(amax, shuffle_xor(amax, mask));
-    std::uint8_t scale = Blocks::scale(f, o, amax);
-    if (o.choice == scale_choice::four_over_six) scale = choose_by_error<T>(a, f, o, group, c, amax, scale);
-    const bool corrects = o.choice == scale_choice::eden;
-    const std::uint8_t stored = corrects ? correct_by_error<T>(a, f, o, group, c, scale) : scale;
-    if (c < a.columns && lane % length == 0) a.scales[group * a.scale_stride + c / length] = stored;
-    ROTOSCALE_KEEP_LOOP
-    for (unsigned first = c0; first < c0 + width; first += lanes) {
-      store_item_codes<T, Blocks>(a, f, o, group, first, scale);
-    }
+    item_blocks<Parts> b;
+    b.group = group;
+    b.column = c0 + thread_index().x % subgroup_lanes;
+    b.parts = Parts == 1 ? 1 : width / unsigned{subgroup_lanes};
+    measure_blocks<T>(a, f, o, b);
+    make_scales<T, Blocks>(a, f, o, b);
+    store_item_codes<T, Blocks>(a, f, o, b);
   }
 }
 
 /// Measures the tensor's amax as tensor_amax computes it. The grid has at most amax_words blocks.
-template <class T>
+template <class T, unsigned Parts>
 __global__ void __launch_bounds__(definition_block_threads)
     tensor_amax_kernel(const ROTOSCALE_GRID_CONSTANT definition_blocks_args a) {
   block_options& o = block_shared<options_memory>().get();
   if (thread_index().x < unsigned{subgroup_lanes}) make_options(a, a.format, nullptr, o);
   block_barrier();
-  const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + subgroup_lanes - 1) / subgroup_lanes;
+  const unsigned width = Parts == 1 ? unsigned{subgroup_lanes} : item_width(a.format, o);
+  const unsigned lane = thread_index().x % subgroup_lanes, across = (a.columns + width - 1) / width;
   const std::uint64_t items = std::uint64_t{a.rows} * across;
   std::uint32_t most = 0;
   ROTOSCALE_KEEP_LOOP
   for (std::uint64_t i = std::uint64_t{block_index().x} * definition_subgroups + thread_index().x / subgroup_lanes;
        i < items; i += std::uint64_t{grid_size().x} * definition_subgroups) {
-    const auto [r, c0] = definition_place(i, across, subgroup_lanes);
-    const std::uint32_t m = fp32_bits(definition_element<T>(a, o, r, c0 + lane)) & fp32_magnitude_mask;
-    if (!fp32_is_nan(m) && m > most) most = m;
+    const auto [r, c0] = definition_place(i, across, width);
+    const lane_row<Parts> row = load_row<T, Parts>(a, o, r, c0 + lane, width / unsigned{subgroup_lanes});
+    ROTOSCALE_UNROLL
+    for (unsigned part = 0; part < Parts; ++part) {
+      const std::uint32_t m = fp32_bits(row.x[part]) & fp32_magnitude_mask;
+      if (!fp32_is_nan(m) && m > most) most = m;
+    }
   }
   store_amax(a.amax, most);
 }

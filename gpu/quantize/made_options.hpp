@@ -69,7 +69,7 @@ __device__ inline void make_options(const made_options& from, const block_format
   block_options o = from.options;
   if (from.state != nullptr) {
     o.random = from.draws.words(*from.state);
-    o.rotation.signs[0] = from.draws.mask(*from.state);
+    for (int i = 0; i < nn::sign_words; ++i) o.rotation.signs[i] = from.draws.mask(*from.state, i);
   }
   if (amax != nullptr) {
     o.encode_factor = tensor_encode_factor(fp32_from_bits(most), f.element, f.scale, o.choice);

@@ -80,9 +80,10 @@ status prepare_defined(block_format f, const quantized_output& q, matrix<const T
     return {error_code::bad_option, "f",
             "must have 4, 6 or 8 bits in blocks of 16 or 32 (under E8M0 128), of one row or square"};
   }
-  if (o.rotation.points != 0 && ((o.rotation.points != 16 && o.rotation.points != 32) || f.length == 128)) {
+  const int points = o.rotation.points;
+  if (points != 0 && ((points != 16 && points != 32 && points != 64 && points != 128) || f.length == 128)) {
     return {error_code::bad_option, is_row ? "rows.options.rotation" : "columns.options.rotation",
-            "must have 0, 16 or 32 points, in blocks of 128 none"};
+            "must have 0, 16, 32, 64 or 128 points, in blocks of 128 none"};
   }
   if (!runs_are_defined(f, o.rotation) || !options_are_defined(f, o)) {
     return {error_code::bad_option, is_row ? "rows.options" : "columns.options", "are no options of these blocks"};
@@ -104,11 +105,12 @@ dim3 definition_grid(const definition_blocks_args& a, unsigned height) {
 
 /// The definition kernel: specialized for common formats, else generic.
 template <class T>
-auto definition_kernel_for(block_format f) {
+auto definition_kernel_for(block_format f, const rotation& r) {
+  if (run_length(f, r) > 32) return definition_blocks_kernel<T, any_blocks, 4>;
   f.rows = 1;
-  if (f == nvfp4) return definition_blocks_kernel<T, known_blocks<e2m1, ue4m3, 16>>;
-  if (f == mxfp4) return definition_blocks_kernel<T, known_blocks<e2m1, e8m0, 32>>;
-  return definition_blocks_kernel<T, any_blocks>;
+  if (f == nvfp4) return definition_blocks_kernel<T, known_blocks<e2m1, ue4m3, 16>, 1>;
+  if (f == mxfp4) return definition_blocks_kernel<T, known_blocks<e2m1, e8m0, 32>, 1>;
+  return definition_blocks_kernel<T, any_blocks, 1>;
 }
 
 /// Quantizes one orientation with the definition kernel.
@@ -141,7 +143,7 @@ status quantize_by_definition(block_format f, matrix<const T> source, const quan
   a.codes = q.codes;
   a.scales = q.scales;
   a.random_step = a.columns;
-  return launch(definition_kernel_for<T>(f), definition_grid(a, static_cast<unsigned>(f.rows)),
+  return launch(definition_kernel_for<T>(f, q.options.rotation), definition_grid(a, static_cast<unsigned>(f.rows)),
                 dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 
@@ -213,7 +215,9 @@ status measure_by_definition(block_format f, matrix<const T> source, const quant
   if (a.rows == 0 || a.columns == 0) return fill(q.amax, 0, amax_words * sizeof *q.amax, s);
   dim3 grid = definition_grid(a, 1);
   grid.x = grid.x < unsigned{amax_words} ? grid.x : unsigned{amax_words};
-  return launch(tensor_amax_kernel<T>, grid, dim3{definition_block_threads, 1, 1}, 0, s, a);
+  const bool is_long = run_length(f, q.options.rotation) > 32;
+  return launch(is_long ? tensor_amax_kernel<T, 4> : tensor_amax_kernel<T, 1>, grid,
+                dim3{definition_block_threads, 1, 1}, 0, s, a);
 }
 
 template <class T>

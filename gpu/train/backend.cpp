@@ -38,8 +38,9 @@ namespace {
 bool is_on_device(const nn::operand_recipe& o) {
   if (!nn::has_blocks(o.format)) return true;
   const block_format f = nn::block_format_of(o);
-  return (f.length == 16 || f.length == 32) && (f.rows == 1 || f.rows == f.length) &&
-         (o.rotation.points == 0 || o.rotation.points == 16 || o.rotation.points == 32);
+  const int points = o.rotation.points;
+  return (f.length == 16 || f.length == 32 || f.length == 128) && (f.rows == 1 || f.rows == f.length) &&
+         (points == 0 || points == 16 || points == 32 || points == 64 || points == 128);
 }
 
 /// A call without memory.

@@ -313,7 +313,7 @@ class operands final : public nn::operand_set {
   }
   drawn_form draws(nn::operand_form f, const nn::step_state* state) const {
     nn::form_draws of_form = draws_of(request(), f);
-    if (state == nullptr) of_form.given_signs = of_form.mask({});
+    for (int i = 0; i < nn::sign_words && state == nullptr; ++i) of_form.given_signs[i] = of_form.mask({}, i);
     return {of_form, is_random(f) ? state : nullptr};
   }
   /// Outputs of a cast, both with the options of its form.

@@ -215,12 +215,14 @@ class Gemms:
                         encode_factor="amax" if own["format"] == "nvfp4" else None)
 
     def _signs(self, gemm, own):
+        words = 4 if own["rotation"] > 32 else 1
         if own["signs"] == "mask":
-            return own["mask"] << 16 | own["mask"]
+            return sum((own["mask"] << 16 | own["mask"]) << 32 * i for i in range(words))
         if own["signs"] == "none":
             return 0
         step = self.step + 1 & 0xFFFFFFFF if own["signs"] == "step" else 0
-        return _core.random_word(self.seed, _stream(_SIGNS, gemm, 0, self.layer) | step, 0)
+        stream = _stream(_SIGNS, gemm, 0, self.layer) | step
+        return sum(_core.random_word(self.seed, stream, i) << 32 * i for i in range(words))
 
 
 def _draws_words(own):

@@ -155,11 +155,13 @@ class recipe_gemms : public linear_gemms {
   rotation rotation_of(const nn::operand_recipe& o, const use& u) const {
     rotation r;
     r.points = o.rotation.points;
-    if (o.rotation.signs == nn::sign_kind::mask) r.signs[0] = o.rotation.mask * 0x10001u;
+    for (std::uint32_t& word : r.signs) {
+      if (o.rotation.signs == nn::sign_kind::mask) word = o.rotation.mask * 0x10001u;
+    }
     if (o.rotation.signs == nn::sign_kind::layer || o.rotation.signs == nn::sign_kind::step) {
       random_stream signs = stream(2, {u.number, u.gemm, 0});
       if (o.rotation.signs == nn::sign_kind::step) signs.stream += 1;  // step 0
-      r.signs[0] = signs.word(0);
+      for (const std::uint64_t i : {0u, 1u, 2u, 3u}) r.signs[i] = signs.word(i);
     }
     return r;
   }
@@ -178,7 +180,7 @@ class recipe_gemms : public linear_gemms {
         const bool odd = __builtin_popcountll(j & (at - first)) % 2 != 0;
         sum += odd ? -from[i - at + first + j] : from[i - at + first + j];
       }
-      const bool negated = (r.signs[0] >> (at % run) & 1u) != 0;
+      const bool negated = (r.signs[at % run / 32] >> (at % run % 32) & 1u) != 0;
       x.values[i] = (negated ? -sum : sum) / std::sqrt(static_cast<double>(points));
     }
   }

@@ -10,12 +10,15 @@
 
 namespace rotoscale::nn {
 
+/// Words of the signs of a rotation's run, which has at most 128 elements.
+inline constexpr int sign_words = 4;
+
 /// How one form of a tensor is quantized, with everything that a recipe leaves open resolved.
 struct form_options {
-  operand_recipe recipe;              ///< of the form
-  block_axis axis = block_axis::row;  ///< along which blocks lie
-  std::uint32_t signs = 0;            ///< of the rotation, as rotation::signs
-  random_stream random = {};          ///< for stochastic rounding
+  operand_recipe recipe;                 ///< of the form
+  block_axis axis = block_axis::row;     ///< along which blocks lie
+  std::uint32_t signs[sign_words] = {};  ///< of the rotation, as rotation::signs
+  random_stream random = {};             ///< for stochastic rounding
 };
 
 /// GEMM, side and layer (16 bits) and a counter (32 bits) tell the streams of linear layers apart.
@@ -27,22 +30,23 @@ constexpr std::uint64_t stream_of(random_purpose purpose, gemm_kind gemm, bool r
 
 /// Where a form's random words and signs come from; what changes from step to step is in the state.
 struct form_draws {
-  std::uint64_t rounding = 0;         ///< stream of random words, counter 0
-  std::uint64_t signs = 0;            ///< stream of the signs
-  std::uint32_t given_signs = 0;      ///< of the rotation, where none are drawn
-  bool draws_signs = false;           ///< signs are words of their stream
-  bool each_step = false;             ///< they are drawn anew each step
-  bool counts_micro_batches = false;  ///< random words change with the micro-batch, not only with the step
+  std::uint64_t rounding = 0;                  ///< stream of random words, counter 0
+  std::uint64_t signs = 0;                     ///< stream of the signs
+  std::uint32_t given_signs[sign_words] = {};  ///< of the rotation, where none are drawn
+  bool draws_signs = false;                    ///< signs are words of their stream
+  bool each_step = false;                      ///< they are drawn anew each step
+  bool counts_micro_batches = false;           ///< random words change with the micro-batch, not only with the step
 
   /// Words of the state's step.
   ROTOSCALE_HD constexpr random_stream words(const step_state& now) const {
     const std::uint64_t micro_batch = counts_micro_batches ? now.global_micro_batch() & 0xFF : 0;
     return {now.inputs.seed, rounding | ((now.inputs.step << 8 | micro_batch) & 0xFFFFFFFFu)};
   }
-  /// The signs' mask.
-  ROTOSCALE_HD constexpr std::uint32_t mask(const step_state& now) const {
-    if (!draws_signs) return given_signs;
-    return random_stream{now.inputs.seed, signs | (each_step ? (now.inputs.step + 1) & 0xFFFFFFFFu : 0)}.word(0);
+  /// Word `i` of the signs' mask.
+  ROTOSCALE_HD constexpr std::uint32_t mask(const step_state& now, int i = 0) const {
+    if (!draws_signs) return given_signs[i];
+    const random_stream words{now.inputs.seed, signs | (each_step ? (now.inputs.step + 1) & 0xFFFFFFFFu : 0)};
+    return words.word(static_cast<std::uint64_t>(i));
   }
 };
 
@@ -56,7 +60,9 @@ inline form_draws draws_of(const operand_request& request, operand_form form) {
   d.signs = stream_of(random_purpose::signs, use.gemm, false, request.layer);
   d.each_step = rotation.signs == sign_kind::step;
   d.draws_signs = d.each_step || rotation.signs == sign_kind::layer;
-  if (rotation.signs == sign_kind::mask) d.given_signs = rotation.mask << 16 | rotation.mask;
+  if (rotation.signs == sign_kind::mask) {
+    for (std::uint32_t& word : d.given_signs) word = rotation.mask << 16 | rotation.mask;
+  }
   // Weights are quantized once a step, whichever micro-batch comes first.
   d.counts_micro_batches = request.tensor != tensor_role::w;
   return d;
@@ -70,7 +76,7 @@ inline form_options resolve_form(const operand_request& request, operand_form fo
   form_options o;
   o.recipe = *request.recipe(form);
   o.axis = form == operand_form::row ? block_axis::row : block_axis::column;
-  o.signs = draws.mask(now);
+  for (int i = 0; i < sign_words; ++i) o.signs[i] = draws.mask(now, i);
   o.random = draws.words(now);
   return o;
 }
@@ -79,7 +85,8 @@ inline form_options resolve_form(const operand_request& request, operand_form fo
 inline block_options block_options_for(const form_options& form) {
   block_options o;
   o.source = formats::bf16;
-  o.rotation = {form.recipe.rotation.points, {form.signs}};
+  o.rotation.points = form.recipe.rotation.points;
+  for (int i = 0; i < sign_words; ++i) o.rotation.signs[i] = form.signs[i];
   o.rule = form.recipe.rule;
   o.choice = form.recipe.choice;
   o.policy = form.recipe.policy;

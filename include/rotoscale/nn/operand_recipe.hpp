@@ -51,7 +51,7 @@ ROTOSCALE_ENUM_NAMES(sign_kind, none, layer, mask, step)
 /// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
 /// cancel.
 struct rotation_recipe {
-  int points = 0;                     ///< 0: none; 16 or 32
+  int points = 0;                     ///< 0: none; 16, 32, 64 or 128
   sign_kind signs = sign_kind::none;  ///< which elements are negated first
   std::uint32_t mask = 0;             ///< signs::mask: bit i % 16 negates element i
 

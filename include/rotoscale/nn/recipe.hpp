@@ -181,7 +181,7 @@ void describe(Visitor&& v, block_recipe& b) {
 
 template <class Visitor>
 void describe(Visitor&& v, rotation_recipe& r) {
-  v("points", r.points, "of the Hadamard: 16 or 32");
+  v("points", r.points, "of the Hadamard: 16, 32, 64 or 128");
   v("signs", r.signs, "none, layer (drawn once a run), mask (given), step (drawn each step)");
   v("mask", r.mask, "signs mask: bit i negates element i of each 16");
 }

@@ -25,7 +25,9 @@ using fault = std::optional<std::string>;
 
 inline fault find_rotation_fault(const operand_recipe& o, const std::string& where) {
   const rotation_recipe& r = o.rotation;
-  if (r.points != 0 && r.points != 16 && r.points != 32) return where + ".rotation.points: must be 16 or 32";
+  if (r.points != 0 && r.points != 16 && r.points != 32 && r.points != 64 && r.points != 128) {
+    return where + ".rotation.points: must be 16, 32, 64 or 128";
+  }
   if (r.points != 0 && !has_blocks(o.format)) return where + ".rotation: needs a format with blocks";
   if (r.mask > 0xFFFF) return where + ".rotation.mask: must be below 65536, one bit for each of 16 elements";
   if (r.mask != 0 && r.signs != sign_kind::mask) return where + ".rotation.mask: is for signs mask only";

@@ -40,7 +40,7 @@ void check_unrotated(block_format f, index_t rows, index_t k, int points, bool h
   q.codes = device_codes.data();
   q.scales = device_scales.data();
   nn::form_draws draws;
-  if (has_signs) draws.given_signs = 0xD7E8B31Au;
+  if (has_signs) draws.given_signs[0] = 0xD7E8B31Au;
   const index_t stride = k + 3;
   const device_array<bf16> target(static_cast<std::size_t>(rows * stride));
   std::vector<bf16> expected = target.read();
@@ -83,6 +83,7 @@ TEST_CASE("values whose rotation is undone") {
     }
   }
   check_unrotated(nvfp4, 5, 80, 16, true, 0.7f, ++seed);  // half a subgroup
+  for (const int points : {64, 128}) check_unrotated(nvfp4, 5, 384, points, true, 0.7f, ++seed);
   const device_array<std::uint8_t> codes(64 * 64), scales(64 * 2);
   const device_array<bf16> target(64 * 64);
   const gemm_operand good = make_operand(mxfp4, dense_blocks(mxfp4, 64, 64, codes.data(), scales.data()));
@@ -90,7 +91,7 @@ TEST_CASE("values whose rotation is undone") {
     const gpu::status s = gpu::unrotate_operand(q, points, {}, nullptr, to, 64, {});
     CHECK_MESSAGE(s.message().rfind(argument + ": ", 0) == 0, s.message());
   };
-  names(good, 64, target.data(), "points");
+  names(good, 8, target.data(), "points");
   names(good, 16, nullptr, "to");
   gemm_operand other = good;
   other.block = 0;

@@ -67,7 +67,7 @@ void check_observed(block_format f, int points, std::uint32_t signs, index_t m, 
   const device_array<std::byte> room(needed);
   const device_array<nn::operand_statistics> got(1);
   gpu::observed_form how{columns, points, {}, nullptr};
-  how.draws.given_signs = signs;
+  how.draws.given_signs[0] = signs;
   constexpr nn::dtype type = std::is_same_v<T, bf16> ? nn::dtype::bf16 : nn::dtype::fp32;
   gpu_test::expect(
       gpu::observe(nn::dense_tensor(in.data(), type, {m, n}), stored, how, got.data(), room.data(), needed, {}));

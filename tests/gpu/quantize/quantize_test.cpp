@@ -532,8 +532,21 @@ TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
       if (choice != scale_choice::headroom) o.rounding = rounding::nearest_even;
       check(nvfp4, o, bf16{}, 64, 96, true);
       check(nvfp4, o, float{}, 32, 32, false);
-      if (o.rounding == rounding::nearest_even && choice != scale_choice::eden) check(square_blocks(nvfp4), o, float{}, 96, 96, true);
+      if (o.rounding == rounding::nearest_even && choice != scale_choice::eden)
+        check(square_blocks(nvfp4), o, float{}, 96, 96, true);
     }
+  }
+  for (const int points : {64, 128}) {
+    for (const auto choice : {scale_choice::amax, scale_choice::four_over_six, scale_choice::eden}) {
+      block_options o = plain;
+      o.rotation = {points, {0xF00DBEEFu, 0x12345678u, 0xDEADC0DEu, 0x0BADF00Du}};
+      o.choice = choice;
+      check(nvfp4, o, bf16{}, 128, 256, true);
+    }
+    block_options o = random;
+    o.rotation = wide.rotation;
+    o.rotation.points = points;
+    check(square_blocks(mxfp4), o, float{}, 128, 256, false);
   }
   for (const int height : {1, 128}) {
     check({formats::e4m3, 128, formats::e8m0, height}, plain, bf16{}, 128, 384, false);

@@ -165,6 +165,11 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
     g->right.block = nn::block_recipe{128, 128, rotoscale::formats::e8m0};
   }
   check_against_oracle(r, wide);
+  r = preset("quartet2_h32");
+  r.name = "MS-EDEN after 128 points";
+  r.wgrad = preset("bf16").wgrad;  // 64 tokens
+  r.dgrad.left.rotation.points = r.dgrad.right.rotation.points = 128;
+  check_against_oracle(r, wide);
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

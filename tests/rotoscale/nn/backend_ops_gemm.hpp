@@ -149,6 +149,7 @@ inline void add_dequantized_cases(std::vector<op_case>& all) {
     add(numbers::mxfp8_e5m2, {16, signs}, 96);
     add(numbers::nvfp4, {16, signs}, 80);
     add(numbers::nvfp4, {32, signs}, 96);
+    add(numbers::nvfp4, {64, signs}, 192);
   }
   add(numbers::nvfp4, {32, nn::sign_kind::mask, 0xD7E8}, 96);
   add(numbers::mxfp4, {16, nn::sign_kind::step}, 96, {{32, 32}});
@@ -189,6 +190,8 @@ inline std::vector<op_case> statistics_cases() {
   add(numbers::mxfp4, 64, 96, {}, {{32, 32}});
   add(numbers::mxfp8_e4m3, 48, 80, {}, {{16, 1}});
   add(numbers::mxfp8_e4m3, 128, 384, {}, {{128, 1}});
+  add(numbers::nvfp4, 64, 192, {64, nn::sign_kind::mask, 0xD7E8});
+  add(numbers::mxfp4, 128, 256, {128, nn::sign_kind::step});
   add(numbers::mxfp8_e5m2, 128, 256, {}, {{128, 128}});
   add_dequantized_cases(all);
   for (const index_t n : {index_t{1}, index_t{100}, index_t{4097}, index_t{40000}}) {
@@ -247,6 +250,7 @@ inline std::vector<op_case> gemm_cases() {
   }
   add(numbers::nvfp4, nn::fp32_fma_chain_contract, squares, rounding::nearest_even, {}, {{16, 16, formats::ue4m3}});
   add(numbers::mxfp4, nn::fp32_blockwise_contract, squares, rounding::nearest_even, {32}, {{32, 32}});
+  add(numbers::nvfp4, nn::fp32_fma_chain_contract, {128, 24, 256}, rounding::stochastic, {128, nn::sign_kind::step});
   for (const char* contract : {nn::fp32_fma_chain_contract, "mx-bf16-sm90"}) {
     add(numbers::mxfp8_e4m3, contract, {128, 24, 256}, rounding::nearest_even, {}, {{128, 1}});
     add(numbers::mxfp8_e4m3, contract, {128, 128, 256}, rounding::stochastic, {}, {{128, 128}});

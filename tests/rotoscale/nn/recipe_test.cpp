@@ -160,6 +160,7 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) { r.wgrad.left.format = bf16; }).starts_with("wgrad.dy.rotation: needs"));
   CHECK(fault([](nn::recipe& r) { r.fprop.output = mxfp4; }).starts_with("fprop.output"));
   CHECK(fault([](nn::recipe& r) { r.fprop.left.format = mxfp8_e4m3; }).starts_with("fprop.accumulate: fp32_blockwise"));
+  CHECK(fault([](nn::recipe& r) { r.fprop.left.rotation.points = r.fprop.right.rotation.points = 128; }) == "none");
   CHECK(operand_fault([](auto& o) { o.rotation.points = 8; }).starts_with("fprop.w.rotation.points"));
   CHECK(operand_fault([](auto& o) {
           o.choice = scale_choice::headroom;
