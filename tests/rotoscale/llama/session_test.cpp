@@ -522,19 +522,4 @@ TEST_CASE("any number of ranks that divides the microbatches leaves the bytes of
   for (const int ranks : {2, 3, 6}) CHECK(trained_on_ranks(small_config(true), random_recipe(), 6, ranks) == one);
 }
 
-TEST_CASE("where rank 0 fails in a checkpoint, no rank waits and no file is left") {
-  const io::testing::scratch_directory folder;
-  nn::rank_group group(2);
-  int ended = 0;
-  const auto body = [&](nn::thread_rank& rank) {
-    session_case c(small_config(false), preset("bf16"), 1, 32, 1, 3, nullptr, &rank);
-    train::write_sliced_checkpoint(folder / "step", c.session, rank, {}, "",
-                                   [](const auto&) { throw std::domain_error("full"); });
-    ended += rank.rank();
-    rank.barrier();
-  };
-  CHECK_THROWS_WITH_AS(nn::run_ranks(group, body), "full", std::domain_error);
-  CHECK((ended == 1 && folder.entries() == 0));
-}
-
 }  // namespace session_test
