@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package's functions as XLA custom calls on the CPU: they work under jax.jit, with the bytes of the package.
 
-jax.vmap computes one element after another. The functions have no derivative; use jax.custom_vjp.
+Needs JAX 0.6 or newer. jax.vmap computes one element after another. The functions have no derivative: use
+jax.custom_vjp.
 """
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 

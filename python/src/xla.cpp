@@ -138,11 +138,11 @@ void gemm_call(const custom_call& call) {
            call.result<float>(0));
 }
 
-/// Answers XLA's question for the interface's version.
+/// Answers XLA's question for the interface's version. XLA of version 0.1 lends no functions while it asks.
 void describe(const xla::call_frame& frame) {
   xla::metadata& m = *reinterpret_cast<xla::metadata_extension*>(frame.extensions)->metadata;
-  m.version = {sizeof(xla::api_version), nullptr, xla::major_version,
-               std::min(frame.api->version.minor, xla::newest_minor_version)};
+  const int minor = frame.api == nullptr ? 1 : std::min(frame.api->version.minor, xla::newest_minor_version);
+  m.version = {sizeof(xla::api_version), nullptr, xla::major_version, minor};
   m.traits = 0;
 }
 

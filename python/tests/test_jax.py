@@ -3,6 +3,7 @@
 """Arrays of JAX on the CPU, in and out, and custom calls under jit. Skips without JAX."""
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,9 +128,12 @@ VALUES = {"major_version": "API_MAJOR", "metadata_extension_type": "Extension_Me
 
 
 def test_structures_are_those_of_xla(tmp_path):
+    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
+    older = {} if "XLA_FFI_InternalExtension" in header else {"InternalExtension.type": "Extension_Base.type"}
     lines = [f'#include "{ROOT}/python/src/xla_ffi.hpp"', '#include "xla/ffi/api/c_api.h"',
              "using namespace rotoscale::python::xla;"]
     for ours, theirs in (pair.split() for pair in FIELDS.split(",")):
+        theirs = older.get(theirs, theirs)
         for fact in ("offsetof({}, {})", "sizeof({}::{})"):
             lines.append(f"static_assert({fact.format(*ours.split('.'))} == "
                          f"{fact.format(*('XLA_FFI_' + theirs).split('.'))});")
