@@ -29,44 +29,33 @@ std::optional<std::string> within(const std::string& name, double value, double 
   return "train." + name + ": " + text(value) + " is not between " + text(low) + " and " + text(high);
 }
 
-std::string unknown_name(const std::string& field, const std::string& value, const std::vector<std::string>& valid) {
+/// "FIELD: 'VALUE' is none of A, B", unless it is one of them.
+std::optional<std::string> find_unknown(const std::string& field, const std::string& value,
+                                        const std::vector<std::string>& valid) {
+  if (std::find(valid.begin(), valid.end(), value) != valid.end()) return std::nullopt;
   std::string all;
   for (const std::string& name : valid) all += (all.empty() ? "" : ", ") + name;
-  return "train." + field + ": '" + value + "' is none of " + all;
+  return field + ": '" + value + "' is none of " + all;
 }
 
-/// Describes an invalid data option.
-std::optional<std::string> find_unknown_reading(const run_options& o) {
+std::optional<std::string> find_unknown_choice(const run_options& o) {
+  const train_options& t = o.train;
   const struct {
     const char* field;
     const std::string& value;
     std::vector<std::string> valid;
   } choices[] = {{"begin_of_text", o.begin_of_text, {"auto", "yes", "no"}},
                  {"chat_template", o.chat_template, {"", "chatml", "llama3"}},
-                 {"long_records", o.long_records, {"refuse", "cut", "skip"}}};
+                 {"long_records", o.long_records, {"refuse", "cut", "skip"}},
+                 {"train.on_divergence", t.on_divergence, {"stop", "rollback"}},
+                 {"train.mlperf", t.mlperf, {"", "llama31_8b", "llama2_70b_lora"}}};
   for (const auto& c : choices) {
-    if (std::find(c.valid.begin(), c.valid.end(), c.value) != c.valid.end()) continue;
-    std::string all;
-    for (const std::string& name : c.valid) all += (all.empty() ? "" : ", ") + name;
-    return std::string(c.field) + ": '" + c.value + "' is none of " + all;
+    if (auto f = find_unknown(c.field, c.value, c.valid)) return f;
   }
-  return std::nullopt;
-}
-
-std::optional<std::string> find_unknown_choice(const run_options& o) {
-  if (auto f = find_unknown_reading(o)) return f;
-  if (auto f = o.contracts.empty() ? std::nullopt : nn::find_set_fault(o.contracts, native_contracts)) return f;
-  const train_options& t = o.train;
-  const std::vector<std::string> reactions = {"stop", "rollback"}, benchmarks = {"", "llama31_8b", "llama2_70b_lora"};
-  const auto has = [](const std::vector<std::string>& valid, const std::string& value) {
-    return std::find(valid.begin(), valid.end(), value) != valid.end();
-  };
-  if (!has(reactions, t.on_divergence)) return unknown_name("on_divergence", t.on_divergence, reactions);
-  if (!has(benchmarks, t.mlperf)) return unknown_name("mlperf", t.mlperf, benchmarks);
   if (!t.mlperf.empty() && t.on_divergence == "rollback") {
     return "train.on_divergence: rollback takes steps back, which the rules of train.mlperf do not have";
   }
-  return std::nullopt;
+  return o.contracts.empty() ? std::nullopt : nn::find_set_fault(o.contracts, native_contracts);
 }
 
 std::optional<std::string> find_shape_fault(const run_options& o) {
@@ -130,10 +119,10 @@ std::optional<std::string> find_fault(const run_options& o, given_files given) {
   if (auto f = find_range_fault(t)) return f;
   train::recompute_part recompute{};
   train::kept_format kept{};
-  if (!from_string(t.recompute, recompute)) return unknown_name("recompute", t.recompute, names(recompute));
-  if (!from_string(t.stored_activations, kept)) {
-    return unknown_name("stored_activations", t.stored_activations, names(kept));
-  }
+  if (auto f = find_unknown("train.recompute", t.recompute, names(recompute))) return f;
+  if (auto f = find_unknown("train.stored_activations", t.stored_activations, names(kept))) return f;
+  from_string(t.recompute, recompute);
+  from_string(t.stored_activations, kept);
   if (auto f = o.architecture().find_fault(recompute, kept)) return "train." + *f;
   if (t.sequence > o.positions()) {
     return "train.sequence: " + std::to_string(t.sequence) + " is longer than the model's " +
