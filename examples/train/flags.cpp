@@ -99,6 +99,8 @@ void define_config(CLI::App& sub, arguments& a) {
   for (const std::string& name : config_names()) names += name + ", ";
   sub.add_option("--config", a.config, names + "or a JSON file with options of a run's config.json; flags override it")
       ->group("run");
+  sub.add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
+  sub.add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
 }
 
 /// Adds flags for the described options of a run except `without`. Any --lora-... flag asks for adapters.
@@ -246,8 +248,6 @@ void define_memory(CLI::App& sub, arguments& a) {
 void define_plan(CLI::App& app, arguments& a) {
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
   define_config(*plan, a);
-  plan->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
-  plan->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   plan->add_option("--statistics-every", a.statistics_every, "as train's; 0 needs no memory")->group("run");
   define_statistics_noise(*plan, a);
   define_memory(*plan, a);
@@ -318,8 +318,6 @@ void define(CLI::App& app, arguments& a) {
   CLI::App* train = app.add_subcommand("train", "train a model, or continue with --resume");
   train->add_option("--out", a.session.out, "directory for log, configuration and checkpoints")->group("run");
   define_config(*train, a);
-  train->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
-  train->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   train->add_option("--resume", a.resume, "run directory or checkpoint to continue, with its options")->group("run");
   train->add_flag("--overwrite", a.session.overwrite, "replace an existing run in --out")->group("run");
   train->add_flag("--auto-resume", a.session.auto_resume, "resume the run in --out if there is one, else begin it")
@@ -350,8 +348,6 @@ void define(CLI::App& app, arguments& a) {
 
   CLI::App* profile = app.add_subcommand("profile", "where a step's time goes on a device, on random tokens");
   define_config(*profile, a);
-  profile->add_option("--model-config", a.model_config, "model shape from a Hugging Face config.json")->group("run");
-  profile->add_option("--recipe", a.schedule_override, "same as --schedule")->group("run");
   define_device(*profile, a.device);
   profile->get_option("--wait-for-each")->group("");  // which profile() refuses
   define_memory_limit(*profile, a);
