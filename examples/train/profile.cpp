@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdarg>
 #include <cstdio>
 #include <ostream>
 #include <set>
@@ -42,6 +43,16 @@ constexpr int name_width = 26;  // of the tables: no operation's name is longer
 
 void expect(const gpu::status& s) {
   if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
+}
+
+/// printf's text.
+[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
+  char line[192];
+  std::va_list values;
+  va_start(values, format);
+  std::vsnprintf(line, sizeof line, format, values);
+  va_end(values);
+  return line;
 }
 
 /// Device memory, freed by the destructor.
@@ -215,24 +226,18 @@ std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation
 /// `head` is the title of the first column.
 void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const device_rates& rates,
                 std::ostream& out) {
-  char line[192];
   double total = 0;
   for (const timing_row& s : rows) total += s.microseconds;
-  std::snprintf(line, sizeof line, "%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width,
-                head);
-  out << line;
+  out << text("%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width, head);
   for (const timing_row& s : rows) {
     if (s.launches == 0) continue;
     const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
-    std::snprintf(line, sizeof line, "%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(),
-                  (s.launches + steps - 1) / steps, s.microseconds, 100 * s.microseconds / std::max(total, 1e-3),
-                  s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / rates.copy);
-    out << line;
-    if (s.operations > 0) {
-      std::snprintf(line, sizeof line, " %8.1f", s.operations / seconds * 1e-12);
-      out << line;
-      std::snprintf(line, sizeof line, " %8.1f%%", 100 * s.operations / seconds / rates.matrix);
-      out << (rates.matrix > 0 ? line : "         -");  // a build without the vendor's library measures none
+    out << text("%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(), (s.launches + steps - 1) / steps,
+                s.microseconds, 100 * s.microseconds / std::max(total, 1e-3), s.bytes / seconds * 1e-9,
+                100 * s.bytes / seconds / rates.copy);
+    if (s.operations > 0) {  // a build without the vendor's library measures no rate
+      out << text(" %8.1f", s.operations / seconds * 1e-12)
+          << (rates.matrix > 0 ? text(" %8.1f%%", 100 * s.operations / seconds / rates.matrix) : "         -");
     }
     out << "\n";
   }
@@ -241,15 +246,9 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
 /// Bytes of the plan. If the runtime tells: bytes in use on the device, other programs included.
 std::string memory_line(const nn::memory_plan& plan) {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
-  char line[128];
-  std::snprintf(line, sizeof line, "memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device)));
-  std::string text = line;
   std::size_t free = 0, total = 0;
-  if (gpu::memory_info(free, total).ok()) {
-    std::snprintf(line, sizeof line, ", %.1f MiB in use on it", mib(total - free));
-    text += line;
-  }
-  return text + "\n";
+  return text("memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device))) +
+         (gpu::memory_info(free, total).ok() ? text(", %.1f MiB in use on it", mib(total - free)) : "") + "\n";
 }
 
 constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
@@ -263,27 +262,17 @@ double profile_steps(const trainer_state& state, random_run& run, bool graphs, s
   const std::size_t phases = state.phases.size();
   const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
   const auto tokens = static_cast<double>(run.session().step_tokens());
-  char line[192];
-  std::snprintf(line, sizeof line, "%s, recipe %s%s, %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n",
-                run.ops().description().c_str(), state.phases.front().recipe.name.c_str(), phase.c_str(), tokens,
-                seconds * 1e3, tokens / seconds, graphs ? "" : ", without graphs");
-  out << line;
+  out << run.ops().description() << ", recipe " << state.phases.front().recipe.name << phase
+      << text(", %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n", tokens, seconds * 1e3, tokens / seconds,
+              graphs ? "" : ", without graphs");
   return seconds;
 }
 
 /// `eager_seconds`: of a step without graphs; 0: the profile is of one.
 void print_rates(double eager_seconds, const device_rates& rates, std::ostream& out) {
-  char line[128];
-  if (eager_seconds > 0) {
-    std::snprintf(line, sizeof line, "without graphs %.3f ms a step; ", eager_seconds * 1e3);
-    out << line;
-  }
-  std::snprintf(line, sizeof line, "copy %.0f GB/s", rates.copy * 1e-9);
-  out << line;
-  if (rates.matrix > 0) {
-    std::snprintf(line, sizeof line, ", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
-    out << line;
-  }
+  if (eager_seconds > 0) out << text("without graphs %.3f ms a step; ", eager_seconds * 1e3);
+  out << text("copy %.0f GB/s", rates.copy * 1e-9);
+  if (rates.matrix > 0) out << text(", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
   out << "\n";
 }
 
@@ -328,9 +317,7 @@ int profile(const trainer_state& state, const device_choice& device, const profi
   print_rows("class", classes, timed_steps, rates, out);
   double gaps = step_seconds * 1e6;
   for (const timing_row& row : classes) gaps -= row.microseconds;
-  char line[192];
-  std::snprintf(line, sizeof line, "%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
-  out << line;
+  out << text("%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
   if (o.operations) {
     out << "\n";
     print_rows("operation", rows_by_operation(timing, timed_steps), timed_steps, rates, out);
