@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "clock.hpp"
+#include "options.hpp"
 #include "rotoscale/io/append_file.hpp"
 
 namespace rotoscale::program {
@@ -133,16 +134,20 @@ class mlperf_log : public log_sink {
   /// "closed" if all settings agree with the closed division. The program cannot know whether the data do.
   static const char* division(const ordered_json& start) {
     const ordered_json& o = start["config"]["train"];
-    const auto is = [&](const char* key, double value) { return o[key].get<double>() == value; };
-    bool closed = is("sequence", 8192) && is_reference_model(start);
-    if (o["mlperf"] == "llama31_8b") {
-      closed = closed && is("steps", 1'200'000) && is("decay_steps", 0) && is("beta1", 0.9) && is("beta2", 0.95) &&
-               is("epsilon", 1e-5) && is("weight_decay", 0.1) && is("clip", 1) && is("final_learning_rate", 0.1) &&
-               is("eval_every_samples", 12'288) && is("eval_windows", 1024) && is("target_loss", 3.3);
+    train_options rules;
+    rules.mlperf = o["mlperf"].get<std::string>();
+    set_mlperf_defaults(rules);
+    const ordered_json wanted = io::to_json(rules);
+    const auto has = [&](std::initializer_list<const char*> keys) {
+      return std::all_of(keys.begin(), keys.end(),
+                         [&](const char* key) { return o[key].get<double>() == wanted[key].get<double>(); });
+    };
+    bool closed = is_reference_model(start) &&
+                  has({"sequence", "weight_decay", "clip", "eval_every_samples", "eval_windows", "target_loss"});
+    if (rules.mlperf == "llama31_8b") {
+      closed = closed && has({"steps", "decay_steps", "beta1", "beta2", "epsilon", "final_learning_rate"});
     } else {
-      closed = closed && is("clip", 0.3) && is("weight_decay", 1e-4) && is("eval_every_samples", 384) &&
-               is("eval_windows", 173) && is("target_loss", 0.925) && lora(start, "rank") == 16 &&
-               lora(start, "alpha") == 32 && lora(start, "dropout") == 0.1 &&
+      closed = closed && lora(start, "rank") == 16 && lora(start, "alpha") == 32 && lora(start, "dropout") == 0.1 &&
                lora(start, "targets") == ordered_json::array({"qkv_proj", "o_proj"});
     }
     return closed ? "closed" : "open";
