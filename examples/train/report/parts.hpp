@@ -257,7 +257,10 @@ std::string join(const std::vector<std::string>& items);
 /// Control characters, which could steer a terminal or end a line, become spaces.
 std::string one_line(std::string_view text);
 std::string escape_html(std::string_view text);
+/// Quoted as RFC 4180 requires.
 std::string csv_field(std::string_view text);
+/// Fields as a line.
+std::string csv_line(const std::vector<std::string>& fields);
 std::string gnuplot_string(std::string_view text);
 /// Rows of equal length as columns; those in `left` are aligned at their left.
 std::string aligned(const std::vector<std::vector<std::string>>& rows, const std::vector<std::size_t>& left);

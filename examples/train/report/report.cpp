@@ -60,12 +60,6 @@ json summary(const comparison& c) {
           {"threads", shared_field(c, "threads")}};
 }
 
-std::string csv_line(const std::vector<std::string>& fields) {
-  std::string line;
-  for (const std::string& field : fields) line += (&field == &fields.front() ? "" : ",") + csv_field(field);
-  return line + "\n";
-}
-
 std::string arms_csv(const comparison& c) {
   std::string s = csv_line({"rank", "name", "recipe", "status", "final_val_loss", "best_val_loss", "tokens",
                             "tokens_per_s", "seconds", "initial_val_loss", "final_over_initial", "gap_to_baseline",

@@ -134,6 +134,12 @@ std::string csv_field(std::string_view text) {
   return s + '"';
 }
 
+std::string csv_line(const std::vector<std::string>& fields) {
+  std::string line;
+  for (const std::string& field : fields) line += (&field == &fields.front() ? "" : ",") + csv_field(field);
+  return line + "\n";
+}
+
 std::string gnuplot_string(std::string_view text) {
   // Inside single quotes gnuplot substitutes nothing (no backquotes, no macros); only the quote itself is special.
   std::string s = "'";

@@ -16,12 +16,6 @@ using study_statistics::interval;
 
 constexpr double resolutions[] = {0.01, 0.003};  ///< nats, for the number of seeds that they need
 
-std::string line(const std::vector<std::string>& fields) {
-  std::string s;
-  for (const std::string& field : fields) s += (&field == &fields.front() ? "" : ",") + csv_field(field);
-  return s + "\n";
-}
-
 maybe low(const std::optional<interval>& i) { return i ? maybe(i->low) : std::nullopt; }
 maybe high(const std::optional<interval>& i) { return i ? maybe(i->high) : std::nullopt; }
 
@@ -151,29 +145,29 @@ std::string table_html(const std::string& caption, const std::vector<std::vector
 }
 
 std::string runs_csv(const study_results& r) {
-  std::string s = line({"arm", "seed", "outcome", "record", "step", "tokens", "val_loss", "reason"});
+  std::string s = csv_line({"arm", "seed", "outcome", "record", "step", "tokens", "val_loss", "reason"});
   for (const study_run& run : r.runs) {
     if (run.outcome == run_outcome::unfinished) continue;
     const std::string seed = std::to_string(run.seed), outcome = name_of(run.outcome);
     for (const eval_point& e : run.evals) {
-      s += line({run.arm, seed, outcome, "eval", std::to_string(e.step), e.tokens ? std::to_string(*e.tokens) : "",
-                 exact(e.loss), ""});
+      s += csv_line({run.arm, seed, outcome, "eval", std::to_string(e.step), e.tokens ? std::to_string(*e.tokens) : "",
+                     exact(e.loss), ""});
     }
-    s += line({run.arm, seed, outcome, "end", std::to_string(run.step), std::to_string(run.tokens),
-               exact(run.final_loss), run.reason});
+    s += csv_line({run.arm, seed, outcome, "end", std::to_string(run.step), std::to_string(run.tokens),
+                   exact(run.final_loss), run.reason});
   }
   return s;
 }
 
 std::string study_csv(const study_results& r) {
-  std::string s = line({"arm", "endpoint", "ended", "ok", "did_not_converge", "mean", "sd", "low", "high",
-                        "tokens_to_target", "target"});
+  std::string s = csv_line({"arm", "endpoint", "ended", "ok", "did_not_converge", "mean", "sd", "low", "high",
+                            "tokens_to_target", "target"});
   for (const arm_row& row : rows_of(r)) {
     for (const endpoint e : endpoints_of(r)) {
       const sample_summary& x = row.at(e);
-      s += line({row.name, name_of(e), std::to_string(row.ended), std::to_string(row.ok), std::to_string(row.missed),
-                 x.count > 0 ? exact(x.mean) : "", exact(x.deviation), exact(low(x.student)), exact(high(x.student)),
-                 exact(row.tokens), exact(r.target)});
+      s += csv_line({row.name, name_of(e), std::to_string(row.ended), std::to_string(row.ok),
+                     std::to_string(row.missed), x.count > 0 ? exact(x.mean) : "", exact(x.deviation),
+                     exact(low(x.student)), exact(high(x.student)), exact(row.tokens), exact(r.target)});
     }
   }
   return s;
@@ -181,17 +175,17 @@ std::string study_csv(const study_results& r) {
 
 /// Every pair of arms, the later one minus the earlier one.
 std::string pairs_csv(const study_results& r) {
-  std::string s = line({"arm", "minus", "endpoint", "pairs", "difference", "sd", "student_low", "student_high",
-                        "bootstrap_low", "bootstrap_high", "seeds_for_0.01", "seeds_for_0.003"});
+  std::string s = csv_line({"arm", "minus", "endpoint", "pairs", "difference", "sd", "student_low", "student_high",
+                            "bootstrap_low", "bootstrap_high", "seeds_for_0.01", "seeds_for_0.003"});
   for (std::size_t i = 0; i < r.study.arms.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const std::string &a = r.study.arms[i].name, &b = r.study.arms[j].name;
       for (const endpoint e : endpoints_of(r)) {
         const sample_summary x = summarize(paired_differences(losses(r, a, e), losses(r, b, e)), true);
         const auto seeds = [&](double d) { return x.deviation ? seeds_for(x.deviation, d) : ""; };
-        s += line({a, b, name_of(e), std::to_string(x.count), x.count > 0 ? exact(x.mean) : "", exact(x.deviation),
-                   exact(low(x.student)), exact(high(x.student)), exact(low(x.bootstrap)), exact(high(x.bootstrap)),
-                   seeds(resolutions[0]), seeds(resolutions[1])});
+        s += csv_line({a, b, name_of(e), std::to_string(x.count), x.count > 0 ? exact(x.mean) : "", exact(x.deviation),
+                       exact(low(x.student)), exact(high(x.student)), exact(low(x.bootstrap)), exact(high(x.bootstrap)),
+                       seeds(resolutions[0]), seeds(resolutions[1])});
       }
     }
   }
@@ -224,17 +218,17 @@ sample_summary gap_at(const std::map<std::int64_t, curve_step>& base, std::int64
 }
 
 std::string intervals_csv(const study_results& r) {
-  std::string s =
-      line({"arm", "step", "tokens", "runs", "mean", "sd", "low", "high", "gap", "gap_pairs", "gap_low", "gap_high"});
+  std::string s = csv_line(
+      {"arm", "step", "tokens", "runs", "mean", "sd", "low", "high", "gap", "gap_pairs", "gap_low", "gap_high"});
   const auto base = curve_of(r, r.study.baseline);
   for (const study_arm& a : r.study.arms) {
     for (const auto& [step, at] : curve_of(r, a.name)) {
       const sample_summary x = summarize(values_of(at.losses));
       const sample_summary gap = a.name == r.study.baseline ? sample_summary() : gap_at(base, step, at.losses);
-      s += line({a.name, std::to_string(step), at.tokens ? std::to_string(*at.tokens) : "", std::to_string(x.count),
-                 exact(x.mean), exact(x.deviation), exact(low(x.student)), exact(high(x.student)),
-                 gap.count > 0 ? exact(gap.mean) : "", gap.count > 0 ? std::to_string(gap.count) : "",
-                 exact(low(gap.student)), exact(high(gap.student))});
+      s += csv_line({a.name, std::to_string(step), at.tokens ? std::to_string(*at.tokens) : "", std::to_string(x.count),
+                     exact(x.mean), exact(x.deviation), exact(low(x.student)), exact(high(x.student)),
+                     gap.count > 0 ? exact(gap.mean) : "", gap.count > 0 ? std::to_string(gap.count) : "",
+                     exact(low(gap.student)), exact(high(gap.student))});
     }
   }
   return s;

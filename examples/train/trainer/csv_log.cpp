@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "report/parts.hpp"
 #include "rotoscale/io/append_file.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "trainer/log.hpp"
@@ -26,15 +27,8 @@ std::string header() {
   return line + "\n";
 }
 
-/// Quotes a field as RFC 4180 requires.
 std::string field(const ordered_json& value) {
-  if (value.is_null()) return "";
-  if (!value.is_string()) return value.dump();
-  const auto text = value.get<std::string>();
-  if (text.find_first_of(",\"\r\n") == text.npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
+  return value.is_null() ? "" : report_parts::csv_field(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
 class csv_log : public log_sink {
