@@ -83,8 +83,8 @@ gaps_around gaps_around_switch(const arm& a, const arm& b, const switch_point& a
   const auto is_after = [&](const eval_point& e) {
     return e.step > at.step || (e.step == at.step && e.recipe == at.to);
   };
-  before.evals.erase(std::remove_if(before.evals.begin(), before.evals.end(), is_after), before.evals.end());
-  after.evals.erase(std::remove_if(after.evals.begin(), after.evals.end(), std::not_fn(is_after)), after.evals.end());
+  std::erase_if(before.evals, is_after);
+  std::erase_if(after.evals, std::not_fn(is_after));
   return {gap_curve(before, b), gap_curve(after, b)};
 }
 

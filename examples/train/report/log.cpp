@@ -81,12 +81,6 @@ class record {
   std::string event_;
 };
 
-template <class Point>
-void drop_after(std::vector<Point>& points, std::int64_t step) {
-  points.erase(std::remove_if(points.begin(), points.end(), [&](const Point& p) { return p.step > step; }),
-               points.end());
-}
-
 template <class Point, class Same>
 void put(std::vector<Point>& points, Point point, Same same) {
   // Steps nearly always ascend, so that no search is needed. A replacement is appended as well: of two points of one
@@ -139,10 +133,11 @@ void drop_end(arm& a) {
 }
 
 void rewind(arm& a, std::int64_t step) {
-  drop_after(a.train, step);
-  drop_after(a.evals, step);
-  drop_after(a.switches, step);
-  drop_after(a.noise, step);
+  const auto is_later = [&](const auto& point) { return point.step > step; };
+  std::erase_if(a.train, is_later);
+  std::erase_if(a.evals, is_later);
+  std::erase_if(a.switches, is_later);
+  std::erase_if(a.noise, is_later);
   drop_end(a);
 }
 

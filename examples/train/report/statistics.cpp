@@ -57,8 +57,7 @@ std::vector<observation> read_observations(const std::string& file) {
     const std::int64_t step = step_of(r, file, i);
     if (event == "start" || event == "resume") {
       if (r.value("schema", json()) != schema) refuse(file, i, "\"schema\" is not " + std::to_string(schema));
-      found.erase(std::remove_if(found.begin(), found.end(), [&](const observation& o) { return o.step > step; }),
-                  found.end());
+      std::erase_if(found, [&](const observation& o) { return o.step > step; });
     } else if (event == "operand" || event == "gradient" || event == "noise" || event == "step" ||
                event == "noise_step") {
       found.push_back(read_observation(r, event, step));
