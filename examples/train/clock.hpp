@@ -5,9 +5,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <ctime>
 #include <string>
+
+#include "format_text.hpp"
 
 namespace rotoscale::program {
 
@@ -28,10 +29,9 @@ inline std::string time_of_day() {
   const auto seconds = static_cast<std::time_t>(now / 1000);
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
-  char text[48], fraction[8];
+  char text[48];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(fraction, sizeof fraction, ".%03dZ", static_cast<int>(now % 1000));
-  return std::string(text) + fraction;
+  return text + format_text(".%03dZ", static_cast<int>(now % 1000));
 }
 
 }  // namespace rotoscale::program

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "format_text.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/nn/recipe_faults.hpp"
 
@@ -16,11 +16,7 @@ namespace {
 std::optional<std::string> within(const std::string& name, double value, double low, double high) {
   if (value >= low && value <= high) return std::nullopt;
   const auto text = [](double x) {
-    if (std::abs(x) >= 1e15) {
-      char short_form[32];
-      std::snprintf(short_form, sizeof short_form, "%.6g", x);
-      return std::string(short_form);
-    }
+    if (std::abs(x) >= 1e15) return format_text("%.6g", x);
     std::string s = std::to_string(x);
     s.erase(s.find_last_not_of('0') + 1);
     if (s.back() == '.') s.pop_back();

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdarg>
-#include <cstdio>
 #include <ostream>
 #include <set>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "clock.hpp"
 #include "device_failure.hpp"
+#include "format_text.hpp"
 #include "front.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/philox.hpp"
@@ -43,16 +42,6 @@ constexpr int name_width = 26;  // of the tables: no operation's name is longer
 
 void expect(const gpu::status& s) {
   if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
-}
-
-/// printf's text.
-[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
-  char line[192];
-  std::va_list values;
-  va_start(values, format);
-  std::vsnprintf(line, sizeof line, format, values);
-  va_end(values);
-  return line;
 }
 
 /// Device memory, freed by the destructor.
@@ -228,16 +217,16 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
                 std::ostream& out) {
   double total = 0;
   for (const timing_row& s : rows) total += s.microseconds;
-  out << text("%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width, head);
+  out << format_text("%-*s  calls        us   share     GB/s  of copy  TFLOP/s   of BF16\n", name_width, head);
   for (const timing_row& s : rows) {
     if (s.launches == 0) continue;
     const double seconds = std::max(s.microseconds, 1e-3) * 1e-6;
-    out << text("%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(), (s.launches + steps - 1) / steps,
-                s.microseconds, 100 * s.microseconds / std::max(total, 1e-3), s.bytes / seconds * 1e-9,
-                100 * s.bytes / seconds / rates.copy);
+    out << format_text("%-*s %6d %9.1f %6.1f%% %8.0f %7.1f%%", name_width, s.name.c_str(),
+                       (s.launches + steps - 1) / steps, s.microseconds, 100 * s.microseconds / std::max(total, 1e-3),
+                       s.bytes / seconds * 1e-9, 100 * s.bytes / seconds / rates.copy);
     if (s.operations > 0) {  // a build without the vendor's library measures no rate
-      out << text(" %8.1f", s.operations / seconds * 1e-12)
-          << (rates.matrix > 0 ? text(" %8.1f%%", 100 * s.operations / seconds / rates.matrix) : "         -");
+      out << format_text(" %8.1f", s.operations / seconds * 1e-12)
+          << (rates.matrix > 0 ? format_text(" %8.1f%%", 100 * s.operations / seconds / rates.matrix) : "         -");
     }
     out << "\n";
   }
@@ -247,8 +236,8 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
 std::string memory_line(const nn::memory_plan& plan) {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
   std::size_t free = 0, total = 0;
-  return text("memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device))) +
-         (gpu::memory_info(free, total).ok() ? text(", %.1f MiB in use on it", mib(total - free)) : "") + "\n";
+  return format_text("memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device))) +
+         (gpu::memory_info(free, total).ok() ? format_text(", %.1f MiB in use on it", mib(total - free)) : "") + "\n";
 }
 
 constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
@@ -263,16 +252,16 @@ double profile_steps(const trainer_state& state, random_run& run, bool graphs, s
   const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
   const auto tokens = static_cast<double>(run.session().step_tokens());
   out << run.ops().description() << ", recipe " << state.phases.front().recipe.name << phase
-      << text(", %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n", tokens, seconds * 1e3, tokens / seconds,
-              graphs ? "" : ", without graphs");
+      << format_text(", %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n", tokens, seconds * 1e3, tokens / seconds,
+                     graphs ? "" : ", without graphs");
   return seconds;
 }
 
 /// `eager_seconds`: of a step without graphs; 0: the profile is of one.
 void print_rates(double eager_seconds, const device_rates& rates, std::ostream& out) {
-  if (eager_seconds > 0) out << text("without graphs %.3f ms a step; ", eager_seconds * 1e3);
-  out << text("copy %.0f GB/s", rates.copy * 1e-9);
-  if (rates.matrix > 0) out << text(", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
+  if (eager_seconds > 0) out << format_text("without graphs %.3f ms a step; ", eager_seconds * 1e3);
+  out << format_text("copy %.0f GB/s", rates.copy * 1e-9);
+  if (rates.matrix > 0) out << format_text(", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
   out << "\n";
 }
 
@@ -317,7 +306,7 @@ int profile(const trainer_state& state, const device_choice& device, const profi
   print_rows("class", classes, timed_steps, rates, out);
   double gaps = step_seconds * 1e6;
   for (const timing_row& row : classes) gaps -= row.microseconds;
-  out << text("%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
+  out << format_text("%-*s        %9.1f\n", name_width, "gaps", std::max(0.0, gaps));
   if (o.operations) {
     out << "\n";
     print_rows("operation", rows_by_operation(timing, timed_steps), timed_steps, rates, out);

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "clock.hpp"
+#include "format_text.hpp"
 #include "rotoscale/io/error.hpp"
 
 namespace rotoscale::program {
@@ -24,13 +25,8 @@ std::size_t terminal_columns() {
 
 std::string duration_text(double seconds) {
   const auto s = static_cast<long long>(std::clamp(seconds, 0.0, 3.6e8));
-  char text[48];
-  if (s < 3600) {
-    std::snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-  }
-  return text;
+  return s < 3600 ? format_text("%lld:%02lld", s / 60, s % 60)
+                  : format_text("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
 }
 
 std::string fit_line(const std::string& title, const std::vector<std::string>& parts, std::size_t columns) {
@@ -71,9 +67,7 @@ progress_function progress_line::counter(std::string title, std::string what) {
   return [this, title = std::move(title), what = std::move(what), start = now_seconds()](std::int64_t done,
                                                                                          std::int64_t total) {
     const double share = static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1));
-    char percent[16];
-    std::snprintf(percent, sizeof percent, "%.0f %%", 100 * share);
-    std::vector<std::string> parts = {what + " " + percent};
+    std::vector<std::string> parts = {what + format_text(" %.0f %%", 100 * share)};
     if (done > 0) parts.push_back("ETA " + duration_text((now_seconds() - start) * (1 / share - 1)));
     show(title, parts, done == 0 || done >= total);
   };

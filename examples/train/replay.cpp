@@ -13,6 +13,7 @@
 #include <ostream>
 
 #include "examples/standard_streams.hpp"
+#include "format_text.hpp"
 #include "front.hpp"
 #include "rotoscale/io/safetensors.hpp"
 #include "rotoscale/train/checkpoint.hpp"
@@ -126,10 +127,8 @@ std::optional<std::string> find_element_difference(const stored_tensor& a, const
     }
   }
   if (differing == 0) return {};
-  char text[192];
-  std::snprintf(text, sizeof text, "%zu of %zu elements differ, first element %zu: %.9g, replayed %.9g", differing,
-                count, at, static_cast<double>(run), static_cast<double>(replayed));
-  return text;
+  return format_text("%zu of %zu elements differ, first element %zu: %.9g, replayed %.9g", differing, count, at,
+                     static_cast<double>(run), static_cast<double>(replayed));
 }
 
 /// Describes the first different tensor of two files; nullopt: the tensors are equal.

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/data.hpp"
 
-#include <cstdio>
-
 #include "data/own_tokenizer.hpp"
+#include "format_text.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/nn/backend.hpp"
 
@@ -56,9 +55,7 @@ void corpus::check_budget(const train_options& o, std::int64_t skipped) const {
   const double wanted = windows_wanted(o, skipped);
   const double available = static_cast<double>(train_windows()) * static_cast<double>(o.max_epochs);
   const auto count = [&](double windows) {  // in FP64: the product may not fit 64 bits
-    char text[64];
-    std::snprintf(text, sizeof text, "%.0f", windows * static_cast<double>(sequence_));
-    return std::string(text);
+    return format_text("%.0f", windows * static_cast<double>(sequence_));
   };
   throw io::error(name_, "too short: " + std::to_string(o.steps) + " steps read " + count(wanted) + " tokens, " +
                              std::to_string(o.max_epochs) + " epoch(s) have " + count(available) +

@@ -4,7 +4,8 @@
 
 #include <charconv>
 #include <cinttypes>
-#include <cstdio>
+
+#include "format_text.hpp"
 
 namespace rotoscale::program {
 
@@ -29,11 +30,7 @@ void check_version(const std::filesystem::path& file, int version) {
                              "checkpoint alone is compared"));
 }
 
-std::string hex(std::uint64_t digest) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016" PRIx64, digest);
-  return text;
-}
+std::string hex(std::uint64_t digest) { return format_text("%016" PRIx64, digest); }
 
 /// Throws std::invalid_argument.
 std::uint64_t parse_hex(const std::string& text) {

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 
+#include "format_text.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/train/checkpoint.hpp"
 
@@ -16,12 +16,6 @@ namespace rotoscale::program {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string checkpoint_name(std::int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(step));
-  return name;
-}
 
 /// Removes a directory. It is renamed first: half a checkpoint must not look like one.
 void discard(const fs::path& directory) {
@@ -40,7 +34,9 @@ bool is_at_interval(std::int64_t step, const train_options& o) {
 
 }  // namespace
 
-fs::path run_directory::checkpoint(std::int64_t step) const { return checkpoints() / checkpoint_name(step); }
+fs::path run_directory::checkpoint(std::int64_t step) const {
+  return checkpoints() / format_text("step-%09lld", static_cast<long long>(step));
+}
 
 std::vector<std::int64_t> run_directory::steps() const {
   std::error_code failed;

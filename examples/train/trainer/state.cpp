@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numbers>
 
+#include "format_text.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/json.hpp"
 #include "rotoscale/train/recipe_fit.hpp"
@@ -215,10 +215,8 @@ std::vector<nn::recipe> recipes_of(const trainer_state& state, bool statistics_n
 std::string memory_table(const nn::memory_plan& plan) {
   std::string table;
   const auto line = [&](std::string_view name, std::size_t bytes) {
-    char text[96];
-    std::snprintf(text, sizeof text, "%-12s %16zu bytes %12.1f MiB\n", std::string(name).c_str(), bytes,
-                  static_cast<double>(bytes) * 0x1p-20);
-    table += text;
+    table += format_text("%-12s %16zu bytes %12.1f MiB\n", std::string(name).c_str(), bytes,
+                         static_cast<double>(bytes) * 0x1p-20);
   };
   for (const auto& entry : enum_names<nn::memory_category>::table) line(entry.name, plan[entry.value]);
   line("device", plan.of_kind(nn::memory_kind::device));

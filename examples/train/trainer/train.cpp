@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <sstream>
 
 #include "clock.hpp"
 #include "device_failure.hpp"
 #include "examples/standard_streams.hpp"
+#include "format_text.hpp"
 #include "front.hpp"
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/train/checkpoint.hpp"
@@ -23,16 +23,6 @@ namespace rotoscale::program {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-namespace {
-
-std::string as_text(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-}  // namespace
 
 /// Writes to the log, on rank 0.
 void trainer::record(const ordered_json& entry) {
@@ -140,9 +130,9 @@ void trainer::show_progress(double loss, bool always) {
   const double average = (now_seconds() - start_) / static_cast<double>(state_.step - start_step_);
   progress_.show(
       state_.run.name,
-      {"step " + std::to_string(state_.step) + "/" + std::to_string(state_.end()), as_text("loss %.4f", loss),
+      {"step " + std::to_string(state_.step) + "/" + std::to_string(state_.end()), format_text("loss %.4f", loss),
        "ETA " + duration_text(average * static_cast<double>(state_.end() - state_.step)),
-       as_text("%.0f tokens/s", tokens_per_step / average)},
+       format_text("%.0f tokens/s", tokens_per_step / average)},
       always);
 }
 
