@@ -193,18 +193,14 @@ int evaluate_checkpoint(const arguments& a) {
     return evaluate(*m.session, m.inputs(), text, windows, line.counter(a.checkpoint, "evaluating"));
   });
   line.end();
-  nlohmann::ordered_json out = {
-      {"checkpoint", a.checkpoint},
-      {"recipe", m.recipe.name},
-      {"step", m.state.step},
-      {"val_loss", e.loss},
-      {"bits_per_byte", e.bits_per_byte ? nlohmann::ordered_json(*e.bits_per_byte) : nlohmann::ordered_json(nullptr)},
-      {"windows", e.window_losses.size()},
-      {"sequence", o.sequence}};
-  if (a.all) {
-    out["standard_error"] = nullptr;
-    if (e.standard_error) out["standard_error"] = *e.standard_error;
-  }
+  nlohmann::ordered_json out = {{"checkpoint", a.checkpoint},
+                                {"recipe", m.recipe.name},
+                                {"step", m.state.step},
+                                {"val_loss", e.loss},
+                                {"bits_per_byte", io::to_json(e.bits_per_byte)},
+                                {"windows", e.window_losses.size()},
+                                {"sequence", o.sequence}};
+  if (a.all) out["standard_error"] = io::to_json(e.standard_error);
   std::cout << io::json_text(out, a.checkpoint) << "\n";
   return exit_ok;
 }

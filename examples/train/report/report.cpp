@@ -23,8 +23,6 @@ namespace {
 
 using namespace report_parts;
 
-json number_or_null(const maybe& value) { return value ? json(*value) : json(); }
-
 json seeds_of(const arm& a) {
   json seeds = json::array();
   for (const seed_result& s : a.seeds) seeds.push_back(s.seed);
@@ -43,16 +41,16 @@ json summary(const comparison& c) {
     const standing& p = c.standings[i];
     arms.push_back({{"name", a.name},
                     {"recipe", recipe_text(a)},
-                    {"final_val_loss", number_or_null(a.final_loss)},
-                    {"best_val_loss", number_or_null(a.best_loss)},
+                    {"final_val_loss", io::to_json(a.final_loss)},
+                    {"best_val_loss", io::to_json(a.best_loss)},
                     {"seeds", seeds_of(a)},
-                    {"sd_over_seeds", p.final ? number_or_null(p.final->deviation) : json()},
+                    {"sd_over_seeds", p.final ? io::to_json(p.final->deviation) : json()},
                     {"rank", p.rank > 0 ? json(p.rank) : json()},
                     {"gap_to_baseline", p.gap ? json(p.gap->mean) : json()},
                     {"gap_interval_95", interval_of(p.gap)},
                     {"tokens", a.tokens},
-                    {"tokens_per_s", number_or_null(tokens_per_second(a))},
-                    {"seconds", number_or_null(a.seconds)}});
+                    {"tokens_per_s", io::to_json(tokens_per_second(a))},
+                    {"seconds", io::to_json(a.seconds)}});
   }
   return {{"arms", arms},
           {"commit", shared_field(c, "commit")},

@@ -221,9 +221,8 @@ json stored_results(const study_results& r) {
     for (const study_run* run : r.of(a.name)) {
       if (run->outcome == run_outcome::unfinished) continue;
       if (definition.is_null()) definition = run->definition;
-      runs.push_back({{"seed", run->seed},
-                      {"outcome", name_of(run->outcome)},
-                      {"final", run->final_loss ? json(*run->final_loss) : json()}});
+      runs.push_back(
+          {{"seed", run->seed}, {"outcome", name_of(run->outcome)}, {"final", io::to_json(run->final_loss)}});
     }
     arms.push_back({{"name", a.name}, {"definition", definition}, {"runs", runs}});
   }

@@ -10,8 +10,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json maybe(const std::optional<double>& x) { return x ? ordered_json(*x) : ordered_json(nullptr); }
-
 constexpr const char* kind_names[] = {"qkv", "o", "gate_up", "down"};
 constexpr const char* gemm_names[] = {"fprop", "dgrad", "wgrad"};
 constexpr const char* tensor_names[] = {"x", "w", "dy"};
@@ -28,9 +26,9 @@ ordered_json begin_record(const char* event, std::int64_t step, index_t linear, 
 void add_operand(ordered_json& record, const nn::operand_statistics& s) {
   record["amax"] = s.amax;
   record["rms"] = s.rms();
-  record["crest"] = maybe(s.source_crest());
-  record["rotated_crest"] = maybe(s.crest());
-  record["sqnr_db"] = maybe(s.sqnr_db());
+  record["crest"] = io::to_json(s.source_crest());
+  record["rotated_crest"] = io::to_json(s.crest());
+  record["sqnr_db"] = io::to_json(s.sqnr_db());
   record["flushed"] = s.flushed_share();
   record["saturated"] = s.saturated_share();
   record["nonfinite"] = s.nonfinite;
@@ -46,9 +44,9 @@ void add_gradient(ordered_json& record, const nn::comparison_statistics& s) {
   const bool measured = s.elements > 0;
   record["norm"] = measured ? ordered_json(std::sqrt(s.reference_squares)) : ordered_json(nullptr);
   record["noise"] = measured ? ordered_json(std::sqrt(s.error_squares)) : ordered_json(nullptr);
-  record["relative_error"] = maybe(s.relative_error());
-  record["cosine"] = maybe(s.cosine());
-  record["norm_to_noise"] = maybe(s.norm_to_noise());
+  record["relative_error"] = io::to_json(s.relative_error());
+  record["cosine"] = io::to_json(s.cosine());
+  record["norm_to_noise"] = io::to_json(s.norm_to_noise());
 }
 
 /// Calls use(linear, tensor, number) for each adapter's A and B: index of its linear layer, name such as

@@ -108,7 +108,7 @@ double trainer::log_evaluation() {
                         {"step", state_.step},
                         {"tokens", state_.tokens},
                         {"val_loss", e.loss},
-                        {"bits_per_byte", e.bits_per_byte ? ordered_json(*e.bits_per_byte) : ordered_json(nullptr)},
+                        {"bits_per_byte", io::to_json(e.bits_per_byte)},
                         {"windows", e.window_losses.size()},
                         {"seconds", e.seconds},
                         {"loader_share", e.loader_share},
@@ -246,7 +246,7 @@ int trainer::finish(const char* status) {
     if (leads()) std::cout << text.str() << "\n";
   }
   finish_checkpoint();
-  end["time_to_target"] = time_to_target_ ? ordered_json(*time_to_target_) : ordered_json(nullptr);
+  end["time_to_target"] = io::to_json(time_to_target_);
   if (state_.evaluated) end["best_val_loss"] = state_.best_val_loss;
   record(end);
   return exit_ok;
