@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint_commands.hpp"
-
+// Commands on a checkpoint: held-out loss, text.
 #include <algorithm>
 #include <iostream>
 #include <type_traits>
 
+#include "commands.hpp"
 #include "data/own_tokenizer.hpp"
 #include "device_failure.hpp"
 #include "front.hpp"

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "profile.hpp"
-
+// mini-llama profile: time of a training step on a device, by class of kernel and by operation.
 #include <algorithm>
 #include <chrono>
 #include <ostream>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "clock.hpp"
+#include "commands.hpp"
 #include "device_failure.hpp"
 #include "format_text.hpp"
 #include "front.hpp"

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "recipes.hpp"
-
+// `mini-llama recipes`: the presets by name.
 #include <cmath>
 #include <iomanip>
 #include <ostream>
 #include <string>
 #include <string_view>
 
+#include "commands.hpp"
 #include "front.hpp"
 #include "rotoscale/nn/presets.hpp"
 #include "rotoscale/nn/schedule.hpp"

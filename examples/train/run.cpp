@@ -4,14 +4,11 @@
 #include <iostream>
 
 #include "begin_run.hpp"
-#include "checkpoint_commands.hpp"
+#include "commands.hpp"
 #include "device_failure.hpp"
 #include "examples/standard_streams.hpp"
 #include "front.hpp"
-#include "profile.hpp"
-#include "recipes.hpp"
 #include "read_arguments.hpp"
-#include "train_command.hpp"
 
 namespace rotoscale::program {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-#include "train_command.hpp"
-
+// The commands train and plan.
 #include <iostream>
 #include <memory>
 #include <optional>
 
 #include "begin_run.hpp"
 #include "clock.hpp"
+#include "commands.hpp"
 #include "continue_run.hpp"
 #include "device.hpp"
 #include "front.hpp"
