@@ -219,7 +219,7 @@ __device__ inline float correction_of_row(const definition_blocks_args& a, const
   eden_terms sum[Parts];
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < Parts; ++i) {
-    const float y = scaled_element(f, o, row.x[i], b.scale[i]);
+    const float y = eden_element(f, o, row.x[i], b.scale[i]);
     const float q = decode(f.element, encode_element(f, o, row.x[i], b.scale[i], {}));
     const float other_y = shuffle_xor(y, 1), other_q = shuffle_xor(q, 1);
     sum[i] = b.column % 2 == 0 ? pair_terms(y, q, other_y, other_q) : pair_terms(other_y, other_q, y, q);
@@ -256,7 +256,9 @@ __device__ inline void make_scales(const definition_blocks_args& a, const block_
     const unsigned c = b.column + i * unsigned{subgroup_lanes};
     if (i >= b.parts || c >= a.columns || c % length != 0) continue;
     std::uint8_t scale = b.scale[i];
-    if (corrects) scale = correct_scale(f, o, scale, correction, o.random.word(b.group * a.random_step + c));
+    if (corrects) {
+      scale = correct_scale(f, o, b.amax[i], scale, correction, o.random.word(b.group * a.random_step + c));
+    }
     a.scales[b.group * a.scale_stride + c / length] = scale;
   }
 }

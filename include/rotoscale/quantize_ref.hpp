@@ -173,21 +173,29 @@ ROTOSCALE_HD constexpr float eden_correction(float squares, float products) {
   const float c = squares / products;
   return c > 0.0f && c <= 0x1.FFFFFEp127f ? c : 1.0f;
 }
-/// A block's scale times the correction of its run, rounded stochastically.
-ROTOSCALE_HD constexpr std::uint8_t correct_scale(block_format f, const block_options& o, std::uint8_t scale,
-                                                  float correction, std::uint32_t word) {
-  if (f.scale.is_nan(scale)) return scale;
-  return static_cast<std::uint8_t>(encode(f.scale, decode(f.scale, scale) * correction, rounding::stochastic,
-                                          overflow::saturate, {word, o.random_count}));
+/// An element as EDEN's sums take it: scaled, or 0 under a scale of 0, which loses it.
+ROTOSCALE_HD constexpr float eden_element(block_format f, const block_options& o, float x, std::uint8_t scale) {
+  return decode(f.scale, scale) == 0.0f ? 0.0f : scaled_element(f, o, x, scale);
 }
-/// Corrects the scales of a run whose rotated elements are `x`. `index`: random word of the first element.
+/// A block's scale times the correction of its run, rounded stochastically, not below the policy's least byte. Scales
+/// of NaN and those of blocks without a nonzero number stay.
+ROTOSCALE_HD constexpr std::uint8_t correct_scale(block_format f, const block_options& o, std::uint32_t amax,
+                                                  std::uint8_t scale, float correction, std::uint32_t word) {
+  if (f.scale.is_nan(scale) || amax == 0 || amax == no_amax) return scale;
+  const auto code = static_cast<std::uint8_t>(encode(f.scale, decode(f.scale, scale) * correction, rounding::stochastic,
+                                                     overflow::saturate, {word, o.random_count}));
+  return code < o.policy.least_byte ? o.policy.least_byte : code;
+}
+/// Corrects the scales of a run whose rotated elements are `x`, and whose blocks have these maxima. `index`: random
+/// word of the first element.
 template <class Words>
 ROTOSCALE_HD constexpr void correct_scales(block_format f, const block_options& o, const float* x, int run,
-                                           std::uint8_t* scales, std::uint64_t index, const Words& words) {
+                                           const std::uint32_t* amax, std::uint8_t* scales, std::uint64_t index,
+                                           const Words& words) {
   neighbour_sum squares, products;
   for (int i = 0; i < run; i += 2) {
     const std::uint8_t scale = scales[i / f.length];
-    const float y0 = scaled_element(f, o, x[i], scale), y1 = scaled_element(f, o, x[i + 1], scale);
+    const float y0 = eden_element(f, o, x[i], scale), y1 = eden_element(f, o, x[i + 1], scale);
     const eden_terms t = pair_terms(y0, decode(f.element, encode_element(f, o, x[i], scale, {})), y1,
                                     decode(f.element, encode_element(f, o, x[i + 1], scale, {})));
     squares.add(t.squares);
@@ -196,7 +204,7 @@ ROTOSCALE_HD constexpr void correct_scales(block_format f, const block_options& 
   const float correction = eden_correction(squares.value(), products.value());
   for (int b = 0; b < run / f.length; ++b) {
     const std::uint64_t first = index + static_cast<std::uint64_t>(b * f.length);
-    scales[b] = correct_scale(f, o, scales[b], correction, words.word(first));
+    scales[b] = correct_scale(f, o, amax[b], scales[b], correction, words.word(first));
   }
 }
 
@@ -239,7 +247,7 @@ ROTOSCALE_HD constexpr void quantize_tile_ref(block_format f, const block_option
       }
     }
     if (o.choice == scale_choice::eden) {
-      correct_scales(f, o, x, run, scales, static_cast<std::uint64_t>(r0 * out.k + c0), words);
+      correct_scales(f, o, x, run, amax, scales, static_cast<std::uint64_t>(r0 * out.k + c0), words);
     }
   }
 }

@@ -347,7 +347,9 @@ class block_quantizer {
         const std::uint8_t scale = out.scales[i / length];
         const exact_t y = is_nan_scale(f_.scale, scales_, scale)  // the block has a NaN or Inf
                               ? std::numeric_limits<exact_t>::quiet_NaN()
-                              : scaled_element(seen[i / k][i % k], false, scale, scales_, o_.encode_factor);
+                              : scales_.values[scale] == 0  // loses its elements
+                                    ? 0
+                                    : scaled_element(seen[i / k][i % k], false, scale, scales_, o_.encode_factor);
         const exact_t q = std::copysign(elements_.values[out.elements[i] & 7], (out.elements[i] & 8) != 0 ? -1 : 1);
         for (const int products : {0, 1}) {
           std::vector<exact_t>& sum = sums[products];
@@ -368,10 +370,13 @@ class block_quantizer {
       const float factor = quotient > 0 && std::isfinite(quotient) ? quotient : 1.0f;
       for (std::size_t i = at; i < at + run; i += length) {
         std::uint8_t& scale = out.scales[i / length];
-        if (is_nan_scale(f_.scale, scales_, scale)) continue;
+        const auto first = seen[i / k].begin() + static_cast<std::ptrdiff_t>(i % k);
+        const std::vector<exact_t> block(first, first + static_cast<std::ptrdiff_t>(length));
+        if (is_nan_scale(f_.scale, scales_, scale) || amax_of(block, o_.policy) == 0) continue;
         const float wanted = as_float(scales_.values[scale]) * factor;
-        scale = static_cast<std::uint8_t>(
-            element_code(f_.scale, scales_, wanted, rounding::stochastic, word ? word(i) : 0, o_.random_count));
+        const std::uint32_t code =
+            element_code(f_.scale, scales_, wanted, rounding::stochastic, word ? word(i) : 0, o_.random_count);
+        scale = static_cast<std::uint8_t>(std::max<std::uint32_t>(code, o_.policy.least_byte));
       }
     }
   }

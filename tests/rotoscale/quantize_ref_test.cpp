@@ -369,6 +369,21 @@ TEST_CASE("MS-EDEN is unbiased over signs and words, where rounding to nearest i
   }
   CHECK(std::fabs(bias[true]) < 0.001);  // the standard error is .0003
   CHECK(std::fabs(bias[false]) > 0.002);
+  // A block whose scale underflows to 0 takes no part in the correction of the others. Zero blocks keep their byte.
+  std::vector<float> small(k, 0.5f);
+  for (std::size_t i = 0; i < 32; ++i) small[i] = i == 2 ? 1e-22f : i % 16 < 2 ? 1e-4f : 0.0f;
+  for (const auto& policy : {policies::nvidia, policies::torchao_nvfp4}) {
+    block_options o = presets::nvidia;
+    o.policy = policy;
+    o.choice = scale_choice::eden;
+    o.rotation.points = 32;
+    o.encode_factor = tensor_encode_factor(3.0f, formats::e2m1, formats::ue4m3, o.choice);
+    CHECK(difference(nvfp4, o, small, 1, block_axis::row) == "");
+    const result q = run_ref(nvfp4, o, row_major<const float>(small.data(), 1, k), block_axis::row);
+    CHECK(decode(formats::ue4m3, q.scales[0]) < 0.1f);
+    CHECK(q.scales[3] == policy.zero_byte);
+    CHECK(*std::min_element(q.scales.begin(), q.scales.end()) >= policy.least_byte);
+  }
 }
 
 // The formula in double precision, for blocks of normal scales: E4M3 has 4 significant bits, E2M1 has 0, .5, ..., 6.
