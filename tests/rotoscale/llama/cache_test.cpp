@@ -35,7 +35,7 @@ TEST_CASE("where tokens meet in more than attention, no pass may continue") {
   random.fprop.left.rounding = rounding::stochastic;
   nn::recipe head = preset("bf16");
   head.head = preset("nvfp4");
-  for (const nn::recipe& r : {preset("nvfp4"), random, head}) {
+  for (const nn::recipe& r : {preset("nvfp4"), preset("fp8_current"), random, head}) {
     CAPTURE(r.name);
     CHECK(cache_case(*ops, r, 30).continued().rows == 0);
   }
