@@ -94,7 +94,7 @@ class delayed_scaling_state {
     fetch(s.scale_inverse, state_.scale_inverse, n);
     fetch(s.amax, state_.amax, n);
     fetch(s.history, state_.history, history_size());
-    for (std::size_t i = 0; i < n; ++i) s.formats.push_back(fp8_format(i));
+    for (std::size_t i = 0; i < n; ++i) s.formats.push_back(has_state(i) ? fp8_format(i) : operand_format::bf16);
     ops.synchronize(q);
     return s;
   }
@@ -140,10 +140,15 @@ class delayed_scaling_state {
     const operand_format row = format_of(i, operand_form::row);
     return is_fp8(row) ? row : format_of(i, operand_form::column);
   }
-  operand_format format_of(std::size_t i, operand_form form) const {
+  operand_format format_of(std::size_t i, operand_form form) const { return operand_of(i, form).format; }
+  /// False for FP8 tensors that scale themselves.
+  bool has_state(std::size_t i) const {
+    return !is_current(operand_of(i, operand_form::row)) && !is_current(operand_of(i, operand_form::column));
+  }
+  const operand_recipe& operand_of(std::size_t i, operand_form form) const {
     const bool head = static_cast<index_t>(i) + tensors_per_layer >= state_.count && recipe_->head;
     const linear_recipe& r = head ? *recipe_->head : *recipe_;
-    return recipe_for(r, static_cast<tensor_role>(i % tensors_per_layer), form).format;
+    return recipe_for(r, static_cast<tensor_role>(i % tensors_per_layer), form);
   }
   /// True if GEMMs of one direction read tensor i in FP8. fprop reads x and w along rows, others are backward.
   bool is_read(std::size_t i, gemm_scope direction) const {
