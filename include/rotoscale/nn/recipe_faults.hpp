@@ -170,8 +170,8 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
 inline fault find_fault(const gemm_recipe& g, const std::string& where, const char* left, const char* right) {
   for (const auto& [o, name] : {std::pair{&g.left, left}, {&g.right, right}}) {
     const std::string operand = where + "." + name;
-    if (auto f = find_choice_fault(*o, operand)) return f;
     if (auto f = find_block_fault(*o, operand)) return f;
+    if (auto f = find_choice_fault(*o, operand)) return f;
     if (auto f = find_rotation_fault(*o, operand)) return f;
   }
   if (g.left.rotation != g.right.rotation) {
