@@ -3,10 +3,10 @@
 """Microscaling numerics with every bit stated: block quantization, placements and GEMMs on models of matrix units.
 
 Tables, as lists of records: formats, block_formats, presets, models, contracts, recipes. Lists of names: scale_rules,
-roundings, policies, placements.
+scale_choices, roundings, policies, placements.
 """
 from ._core import (__version__, block_formats, contracts, formats, instruction_set, models, placements, policies,
-                    presets, recipes, roundings, scale_rules, set_threads)
+                    presets, recipes, roundings, scale_choices, scale_rules, set_threads)
 from ._explain import explain
 from ._gemm import gemm
 from ._layout import decode, encode, pack, rotate, swizzle, unpack, unswizzle
@@ -16,5 +16,5 @@ from ._validate import Findings, identify, validate
 
 __all__ = ["Findings", "Quantized", "Runs", "__version__", "block_formats", "contracts", "decode", "dequantize",
            "encode", "explain", "formats", "gemm", "identify", "instruction_set", "models", "pack", "placements",
-           "policies", "presets", "quantize", "recipes", "rotate", "roundings", "runs", "scale_rules", "set_threads",
-           "swizzle", "unpack", "unswizzle", "validate"]
+           "policies", "presets", "quantize", "recipes", "rotate", "roundings", "runs", "scale_choices", "scale_rules",
+           "set_threads", "swizzle", "unpack", "unswizzle", "validate"]

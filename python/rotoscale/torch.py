@@ -188,16 +188,10 @@ class Gemms:
             codes = _bf16(x)
             return _core.plain_operand(name, codes if axis else codes.T, "bf16", None)
         if form in _FP8:
-            values = _core.decode(_bf16(x), "bf16")
-            scaling = self.scaling[tensor] if own["scaling"] == "delayed" else _CurrentScale(values, _FP8[form])
-            with np.errstate(over="ignore", invalid="ignore"):
-                scaled = values * scaling.scale
-            codes = _core.encode(scaled, _FP8[form], own["rounding"], "saturate", *self._random(gemm, is_right), 32)
-            return _core.plain_operand(name, codes if axis else codes.T, _FP8[form], float(scaling.inverse))
+            codes, inverse = self._fp8(gemm, is_right, own, tensor, x)
+            return _core.plain_operand(name, codes if axis else codes.T, _FP8[form], float(inverse))
         if own["source"] == "forward":
-            is_w = tensor == "w"
-            forward = self._blocks(0, is_w, self.recipe["fprop"]["right" if is_w else "left"], -1, x)
-            x = _core.decode(_bf16(forward.dequantize()), "bf16")
+            x = _core.decode(_bf16(self._forward_values(tensor, x)), "bf16")
         q = self._blocks(gemm, is_right, own, axis, x)
         if _is_expanded(recipe["contract"], q):
             values = Quantized(q.codes, q.scales, q.format, square=q.square).dequantize()
@@ -207,7 +201,25 @@ class Gemms:
     def _random(self, gemm, is_right):
         return self.seed, _stream(_ROUNDING, gemm, is_right, self.layer) | self.step << 8 & 0xFFFFFFFF
 
+    def _fp8(self, gemm, is_right, own, tensor, x):
+        element, values = _FP8[own["format"]], _core.decode(_bf16(x), "bf16")
+        scaling = self.scaling[tensor] if own["scaling"] == "delayed" else _CurrentScale(values, element)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = values * scaling.scale
+        random = self._random(gemm, is_right)
+        return _core.encode(scaled, element, own["rounding"], "saturate", *random, 32), scaling.inverse
+
+    def _forward_values(self, tensor, x):
+        is_w = tensor == "w"
+        own = self.recipe["fprop"]["right" if is_w else "left"]
+        if own["format"] not in _FP8:
+            return self._blocks(0, is_w, own, -1, x).dequantize()
+        codes, inverse = self._fp8(0, is_w, own, tensor, x)
+        return _core.decode(codes, _FP8[own["format"]]) * np.float32(inverse)
+
     def _blocks(self, gemm, is_right, own, axis, x):
+        if own["length"] != BLOCKS[own["format"]]["length"]:
+            raise ValueError(f"recipe: {own['format']} in blocks of {own['length']} runs in the C++ trainer only")
         return quantize(x, format=own["format"], source="bf16", scale_rule=own["scale_rule"],
                         scale_choice=own["scale_choice"], rounding=own["rounding"], policy=own["policy"],
                         rotation=(own["rotation"], self._signs(gemm, own)), axis=axis,

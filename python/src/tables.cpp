@@ -167,6 +167,7 @@ void add_tables(nb::module_& m) {
   m.attr("contracts") = records(gemm_contracts, contract_record);
   m.attr("recipes") = records(nn::presets::all(), recipe_record);
   m.attr("scale_rules") = name_list<scale_rule>();
+  m.attr("scale_choices") = name_list<scale_choice>();
   m.attr("roundings") = name_list<rounding>();
   m.attr("policies") = name_list<block_policy>();
   m.attr("placements") = name_list<placement>();
