@@ -42,9 +42,9 @@ status dequantize_pair(const gemm_operand& a, matrix<bf16> to_a, const gemm_oper
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
 
 /// Writes the values of an operand with blocks as BF16 [rows, k], rows `stride` elements apart, with its rotation
-/// undone. The rotation has 0, 16 or 32 `points` and the signs of `draws` in the step of `state` (device memory; null:
-/// draws.given_signs). Equal to dequantize, then unrotate_run, by bytes. One launch on `s`, no allocation. On any
-/// status but ok, nothing was launched.
+/// undone. The rotation has 0, 16, 32, 64 or 128 `points` and the signs of `draws` in the step of `state` (device
+/// memory; null: draws.given_signs). Equal to dequantize, then unrotate_run, by bytes. One launch on `s`, no
+/// allocation. On any status but ok, nothing was launched.
 status unrotate_operand(const gemm_operand& from, int points, const nn::form_draws& draws, const nn::step_state* state,
                         bf16* to, index_t stride, stream s);
 
