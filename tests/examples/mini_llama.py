@@ -447,7 +447,7 @@ class Log(Scratch):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": 5, "trigger": {
             "kind": "gradient_noise", "every": 1}}]})
         self.train("run", "--stop-at", 4, "--synthetic-warmup", 1, "--ignore-config-key", "odd", schedule="heal.json",
-                   accumulate=2)
+                   accumulate=2, average_decay=0.5)
         self.succeed("train", "--resume", "run")
         unstable = {"steps": 40, "checkpoint_every": 3, "learning_rate": 0.2, "warmup": 0.5, "batch": 1,
                     "max_loss_jump": 0.1}
