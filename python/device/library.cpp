@@ -325,10 +325,10 @@ void rotoscale_free_recipe(void* recipe) { delete static_cast<nn::linear_recipe*
 
 const char* rotoscale_write_state(void* state, std::uint64_t seed, std::uint64_t step, rotoscale_place place) {
   return guarded(place, [&](gpu::stream s) {
-    static_assert(sizeof(nn::step_state) <= 256);
-    nn::step_state now;
-    now.inputs.seed = seed;
-    now.inputs.step = step;
+    static_assert(sizeof(nn::step_state) <= 4096 && offsetof(nn::step_state, inputs) == 0);
+    nn::step_inputs now;
+    now.seed = seed;
+    now.step = step;
     // Pageable memory is read before the call returns.
     gpu::expect(gpu::upload(state, &now, sizeof now, s));
   });

@@ -106,7 +106,7 @@ const char* rotoscale_gemm(const rotoscale_gemm_call* call, rotoscale_place plac
 /// Three GEMMs' recipes, fprop first. Free it with rotoscale_free_recipe.
 const char* rotoscale_make_recipe(const rotoscale_gemm_recipe* gemms, void** recipe);
 void rotoscale_free_recipe(void* recipe);
-/// Writes the 256 bytes of a step's state.
+/// Writes seed and step into a step's state, which has 4096 bytes, zero at first.
 const char* rotoscale_write_state(void* state, std::uint64_t seed, std::uint64_t step, rotoscale_place place);
 /// Checks a call without memory and sets the memory that it needs.
 const char* rotoscale_plan_linear(rotoscale_linear_call* call, rotoscale_place place);

@@ -310,7 +310,7 @@ class DeviceGemms:
         self.scaling = {tensor: _DeviceScaling(gemms.recipe["fp8"], element, device)
                         for tensor, element in gemms.fp8_tensors()}
         self.is_drawn = any(_draws_words(o) or o.get("signs") in ("layer", "step") for o in gemms.operand_recipes())
-        self.state, self.written = torch.zeros(256, dtype=torch.uint8, device=device), None
+        self.state, self.written = torch.zeros(4096, dtype=torch.uint8, device=device), None
         self.plans = {}
 
     def forward(self, x, w, training):
