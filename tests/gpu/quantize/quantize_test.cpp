@@ -430,7 +430,7 @@ TEST_CASE("bad arguments are named before anything is launched") {
   bad.codes += 8;
   names(message(source, {}, bad), "columns.codes");
   bad = good;
-  bad.options.rotation.points = 64;
+  bad.options.rotation.points = 256;
   names(message(source, bad, {}), "rows.options.rotation");
   bad = good;
   bad.options.random_count = 0;

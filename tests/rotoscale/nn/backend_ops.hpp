@@ -112,6 +112,7 @@ class op_scene {
   static void canonical_nan_of(nn::step_state& s) {
     for (double* const x : {&s.loss_sum, &s.squares, &s.gradient_norm}) canonical_nan_of(*x);
     canonical_nan_of(s.clip_factor);
+    for (double& x : s.losses) canonical_nan_of(x);
   }
 
   nn::backend* ops_;
