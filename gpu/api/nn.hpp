@@ -19,8 +19,9 @@ namespace rotoscale::gpu {
 
 /// Blocks as quantize(blocks, x, rows, columns) writes. One orientation may be null.
 struct block_target {
-  block_format blocks;             ///< of both orientations
-  quantized_output rows, columns;  ///< no codes: not written
+  block_format blocks;       ///< of both orientations
+  quantized_output rows;     ///< no codes: not written
+  quantized_output columns;  ///< no codes: not written
 };
 /// Codes as cast_transpose_fp8(options, x, scale, out) writes. options.rounding must be nearest_even.
 struct fp8_target {

@@ -129,6 +129,7 @@ ROTOSCALE_HD inline float pair_error(float first, float second) {
 /// Sum of 2^n terms in a binary tree of neighbours: ((t0 + t1) + (t2 + t3)) + ...
 class neighbour_sum {
  public:
+  /// Adds the next term.
   ROTOSCALE_HD constexpr void add(float term) {
     int level = 0;
     for (; (count_ >> level & 1u) != 0; ++level) term = part_[level] + term;
@@ -163,8 +164,10 @@ ROTOSCALE_HD constexpr std::uint8_t choose_four_over_six(block_format f, const b
 
 /// Sums of EDEN over two neighbours of a run: y * y and y * q of scaled elements y and their codes' numbers q.
 struct eden_terms {
-  float squares, products;
+  float squares;   ///< y * y
+  float products;  ///< y * q
 };
+/// The terms of two neighbours: the first product rounded, the second one fused.
 ROTOSCALE_HD inline eden_terms pair_terms(float y0, float q0, float y1, float q1) {
   return {__builtin_fmaf(y1, y1, y0 * y0), __builtin_fmaf(y1, q1, y0 * q0)};
 }

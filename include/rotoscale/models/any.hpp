@@ -48,9 +48,10 @@ inline train::architecture architecture_of(const config& shape) {
 
 /// The shape among the options of a run: `gpt2`, else `model`.
 struct chosen_config {
-  llama::model_config model;
-  std::optional<gpt2::model_config> gpt2;
+  llama::model_config model;               ///< a Llama
+  std::optional<gpt2::model_config> gpt2;  ///< a GPT-2; null: `model` counts
 
+  /// The chosen shape.
   config shape() const { return gpt2 ? config(*gpt2) : config(model); }
   /// Chooses a shape.
   void take(const config& shape) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "rotoscale/config.hpp"
+
 namespace rotoscale::train {
 
 /// Largest number of layers: random streams count linear layers in 14 bits.
