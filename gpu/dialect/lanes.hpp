@@ -102,6 +102,21 @@ __device__ inline float subgroup_butterflies(float x, unsigned lane, unsigned po
   return x;
 }
 
+/// Hadamard steps between the elements of one lane, which are `lanes` apart in their run of `points`.
+template <unsigned Count>
+__device__ inline void lane_butterflies(float (&x)[Count], unsigned lanes, unsigned points) {
+  ROTOSCALE_UNROLL
+  for (unsigned step = 1; step < Count; step *= 2) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < Count; ++i) {
+      if ((i & step) != 0 || lanes * step >= points) continue;
+      const float a = x[i], b = x[i + step];
+      x[i] = a + b;
+      x[i + step] = a - b;
+    }
+  }
+}
+
 /// Elements c + 32 i of a row, in the lane c of a subgroup of 32.
 template <unsigned Parts>
 struct lane_row {
@@ -114,16 +129,7 @@ struct lane_row {
     for (unsigned i = 0; i < Parts; ++i) {
       if (i < parts) x[i] = subgroup_butterflies(x[i], lane, points < 32 ? points : 32);
     }
-    ROTOSCALE_UNROLL
-    for (unsigned step = 1; step < Parts; step *= 2) {
-      ROTOSCALE_UNROLL
-      for (unsigned i = 0; i < Parts; ++i) {
-        if ((i & step) != 0 || 32 * step >= points) continue;
-        const float a = x[i], b = x[i + step];
-        x[i] = a + b;
-        x[i + step] = a - b;
-      }
-    }
+    lane_butterflies(x, 32, points);
   }
 };
 

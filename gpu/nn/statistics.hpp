@@ -48,16 +48,7 @@ __device__ inline void rotate_across_lanes(float (&x)[Count], unsigned lane, uns
     x[h] = fp32_from_bits(fp32_bits(x[h]) ^ (signs[i / 32] >> (i % 32) & 1u) << 31);
     x[h] = subgroup_butterflies(x[h], lane, 16);
   }
-  ROTOSCALE_UNROLL
-  for (unsigned step = 1; step < Count; step *= 2) {
-    ROTOSCALE_UNROLL
-    for (unsigned h = 0; h < Count; ++h) {
-      if ((h & step) != 0 || 16 * step >= points) continue;
-      const float a = x[h], b = x[h + step];
-      x[h] = a + b;
-      x[h + step] = a - b;
-    }
-  }
+  lane_butterflies(x, 16, points);
   const float factor = hadamard_factor(static_cast<int>(points));
   ROTOSCALE_UNROLL
   for (unsigned h = 0; h < Count; ++h) x[h] = canonical_nan(x[h] * factor);
