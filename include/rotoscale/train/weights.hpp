@@ -233,8 +233,7 @@ class weights {
     if (sources_[number].empty()) {
       throw std::logic_error(list_[number].name() + ": only its quantized operands are kept");
     }
-    const auto* const at = static_cast<const float*>(sources_[number].data);
-    return download(q, at + first_row * list_[number].cols, rows * list_[number].cols);
+    return elements(q, number, {first_row * list_[number].cols, rows * list_[number].cols});
   }
   /// FP32 values of some elements, which are kept.
   std::vector<float> elements(nn::queue q, std::size_t number, nn::arena_range r) const {
@@ -245,12 +244,6 @@ class weights {
                                   index_t rows) const {
     const parameter& p = list_[number];
     return download(q, from + p.offset + first_row * p.cols, rows * p.cols);
-  }
-  /// Sets elements of a gradient or moment, from element `first` of the parameter on. Waits.
-  void set_arena_values(nn::queue q, float* to, std::size_t number, std::span<const float> values,
-                        index_t first = 0) const {
-    ops_->upload(q, to + list_[number].offset + first, values.data(), values.size_bytes());
-    ops_->synchronize(q);
   }
   /// Of the elements `r` of a parameter, those that this rank updates.
   nn::arena_range owned(std::size_t number, nn::arena_range r) const {

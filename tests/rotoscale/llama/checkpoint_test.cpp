@@ -56,9 +56,9 @@ struct model_case {
         first[i] = static_cast<float>(i) * 0.5f + static_cast<float>(seed);
         second[i] = static_cast<float>(i * i) + 0.25f;
       }
-      m.weights().set_arena_values(session.queue(), m.arena().m, p, first);
-      m.weights().set_arena_values(session.queue(), m.arena().v, p, second);
-      m.weights().set_arena_values(session.queue(), m.arena().average, p, second);
+      m.weights().set_owned_values(session.queue(), &nn::parameter_arena::m, p, first, 0);
+      m.weights().set_owned_values(session.queue(), &nn::parameter_arena::v, p, second, 0);
+      m.weights().set_owned_values(session.queue(), &nn::parameter_arena::average, p, second, 0);
     }
     std::vector<float> amax(static_cast<std::size_t>(m.scales().state().count));
     for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = static_cast<float>(i + 1 + seed);

@@ -324,10 +324,10 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
         const auto given = p.trains ? from.values(c.session.queue(), i) : llama::initial_values(p, 3);
         resumed.session.load(i, given);
         if (!p.trains) continue;
-        to.weights().set_arena_values(resumed.session.queue(), to.arena().m, i,
-                                      from.arena_values(c.session.queue(), from.arena().m, i));
-        to.weights().set_arena_values(resumed.session.queue(), to.arena().v, i,
-                                      from.arena_values(c.session.queue(), from.arena().v, i));
+        for (const auto arena : {&nn::parameter_arena::m, &nn::parameter_arena::v}) {
+          to.weights().set_owned_values(resumed.session.queue(), arena, i,
+                                        from.arena_values(c.session.queue(), from.arena().*arena, i), 0);
+        }
       }
       resumed.session.model().scales().restore(resumed.ops, resumed.session.queue(), c.scales());
       for (std::uint64_t s = 2; s < 4; ++s) CHECK(c.step(data, s).loss_sum == resumed.step(data, s).loss_sum);
