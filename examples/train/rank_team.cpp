@@ -14,8 +14,7 @@ namespace {
 
 /// Why ranks would not leave the bytes of one rank; nullopt: they do.
 std::optional<std::string> find_scale_fault(const nn::recipe& r) {
-  const bool fp8 = nn::has_delayed(r) || (r.head && nn::has_delayed(*r.head));
-  if (!fp8 || (r.fp8.update == nn::scale_update::step && r.fp8.reduce_amax)) return std::nullopt;
+  if (!nn::has_delayed(r) || (r.fp8.update == nn::scale_update::step && r.fp8.reduce_amax)) return std::nullopt;
   return "recipe " + r.name +
          ": FP8 scales change after each microbatch of a rank; \"fp8\": {\"update\": \"step\", \"reduce_amax\": true} "
          "leaves the same bytes on any number of ranks";

@@ -150,6 +150,10 @@ constexpr bool has_delayed(const linear_recipe& r) {
   }
   return false;
 }
+/// The same in layers or the head.
+inline bool has_delayed(const recipe& r) {
+  return has_delayed(static_cast<const linear_recipe&>(r)) || (r.head && has_delayed(*r.head));
+}
 
 /// The recipe with the backward GEMMs that `kind` makes. Outputs stay. A GEMM with new operands has FP32 chains.
 inline recipe override_backward(recipe r, backward_kind kind) {

@@ -353,7 +353,7 @@ class session {
   void exchange_average();
   void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
-  bool has_fp8() const { return nn::has_delayed(recipe_) || (recipe_.head && nn::has_delayed(*recipe_.head)); }
+  bool has_fp8() const { return nn::has_delayed(recipe_); }
   void initialize(std::uint64_t seed, std::size_t first) {
     for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
       load(i, initial_values(model_.parameters()[i], seed));
