@@ -62,6 +62,8 @@ class communicator {
   }
   /// Waits for all ranks.
   void barrier() { (void)gather({}); }
+  /// Throws rank_failure if a rank has failed. Does not wait. Any thread may call it, and abort.
+  virtual void check() {}
   /// Ends all ranks: their next collective throws rank_failure with this rank and `what`. The first call counts.
   virtual void abort(const std::string& what) noexcept { (void)what; }
 };

@@ -60,6 +60,11 @@ class rank_group {
     }
     wake_.wait(lock, [&] { return generation_ != now; });
   }
+  /// Throws rank_failure if a rank has failed.
+  void check() {
+    const std::lock_guard lock(mutex_);
+    throw_if_failed();
+  }
   /// Makes every rank that waits, or will, throw. The first call counts.
   void fail(int rank, const std::string& what) {
     const std::lock_guard lock(mutex_);
@@ -129,6 +134,7 @@ class thread_rank final : public communicator {
               [&](int, std::span<const std::byte> from) { all.emplace_back(from.begin(), from.end()); });
     return all;
   }
+  void check() override { group_->check(); }
   void abort(const std::string& what) noexcept override {
     try {
       group_->fail(rank_, what);
