@@ -22,12 +22,15 @@ class rank_failure : public std::runtime_error {
  public:
   /// The message is "rank 2 " and `what`.
   rank_failure(int rank, const std::string& what)
-      : std::runtime_error("rank " + std::to_string(rank) + " " + what), rank_(rank) {}
+      : std::runtime_error("rank " + std::to_string(rank) + " " + what), rank_(rank), reason_(what) {}
   /// Its number.
   int rank() const { return rank_; }
+  /// What it did.
+  const std::string& reason() const { return reason_; }
 
  private:
   int rank_;
+  std::string reason_;
 };
 
 /// Collectives over the ranks. They throw rank_failure if a rank fails, calls another collective or does not come

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process, each with a CPU backend of its own: collectives read the other ranks' memory.
-// A rank that fails, sleeps or calls another collective ends all ranks with one message.
+// Ranks that are threads of one process, each with a CPU backend of its own: they read each other's memory. A rank that
+// fails, sleeps or calls another collective ends all ranks with one message.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "rotoscale/nn/communicator.hpp"
+#include "rotoscale/nn/host_ranks.hpp"
 
 namespace rotoscale::nn {
 
@@ -108,32 +108,14 @@ class rank_group {
   std::vector<member> members_;
 };
 
-/// One rank of a group. Its backend's queues run operations when they are put there.
-class thread_rank final : public communicator {
+/// One rank of a group.
+class thread_rank final : public host_ranks {
  public:
   /// Number `rank` of the group.
   thread_rank(rank_group& group, int rank) : group_(&group), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
-
-  void transfer(queue, std::span<const std::span<const std::byte>> send,
-                std::span<const std::span<std::byte>> receive) override {
-    copy("transfer", send, receive);
-  }
-  void sum(queue, tensor_view x) override {
-    reduce<std::int64_t>("sum", x, [](std::int64_t a, std::int64_t b) { return a + b; });
-  }
-  void max(queue, tensor_view x) override {
-    reduce<float>("max", x, [](float a, float b) { return a < b ? b : a; });
-  }
-  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override {
-    const std::vector<std::span<const std::byte>> send(static_cast<std::size_t>(size()), own);
-    std::vector<std::vector<std::byte>> all;
-    meet_with("gather", send,
-              [&](int, std::span<const std::byte> from) { all.emplace_back(from.begin(), from.end()); });
-    return all;
-  }
   void check() override { group_->check(); }
   void abort(const std::string& what) noexcept override {
     try {
@@ -142,48 +124,26 @@ class thread_rank final : public communicator {
     }
   }
 
- private:
-  /// Calls use(s, bytes that rank s sends here) while all ranks show what they send.
-  template <class Use>
-  void meet_with(const char* what, rank_group::shown send, const Use& use) {
+ protected:
+  /// All ranks show what they send, and copy what they are sent.
+  void exchange(const char* what, rank_group::shown send, const place_function& place) override {
     group_->published(rank_) = send;
     group_->meet(rank_, what);
     std::exception_ptr failed;
     try {
-      for (int s = 0; s < size(); ++s) use(s, group_->published(s)[static_cast<std::size_t>(rank_)]);
+      for (int s = 0; s < size(); ++s) {
+        const std::span<const std::byte> from = group_->published(s)[static_cast<std::size_t>(rank_)];
+        const std::span<std::byte> to = place(s, from.size());
+        if (!to.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), to.size());
+      }
     } catch (...) {
       failed = std::current_exception();
     }
     group_->part();
     if (failed) std::rethrow_exception(failed);
   }
-  void copy(const char* what, rank_group::shown send, std::span<const std::span<std::byte>> receive) {
-    meet_with(what, send, [&](int s, std::span<const std::byte> from) {
-      const std::span<std::byte> to = receive[static_cast<std::size_t>(s)];
-      if (from.size() != to.size()) {
-        throw rank_failure(s, "sends " + std::to_string(from.size()) + " bytes to rank " + std::to_string(rank_) +
-                                  ", which takes " + std::to_string(to.size()));
-      }
-      if (!to.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), to.size());
-    });
-  }
-  /// Every rank gets all values and reduces them, ranks ascending.
-  template <class T, class Combine>
-  void reduce(const char* what, tensor_view x, const Combine& combine) {
-    ROTOSCALE_ASSERT(x.type == dtype_of<T>);
-    const auto n = static_cast<std::size_t>(x.size()), ranks = static_cast<std::size_t>(size());
-    T* const own = static_cast<T*>(x.data);
-    std::vector<T> all(n * ranks);
-    const std::vector<std::span<const std::byte>> send(ranks, std::as_bytes(std::span(own, n)));
-    std::vector<std::span<std::byte>> receive;
-    for (std::size_t r = 0; r < ranks; ++r) receive.push_back(std::as_writable_bytes(std::span(all).subspan(r * n, n)));
-    copy(what, send, receive);
-    for (std::size_t i = 0; i < n; ++i) {
-      own[i] = all[i];
-      for (std::size_t r = 1; r < ranks; ++r) own[i] = combine(own[i], all[r * n + i]);
-    }
-  }
 
+ private:
   rank_group* group_;
   int rank_;
 };
@@ -203,9 +163,9 @@ void run_ranks(rank_group& group, const Body& body) {
     thread_rank rank(group, r);
     try {
       body(rank);
-    } catch (const rank_failure&) {
+    } catch (const rank_failure& e) {
       keep(std::current_exception());
-      rank.abort("failed");
+      group.fail(e.rank(), e.reason());
     } catch (const std::exception& e) {
       const std::string what = std::string("failed: ") + e.what();
       keep(r == 0 ? std::current_exception() : std::make_exception_ptr(rank_failure(r, what)));

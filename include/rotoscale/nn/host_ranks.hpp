@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks whose backends compute in host memory: every collective is one exchange of bytes. thread_ranks.hpp and
+// process_ranks.hpp are the transports. Queues run operations when they are put there.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "rotoscale/nn/communicator.hpp"
+
+namespace rotoscale::nn {
+
+class host_ranks : public communicator {
+ public:
+  void transfer(queue, std::span<const std::span<const std::byte>> send,
+                std::span<const std::span<std::byte>> receive) final {
+    exchange("transfer", send, [&](int s, std::size_t bytes) {
+      const std::span<std::byte> to = receive[static_cast<std::size_t>(s)];
+      if (bytes != to.size()) {
+        throw rank_failure(s, "sends " + std::to_string(bytes) + " bytes to rank " + std::to_string(rank()) +
+                                  ", which takes " + std::to_string(to.size()));
+      }
+      return to;
+    });
+  }
+  void sum(queue, tensor_view x) final {
+    reduce<std::int64_t>("sum", x, [](std::int64_t a, std::int64_t b) { return a + b; });
+  }
+  void max(queue, tensor_view x) final {
+    reduce<float>("max", x, [](float a, float b) { return a < b ? b : a; });
+  }
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) final { return gather_as("gather", own); }
+
+ protected:
+  /// Memory for the bytes that rank s sends here. May throw.
+  using place_function = std::function<std::span<std::byte>(int s, std::size_t bytes)>;
+  /// Sends send[s] to each rank s, and places what each sends here, the own bytes too. All ranks are in the collective
+  /// `what`. Throws rank_failure.
+  virtual void exchange(const char* what, std::span<const std::span<const std::byte>> send,
+                        const place_function& place) = 0;
+
+ private:
+  std::vector<std::vector<std::byte>> gather_as(const char* what, std::span<const std::byte> own) {
+    const std::vector<std::span<const std::byte>> send(static_cast<std::size_t>(size()), own);
+    std::vector<std::vector<std::byte>> all(send.size());
+    exchange(what, send, [&](int s, std::size_t bytes) {
+      std::vector<std::byte>& to = all[static_cast<std::size_t>(s)];
+      to.resize(bytes);
+      return std::span(to);
+    });
+    return all;
+  }
+  /// Every rank gets all values and reduces them, ranks ascending.
+  template <class T, class Combine>
+  void reduce(const char* what, tensor_view x, const Combine& combine) {
+    ROTOSCALE_ASSERT(x.type == dtype_of<T>);
+    const std::span<T> own(static_cast<T*>(x.data), static_cast<std::size_t>(x.size()));
+    const auto all = gather_as(what, std::as_bytes(own));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r].size() != own.size_bytes())
+        throw rank_failure(static_cast<int>(r), std::string("has other numbers to ") + what);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        T value;
+        std::memcpy(&value, all[r].data() + i * sizeof(T), sizeof(T));
+        own[i] = r == 0 ? value : combine(own[i], value);
+      }
+    }
+  }
+};
+
+}  // namespace rotoscale::nn
