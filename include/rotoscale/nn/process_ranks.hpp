@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are processes with a TCP socket to each other (rank_sockets.hpp). A thread sends, receives and watches the
+// sockets: a rank that is killed, fails, stops or calls another collective ends all ranks with one message.
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "rotoscale/nn/host_ranks.hpp"
+#include "rotoscale/nn/rank_sockets.hpp"
+
+namespace rotoscale::nn {
+
+struct process_rank_options {
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of each collective
+  std::chrono::milliseconds grace = std::chrono::seconds(10);    ///< after a failure, before `lost`
+  /// Called by the watching thread if the own thread has not seen a failure for `grace`, since it computes or waits for
+  /// a device.
+  std::function<void(const rank_failure&)> lost = {};
+};
+
+class process_rank final : public host_ranks {
+ public:
+  /// `sockets` has a connection to each rank, and an empty one at this rank's place.
+  process_rank(int rank, std::vector<rank_socket> sockets, process_rank_options options = {})
+      : rank_(rank), options_(std::move(options)), links_(sockets.size()) {
+    for (std::size_t s = 0; s < sockets.size(); ++s) links_[s].socket = std::move(sockets[s]);
+    thread_ = std::thread([this] { watch(); });
+  }
+  /// Without leave(), all other ranks fail.
+  ~process_rank() override {
+    {
+      std::unique_lock lock(mutex_);
+      if (!has_left_) fail(rank_, "has ended");
+      is_seen_ = true;
+      // The others read why before the sockets close: a socket that closes with unread bytes discards what it sent.
+      closing_ = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      wake_.ring();
+    }
+    thread_.join();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(links_.size()); }
+
+  void check() override {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw rank_failure(*failure_);
+  }
+  void abort(const std::string& what) noexcept override { end_all(rank_, what); }
+  /// Tells all ranks of a failure that this one has found.
+  void abort(const rank_failure& found) noexcept { end_all(found.rank(), found.reason()); }
+  /// Ends this rank's part without a failure, when all ranks do. Throws rank_failure.
+  void leave() {
+    std::unique_lock lock(mutex_);
+    throw_if_failed();
+    const header bye{.kind = frame::leave};
+    for (link& l : links_) l.send(bye, {});
+    wake_.ring();
+    const auto is_done = [&](int s) { return of(s).has_left && of(s).is_sent(); };
+    await(lock, "end", is_done);
+    has_left_ = true;
+  }
+
+ protected:
+  void exchange(const char* what, std::span<const std::span<const std::byte>> send,
+                const place_function& place) override {
+    const std::span<const std::byte> own = send[static_cast<std::size_t>(rank_)];
+    const std::span<std::byte> to = place(rank_, own.size());
+    if (!to.empty() && to.data() != own.data()) std::memcpy(to.data(), own.data(), own.size());
+    std::unique_lock lock(mutex_);
+    throw_if_failed();
+    place_ = &place;
+    now_ = {.kind = frame::data, .number = now_.number + 1};
+    std::strncpy(now_.what.data(), what, now_.what.size() - 1);
+    for (int s = 0; s < size() && !failure_; ++s) {
+      if (s == rank_) continue;
+      if (of(s).has_left) {
+        fail(s, std::string("has left before ") + what);
+        break;
+      }
+      header mine = now_;
+      mine.bytes = send[static_cast<std::size_t>(s)].size();
+      of(s).send(mine, send[static_cast<std::size_t>(s)]);
+      of(s).is_expected = true;
+      if (of(s).state == input::held) begin_body(s);
+    }
+    wake_.ring();
+    await(lock, what, [&](int s) { return !of(s).is_expected && of(s).is_sent(); });
+  }
+
+ private:
+  enum class frame : std::uint32_t { data = 1, failure, leave };
+  /// Before each message.
+  struct header {
+    frame kind = frame::data;
+    std::uint32_t rank = 0;       ///< that failed
+    std::uint64_t number = 0;     ///< of the collective
+    std::uint64_t bytes = 0;      ///< that follow
+    std::array<char, 16> what{};  ///< name of the collective
+  };
+  /// What is read next: a header; nothing, since this rank is not in that collective; bytes; bytes for nobody.
+  enum class input { header, held, body, dropped };
+  struct link {
+    rank_socket socket;
+    // Output: a header, bytes of the collective, zeros in place of bytes that are gone, a failure.
+    std::vector<std::byte> head, tail;
+    std::span<const std::byte> body;
+    std::size_t zeros = 0;
+    // Input.
+    header in;
+    input state = input::header;
+    std::size_t received = 0;  ///< of the header or the bytes
+    std::span<std::byte> to;
+    std::vector<std::byte> message;  ///< of a failure
+    bool is_expected = false, has_left = false;
+
+    bool is_sent() const { return !socket.is_open() || (head.empty() && body.empty() && zeros == 0 && tail.empty()); }
+    void send(const header& h, std::span<const std::byte> bytes) {
+      ROTOSCALE_ASSERT(body.empty());
+      append(head, &h, sizeof h);
+      body = bytes;
+    }
+    void send_failure(const header& h, const std::string& what) {
+      zeros = body.size();
+      body = {};
+      append(tail, &h, sizeof h);
+      append(tail, what.data(), what.size());
+    }
+    /// Sends once. Returns false if there is no room, or the connection has ended, which reading tells.
+    bool send_some() {
+      static constexpr std::array<std::byte, 4096> nothing{};
+      std::span<const std::byte> now = head.empty() ? body : head;
+      if (now.empty()) now = zeros > 0 ? std::span(nothing).first(std::min(zeros, nothing.size())) : tail;
+      const ssize_t n = ::send(socket.get(), now.data(), now.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0) return errno == EINTR;
+      const auto count = static_cast<std::size_t>(n);
+      if (!head.empty()) {
+        head.erase(head.begin(), head.begin() + n);
+      } else if (!body.empty()) {
+        body = body.subspan(count);
+      } else if (zeros > 0) {
+        zeros -= count;
+      } else {
+        tail.erase(tail.begin(), tail.begin() + n);
+      }
+      return true;
+    }
+    /// The bytes that follow the header are for nobody.
+    void drop() {
+      state = received == in.bytes ? input::header : input::dropped;
+      if (state == input::header) received = 0;
+    }
+
+   private:
+    static void append(std::vector<std::byte>& to, const void* from, std::size_t bytes) {
+      const auto* first = static_cast<const std::byte*>(from);
+      to.insert(to.end(), first, first + bytes);
+    }
+  };
+
+  void end_all(int rank, const std::string& what) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      fail(rank, what);
+      is_seen_ = true;
+    } catch (...) {  // no memory for a message: the socket closes
+    }
+  }
+  link& of(int s) { return links_[static_cast<std::size_t>(s)]; }
+  void throw_if_failed() {
+    if (!failure_) return;
+    is_seen_ = true;
+    throw rank_failure(*failure_);
+  }
+  /// Waits until is_done(s) for each other rank. Throws rank_failure, after the timeout too.
+  template <class Done>
+  void await(std::unique_lock<std::mutex>& lock, const char* what, const Done& is_done) {
+    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    const auto missing = [&] {
+      int s = 0;
+      while (s < size() && (s == rank_ || is_done(s))) ++s;
+      return s;
+    };
+    changed_.wait_until(lock, deadline, [&] { return failure_ || missing() == size(); });
+    if (const int s = missing(); s < size()) {
+      fail(s, std::string("did not come to ") + what + " within " + std::to_string(options_.timeout.count()) + " ms");
+    }
+    place_ = nullptr;
+    throw_if_failed();
+  }
+  /// The first call counts: tells all ranks.
+  void fail(int rank, const std::string& what) {
+    if (failure_) return;
+    failure_.emplace(rank, what);
+    failed_at_ = std::chrono::steady_clock::now();
+    const header h{.kind = frame::failure, .rank = static_cast<std::uint32_t>(rank), .bytes = what.size()};
+    for (link& l : links_) {
+      l.send_failure(h, what);
+      if (l.state == input::held || (l.state == input::body && l.in.kind == frame::data)) l.drop();
+    }
+    changed_.notify_all();
+    wake_.ring();
+  }
+
+  /// The watching thread.
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!is_closed()) {
+      std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
+      for (const link& l : links_) {
+        const bool reads = l.state != input::held;
+        waits.push_back({l.socket.get(),
+                         static_cast<short>(rank_socket::ended | (l.is_sent() ? 0 : POLLOUT) | (reads ? POLLIN : 0)),
+                         0});
+      }
+      const int wait = milliseconds_to_wait();
+      lock.unlock();
+      ::poll(waits.data(), static_cast<nfds_t>(waits.size()), wait);
+      lock.lock();
+      wake_.silence();
+      for (int s = 0; s < size(); ++s) serve(s, waits[static_cast<std::size_t>(s) + 1].revents);
+      if (failure_ && !is_seen_ && std::chrono::steady_clock::now() >= failed_at_ + options_.grace) {
+        is_seen_ = true;
+        if (options_.lost) options_.lost(*failure_);
+      }
+    }
+  }
+  bool is_closed() {
+    if (!closing_) return false;
+    if (std::chrono::steady_clock::now() >= *closing_) return true;
+    bool all = true;
+    for (link& l : links_) {
+      if (l.socket.is_open() && l.is_sent()) ::shutdown(l.socket.get(), SHUT_WR);
+      all &= !l.socket.is_open();
+    }
+    return all;
+  }
+  int milliseconds_to_wait() const {
+    if (closing_) return 50;
+    if (!failure_ || is_seen_) return -1;
+    const auto left = failed_at_ + options_.grace - std::chrono::steady_clock::now();
+    return std::max(1, static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count()) + 1);
+  }
+  void serve(int s, short events) {
+    link& l = of(s);
+    if (events == 0 || !l.socket.is_open()) return;
+    // What came before an end is read, for its reason.
+    if ((events & ~(POLLIN | POLLOUT)) != 0 && l.state == input::held) l.drop();
+    while ((events & POLLOUT) != 0 && !l.is_sent() && l.send_some()) {
+    }
+    while (l.socket.is_open() && l.state != input::held && receive_some(s)) {
+    }
+    changed_.notify_all();
+  }
+  /// Reads once. Returns false if nothing is there.
+  bool receive_some(int s) {
+    link& l = of(s);
+    std::array<std::byte, 4096> nobody;
+    std::span<std::byte> to(reinterpret_cast<std::byte*>(&l.in), sizeof l.in);
+    if (l.state == input::body) to = l.to;
+    if (l.state == input::dropped)
+      to = std::span(nobody).first(std::min<std::size_t>(nobody.size(), l.in.bytes - l.received));
+    if (l.state != input::dropped) to = to.subspan(l.received);
+    const ssize_t n = ::recv(l.socket.get(), to.data(), to.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) return true;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (n <= 0) {
+      l.socket = {};
+      if (!l.has_left) fail(s, "has ended");
+      return false;
+    }
+    l.received += static_cast<std::size_t>(n);
+    if (l.state == input::header && l.received == sizeof l.in) {
+      take_header(s);
+    } else if (l.state != input::header && l.received == l.in.bytes) {
+      take_body(s);
+    }
+    return true;
+  }
+  void take_header(int s) {
+    link& l = of(s);
+    l.received = 0;
+    if (l.in.kind == frame::leave) {
+      l.has_left = true;
+      l.state = input::header;
+      if (l.is_expected) fail(s, std::string("has left before ") + now_.what.data());
+    } else if (l.in.kind == frame::failure) {
+      l.message.resize(l.in.bytes);
+      l.to = l.message;
+      l.state = input::body;
+    } else if (failure_) {
+      l.drop();
+    } else {
+      l.state = input::held;
+      if (l.is_expected) begin_body(s);
+    }
+  }
+  /// This rank is in a collective, as rank s is. Rank 0 judges if it is another one.
+  void begin_body(int s) {
+    link& l = of(s);
+    if (l.in.number != now_.number || l.in.what != now_.what) {
+      if (rank_ == 0) fail(s, std::string("is in ") + l.in.what.data() + ", rank 0 is in " + now_.what.data());
+      return;
+    }
+    try {
+      l.to = (*place_)(s, static_cast<std::size_t>(l.in.bytes));
+    } catch (const rank_failure& e) {
+      return fail(e.rank(), e.reason());
+    } catch (const std::exception& e) {
+      return fail(rank_, std::string("failed: ") + e.what());
+    }
+    l.state = input::body;
+    if (l.in.bytes == 0) take_body(s);
+  }
+  void take_body(int s) {
+    link& l = of(s);
+    if (l.state == input::body && l.in.kind == frame::data) l.is_expected = false;
+    if (l.state == input::body && l.in.kind == frame::failure) {
+      fail(static_cast<int>(l.in.rank), std::string(reinterpret_cast<const char*>(l.message.data()), l.message.size()));
+    }
+    l.received = 0;
+    l.state = input::header;
+  }
+
+  int rank_;
+  process_rank_options options_;
+  std::mutex mutex_;  ///< of all below
+  std::condition_variable changed_;
+  wake_pipe wake_;
+  std::vector<link> links_;
+  header now_;  ///< the latest collective
+  const place_function* place_ = nullptr;
+  std::optional<rank_failure> failure_;
+  std::chrono::steady_clock::time_point failed_at_;
+  bool is_seen_ = false;  ///< failure_, by the own thread
+  bool has_left_ = false;
+  std::optional<std::chrono::steady_clock::time_point> closing_;  ///< until when the destructor waits
+  std::thread thread_;
+};
+
+/// Calls body() as the part of one rank. If it throws, all ranks fail with its message.
+template <class Body>
+void run_rank(process_rank& rank, const Body& body) {
+  try {
+    body();
+    rank.leave();
+  } catch (const rank_failure& e) {
+    rank.abort(e);
+    throw;
+  } catch (const std::exception& e) {
+    rank.abort(std::string("failed: ") + e.what());
+    throw;
+  } catch (...) {
+    rank.abort("failed");
+    throw;
+  }
+}
+
+}  // namespace rotoscale::nn
