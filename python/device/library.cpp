@@ -52,7 +52,7 @@ const char* guarded(const Function& f) {
 template <class Function>
 const char* guarded(rotoscale_place place, const Function& f) {
   return guarded([&] {
-    gpu::expect(gpu::select_device(place.device));
+    if (place.device != -1) gpu::expect(gpu::select_device(place.device));
     f(gpu::stream{place.stream});
   });
 }

@@ -12,7 +12,7 @@ extern "C" {
 /// Where a call runs.
 struct rotoscale_place {
   void* stream;         ///< cudaStream_t or hipStream_t; null: the null stream
-  std::int32_t device;  ///< index
+  std::int32_t device;  ///< index; -1: the thread's current device
 };
 
 /// rows × columns elements. Strides count elements; a packed byte is one.

@@ -72,6 +72,9 @@ def device_operators():
 def as_numpy(x, argument="x"):
     """(array, dtype name): a NumPy array with x's bytes. Narrow dtypes become unsigned integers."""
     name = str(getattr(x, "dtype", type(x).__name__))
+    if not name.startswith("torch.") and on_device(x):
+        x = device_operators().as_tensor(x)
+        name = str(x.dtype)
     if name.startswith("torch."):
         torch, x = sys.modules["torch"], x.detach().cpu().contiguous()
         name = name[6:]

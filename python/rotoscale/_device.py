@@ -109,6 +109,10 @@ class Library:
         self._library.rotoscale_free_recipe.argtypes = [c_void_p]
         self.free_recipe = self._library.rotoscale_free_recipe
 
+    def xla_target(self, name):
+        """The function that XLA calls for rotoscale_quantize, rotoscale_dequantize or rotoscale_gemm."""
+        return getattr(self._library, name.replace("rotoscale_", "rotoscale_xla_"))
+
     def call(self, name, *arguments):
         """Calls a function. Raises ValueError for a wrong argument, RuntimeError for a failure of the device."""
         text = self._functions[name](*arguments)

@@ -266,8 +266,9 @@ def gemm_of(name, x, format):
         return as_tensor(x), None, None, format, False
     if x.layout != ("row_major", "row_major"):
         raise ValueError(f"{name}: a device takes codes and scales in row_major, not {x.layout}")
-    factor = x.global_factor
-    if not isinstance(factor, torch.Tensor):
-        factor = None if factor == 1.0 else torch.tensor(factor, dtype=torch.float32, device=x.codes.device)
-    codes = x.codes.reshape(-1, x.codes.shape[-1])
-    return codes, x.scales.reshape(-1, x.scales.shape[-1]), factor, x.format, x.square
+    codes, scales, factor = as_tensor(x.codes), as_tensor(x.scales), x.global_factor
+    if hasattr(factor, "__dlpack__"):
+        factor = as_tensor(factor)
+    else:
+        factor = None if factor == 1.0 else torch.tensor(factor, dtype=torch.float32, device=codes.device)
+    return (codes.reshape(-1, codes.shape[-1]), scales.reshape(-1, scales.shape[-1]), factor, x.format, x.square)

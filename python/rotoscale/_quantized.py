@@ -146,14 +146,14 @@ class Quantized:
     def _moved(self, plain):
         """`plain`, of NumPy arrays, on this one's device."""
         import torch
-        return self._with(*(torch.from_numpy(a).to(self.codes.device) for a in (plain.codes, plain.scales)),
-                          plain.layout)
+        device = device_operators().as_tensor(self.codes).device
+        return self._with(*(torch.from_numpy(a).to(device) for a in (plain.codes, plain.scales)), plain.layout)
 
     def _dequantize_on_device(self, unrotate):
         import torch
         operators = device_operators()
         if unrotate or self.layout != _ROW_MAJOR:
-            return torch.from_numpy(self.cpu().dequantize(unrotate)).to(self.codes.device)
+            return torch.from_numpy(self.cpu().dequantize(unrotate)).to(operators.as_tensor(self.codes).device)
         codes, scales, factor, format, square = operators.gemm_of("codes", self, None)
         values = operators.dequantize(codes, scales, factor, format=format, square=square)
         values = values.reshape(*self.codes.shape[:-1], values.shape[-1])

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""The package's functions as XLA custom calls on the CPU: they work under jax.jit, with the bytes of the package.
+"""The package's functions as XLA custom calls: they work under jax.jit, with the bytes of the package.
 
-Needs JAX 0.6 or newer. jax.vmap computes one element after another. The functions have no derivative: use
-jax.custom_vjp.
+Needs JAX 0.6 or newer. A CUDA device needs librotoscale_device. jax.vmap computes one element after another. The
+functions have no derivative: use jax.custom_vjp.
 """
 from __future__ import annotations
 
@@ -14,13 +14,28 @@ import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 
-from . import _core, _quantized
+from . import _core, _device, _quantized
 from ._check import split_random, split_rotation
 from ._quantized import BLOCKS, Quantized
 
-for _name, _capsule in _core.xla_targets.items():
-    jax.ffi.register_ffi_target(_name, _capsule, platform="cpu")
 
+def _register():
+    """Registers the CPU's calls, and those of librotoscale_device if it is there. Returns XLA's names of platforms."""
+    targets = {"cpu": _core.xla_targets}
+    try:
+        library = _device.library()
+    except RuntimeError:
+        library = None
+    if library is not None and (library.mode != "host" or _device.computes_cpu_tensors()):
+        platform = {"host": "cpu", "cuda": "CUDA", "hip": "ROCM"}[library.mode]
+        targets[platform] = {name: jax.ffi.pycapsule(library.xla_target(name)) for name in _core.xla_targets}
+    for platform, functions in targets.items():
+        for name, capsule in functions.items():
+            jax.ffi.register_ffi_target(name, capsule, platform=platform)
+    return set(targets)
+
+
+_PLATFORMS = _register()
 _SOURCES = ("float32", "bfloat16", "float16", "float64")
 _OPERANDS = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
              "float8_e4m3b11fnuz")
@@ -46,6 +61,8 @@ def _call(target, results, *arguments, **attributes):
 
 def _array(name, x, dtypes):
     x = jnp.asarray(x)
+    if _PLATFORMS == {"cpu"} and not isinstance(x, jax.core.Tracer) and x.device.platform != "cpu":
+        raise ValueError(f"{name}: is on {x.device}, expected the CPU: {_device.MISSING}")
     if x.dtype.name not in dtypes:
         raise TypeError(f"{name}: dtype {x.dtype}, expected one of {', '.join(dtypes)}")
     return x
@@ -106,7 +123,10 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
 
 
 def dequantize(q: Quantized, unrotate: bool = True) -> jax.Array:
-    """q.dequantize(unrotate) as an array of JAX: float32 in the source's shape. q must be in row_major."""
+    """q.dequantize(unrotate) as an array of JAX: float32 in the source's shape. q must be in row_major.
+
+    A device leaves a rotation in: XLA reports unrotate.
+    """
     codes, scales, factor = _plain("q", q)
     k = scales.shape[-1] * BLOCKS[q.format]["length"]
     values = _call("rotoscale_dequantize", jax.ShapeDtypeStruct((*codes.shape[:-1], k), jnp.float32), codes, scales,

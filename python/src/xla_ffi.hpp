@@ -85,12 +85,40 @@ struct error_arguments {
   int code;
 };
 
+struct stream_arguments {
+  std::size_t struct_size;
+  extension* extensions;
+  void* context;
+  void* stream;  ///< result
+};
+
+/// Memory of the device that the call runs on.
+struct allocate_arguments {
+  std::size_t struct_size;
+  extension* extensions;
+  void* context;
+  std::size_t size, alignment;
+  void* data;  ///< result
+};
+struct free_arguments {
+  std::size_t struct_size;
+  extension* extensions;
+  void* context;
+  std::size_t size;
+  void* data;
+};
+
 struct api {
   std::size_t struct_size;
   extension* extensions;
   api_version version;
   const void* internal;
   error* (*create_error)(error_arguments*);
+  const void* others[3];
+  error* (*get_stream)(stream_arguments*);
+  const void* more[4];
+  error* (*allocate)(allocate_arguments*);
+  error* (*free)(free_arguments*);
 };
 
 struct call_frame {

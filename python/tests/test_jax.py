@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rotoscale
+from rotoscale import _device
 from rotoscale._arrays import FORMAT_OF_DTYPE
 
 jax = pytest.importorskip("jax")
@@ -18,6 +19,9 @@ import rotoscale.jax  # noqa: E402
 
 from conftest import ROOT  # noqa: E402
 
+IS_HOST = _device.computes_cpu_tensors()  # a library of host mode makes the device's calls on the CPU
+DEVICES = jax.devices("cpu")[:1] + [d for d in jax.devices()[:1] if d.platform != "cpu"]
+jax.config.update("jax_default_device", jax.devices("cpu")[0])
 X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 
 
@@ -57,7 +61,7 @@ def same(q, expected):
             and float(q.global_factor) == expected.global_factor and q.shape == expected.shape
             and (q.format, q.axis, q.square, q.rotation) == (expected.format, expected.axis, expected.square,
                                                              expected.rotation)
-            and np.array_equal(q.dequantize(), expected.dequantize(), equal_nan=True))
+            and np.array_equal(q.cpu().dequantize(), expected.dequantize(), equal_nan=True))
 
 
 OPTIONS = [{}, {"preset": "te_rocm"}, {"axis": 0, "rotation": (16, 0x1234)}, {"format": "mxfp8_e4m3", "square": True},
@@ -68,7 +72,18 @@ OPTIONS = [{}, {"preset": "te_rocm"}, {"axis": 0, "rotation": (16, 0x1234)}, {"f
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_custom_call_has_the_bytes_of_the_package(options, dtype):
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_custom_call_has_the_bytes_of_the_package(device, options, dtype):
+    if device.platform != "cpu" and rotoscale.jax._PLATFORMS == {"cpu"}:
+        pytest.skip("no librotoscale_device")
+    by_kernels = IS_HOST or device.platform != "cpu"
+    if by_kernels and dtype == "float16" and "amax" in options.values():
+        pytest.skip("a device takes the factor of float32 and bfloat16")
+    with jax.default_device(device):
+        check_custom_calls(options, dtype, by_kernels)
+
+
+def check_custom_calls(options, dtype, by_kernels):
     x = np.resize(X, (32, 64))
     x[1] *= np.float32(2.0 ** -128)  # subnormal, which XLA's own arithmetic flushes
     x = jnp.asarray(x.astype(dtype))
@@ -76,12 +91,13 @@ def test_a_custom_call_has_the_bytes_of_the_package(options, dtype):
     for call in (rotoscale.jax.quantize, jax.jit(rotoscale.jax.quantize, static_argnames=list(options))):
         q = call(x, **options)
         assert isinstance(q.codes, jax.Array) and same(q, expected)
-    for unrotate in (False, True):
+    for unrotate in (False, not by_kernels or q.rotation[0] == 0):
         values = jax.jit(rotoscale.jax.dequantize, static_argnums=1)(q, unrotate)
         assert np.array_equal(values, expected.dequantize(unrotate))
     if q.axis == -1:
-        product = jax.jit(lambda q: rotoscale.jax.gemm(q, q, contract="exact", c=jnp.ones((32, 32))))(q)
-        assert np.array_equal(product, rotoscale.gemm(expected, expected, contract="exact", c=np.ones((32, 32), "f4")))
+        contract = "fp32_fma_chain" if by_kernels else "exact"
+        product = jax.jit(lambda q: rotoscale.jax.gemm(q, q, contract=contract, c=jnp.ones((32, 32))))(q)
+        assert np.array_equal(product, rotoscale.gemm(expected, expected, contract=contract, c=np.ones((32, 32), "f4")))
 
 
 def test_custom_calls_under_transformations():
@@ -92,9 +108,9 @@ def test_custom_calls_under_transformations():
     seed = int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes(), "little")
     drawn = jax.jit(lambda key: rotoscale.jax.quantize(x, rounding="stochastic", random=key).codes)(key)
     assert np.array_equal(drawn, rotoscale.quantize(X, rounding="stochastic", random=seed).codes)
-    e4m3 = x.astype(jnp.float8_e4m3fn)
-    assert np.array_equal(rotoscale.jax.gemm(e4m3, e4m3, contract="hopper-wgmma-fp8-f32"),
-                          rotoscale.gemm(e4m3, e4m3, contract="hopper-wgmma-fp8-f32"))
+    e4m3, contract = x.astype(jnp.float8_e4m3fn), "fp32_fma_chain" if IS_HOST else "hopper-wgmma-fp8-f32"
+    assert np.array_equal(rotoscale.jax.gemm(e4m3, e4m3, contract=contract),
+                          rotoscale.gemm(e4m3, e4m3, contract=contract))
 
 
 @pytest.mark.parametrize("call, error, says", [
@@ -117,6 +133,9 @@ FIELDS = """extension.type InternalExtension.type, buffer.dtype Buffer.dtype, bu
     buffer.rank Buffer.rank, buffer.dims Buffer.dims, scalar.value Scalar.value, byte_span.data ByteSpan.ptr,
     byte_span.size ByteSpan.len, buffers.size Args.size, buffers.items Args.args, buffers.items Rets.rets,
     attributes.types Attrs.types, attributes.names Attrs.names, attributes.items Attrs.attrs,
+    stream_arguments.stream Stream_Get_Args.stream, allocate_arguments.data DeviceMemory_Allocate_Args.data,
+    free_arguments.data DeviceMemory_Free_Args.data, api.get_stream Api.XLA_FFI_Stream_Get,
+    api.allocate Api.XLA_FFI_DeviceMemory_Allocate, api.free Api.XLA_FFI_DeviceMemory_Free,
     api_version.minor Api_Version.minor_version, error_arguments.message Error_Create_Args.message,
     error_arguments.code Error_Create_Args.errc, api.version Api.api_version, api.create_error Api.XLA_FFI_Error_Create,
     call_frame.api CallFrame.api, call_frame.stage CallFrame.stage, call_frame.arguments CallFrame.args,
