@@ -6,6 +6,7 @@ Without a device, ROTOSCALE_DEVICE_LIBRARY names a library that was built with -
 tensors, and the CPU's bytes are those of NumPy arrays.
 """
 import copy
+import os
 
 import numpy as np
 import pytest
@@ -113,6 +114,24 @@ def test_dlpack_alone_is_enough():
     assert torch.equal(q.codes, expected.codes) and torch.equal(q.scales, expected.scales)
     assert q.sqnr(Lent(x)) == expected.sqnr(x)
     assert torch.equal(rotoscale.gemm(Lent(x), Lent(x)), rotoscale.gemm(x, x))
+
+
+@pytest.mark.skipif(LIBRARY.mode == "host", reason="needs a device")
+@pytest.mark.parametrize("name", ["cupy", "jax.numpy"])
+def test_arrays_of_other_libraries(name):
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    theirs = pytest.importorskip(name)
+    x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    lent = theirs.asarray(x)
+    if name == "jax.numpy":
+        import jax
+        lent = jax.device_put(x, jax.devices("cuda")[0])
+    lent = lent + 1  # may still be in flight
+    for options in ({"preset": "te_rocm"}, {"axis": 0}, {"format": "nvfp4", "encode_factor": "amax"}):
+        q, expected = rotoscale.quantize(lent, **options), rotoscale.quantize(x + 1, **options)
+        assert q.cpu().codes.tobytes() == expected.codes.tobytes() and q.sqnr(lent) == expected.sqnr(x + 1)
+        assert np.array_equal(q.cpu().scales, np.asarray(torch.from_dlpack(theirs.from_dlpack(q.scales)).cpu()))
+    assert np.array_equal(rotoscale.gemm(lent, lent).cpu(), rotoscale.gemm(x + 1, x + 1))
 
 
 def test_strides_axes_and_slices():
@@ -239,9 +258,14 @@ def test_the_callers_stream():
     stream = torch.cuda.Stream()
     x = torch.zeros(4096, 4096, device=DEVICE)
     torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # a launch on another stream would read zeros
-        x.fill_(3.0)
-        q = rotoscale.quantize(x)
-    stream.synchronize()
-    assert np.array_equal(q.cpu().codes, rotoscale.quantize(np.full((4096, 4096), 3, np.float32)).codes)
+    expected = rotoscale.quantize(np.full((4096, 4096), 3, np.float32)).codes
+    compiled = torch.compile(torch.ops.rotoscale.quantize, fullgraph=True, backend="aot_eager")
+    for call in (lambda x: rotoscale.quantize(x).codes, lambda x: compiled(x)[0]):
+        call(x)
+        with torch.cuda.stream(stream):
+            x.zero_()
+            torch.cuda._sleep(50_000_000)  # a launch on another stream would read zeros
+            x.fill_(3.0)
+            codes = call(x)
+        stream.synchronize()
+        assert np.array_equal(codes.cpu(), expected)

@@ -57,6 +57,7 @@ def test_a_compiled_function_has_the_same_bytes():
     for rows in (16, 48):
         x, w = torch.randn(rows, 64, device=DEVICE), torch.randn(32, 64, device=DEVICE)
         assert torch.equal(product(x, w), compiled(x, w))
+        assert torch.equal(compiled(x, w).cpu(), product(x.cpu(), w.cpu()))
 
 
 def test_a_compiled_model_trains_with_the_same_bits():
