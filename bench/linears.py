@@ -4,13 +4,13 @@
 """Trains one PyTorch model with MXFP4 linear layers of this package, microxcaling and torchao: step rate and loss.
 
 usage: linears.py [--device cpu] [--steps 40] [--hidden 128] [--layers 2] [--batch 8] [--sequence 64]
-                  [--recipes mxfp4,mxfp4_h16]
+                  [--recipes mxfp4,mxfp4_h16] [--custom-cuda]
   The model is a byte-level transformer on consecutive integers, in FP32, with AdamW. The learning rate rises to
   0.2 / hidden in the first half of the steps.
   All arms begin with the same weights and read the same batches. All linear layers but the head are replaced.
   - torch: torch.nn.Linear
   - a recipe: rotoscale.torch.convert
-  - microxcaling: mx.Linear, FP4 in all GEMMs, nearest even
+  - microxcaling: mx.Linear, FP4 in all GEMMs, nearest even; with --custom-cuda also by its CUDA extension
   - torchao: MXTensor of both operands of all GEMMs, dequantized, then torch.mm (0.18 has no such layer)
   A package that is not installed is left out. Rates are medians of step times. A loss is the mean of the last five.
   Prints a Markdown table.
@@ -73,11 +73,11 @@ def replace_linears(torch, model, made):
     return model
 
 
-def microxcaling_layer(mx, layer, device):
+def microxcaling_layer(mx, layer, device, custom_cuda):
     names = {f"{tensor}_elem_format{use}": "fp4_e2m1" for tensor, use in
              (("w", ""), ("a", ""), ("w", "_bp"), ("a", "_bp"), ("a", "_bp_ex"), ("a", "_bp_os"))}
     specs = mx.finalize_mx_specs({**names, "scale_bits": 8, "block_size": 32, "round": "even", "bfloat": 16,
-                                  "custom_cuda": False})
+                                  "custom_cuda": custom_cuda})
     made = mx.Linear(layer.in_features, layer.out_features, mx_specs=specs).to(device)
     made.weight, made.bias = layer.weight, layer.bias
     return made
@@ -116,7 +116,9 @@ def arms_of(torch, o):
         for recipe in o.recipes.split(","):
             arms[recipe] = lambda m, recipe=recipe: ours.convert(m, recipe, skip=["head"])
     if mx := import_or_none("mx"):
-        arms["microxcaling"] = lambda m: replace_linears(torch, m, lambda x: microxcaling_layer(mx, x, o.device))
+        for custom in (False, True)[:1 + o.custom_cuda]:
+            arms["microxcaling" + ", custom_cuda" * custom] = lambda m, custom=custom: replace_linears(
+                torch, m, lambda x: microxcaling_layer(mx, x, o.device, custom))
     if formats := import_or_none("torchao.prototype.mx_formats.mx_tensor"):
         arms["torchao"] = lambda m: replace_linears(torch, m, lambda x: torchao_layer(torch, formats, x))
     return arms
@@ -147,6 +149,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cpu")
     options.add_argument("--recipes", default="mxfp4,mxfp4_h16")
+    options.add_argument("--custom-cuda", action="store_true")
     for name, value in (("steps", 40), ("hidden", 128), ("layers", 2), ("batch", 8), ("sequence", 64)):
         options.add_argument(f"--{name}", type=int, default=value)
     o = options.parse_args()
