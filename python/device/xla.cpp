@@ -56,36 +56,37 @@ class optional_name {
   std::string text_;
 };
 
-/// Memory of the device for one call.
+/// Memory of the device for one call, aligned to 256 bytes. XLA aligns to 16.
 class scratch {
  public:
-  scratch(const device_call& call, std::size_t bytes) : frame_(call.frame()), is_host_(call.is_host()), bytes_(bytes) {
+  scratch(const device_call& call, std::size_t bytes)
+      : frame_(call.frame()), is_host_(call.is_host()), bytes_(bytes + (call.is_host() ? 0 : 240)) {
     if (bytes == 0) return;
     if (is_host_) {
-      gpu::expect(gpu::allocate(data_, bytes));
+      gpu::expect(gpu::allocate(memory_, bytes_));
       return;
     }
-    xla::allocate_arguments a{sizeof(xla::allocate_arguments), nullptr, frame_.context, bytes, 256, nullptr};
+    xla::allocate_arguments a{sizeof(xla::allocate_arguments), nullptr, frame_.context, bytes_, 16, nullptr};
     if (frame_.api->allocate(&a) != nullptr) throw std::runtime_error("XLA has no memory for the call");
-    data_ = a.data;
+    memory_ = a.data;
   }
   scratch(const scratch&) = delete;
   scratch& operator=(const scratch&) = delete;
   ~scratch() {
-    xla::free_arguments a{sizeof(xla::free_arguments), nullptr, frame_.context, bytes_, data_};
     if (is_host_) {
-      (void)gpu::release(data_);
-    } else if (data_ != nullptr) {
+      (void)gpu::release(memory_);
+    } else if (memory_ != nullptr) {
+      xla::free_arguments a{sizeof(xla::free_arguments), nullptr, frame_.context, bytes_, memory_};
       frame_.api->free(&a);
     }
   }
-  void* data() const { return data_; }
+  void* data() const { return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory_) + 255) / 256 * 256); }
 
  private:
   const xla::call_frame& frame_;
   bool is_host_;
   std::size_t bytes_;
-  void* data_ = nullptr;
+  void* memory_ = nullptr;
 };
 
 /// `signs` of an attribute, of at most 32 bits.
