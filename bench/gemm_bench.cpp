@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FLOP/s of the emulated GEMM. Time includes decoding and packing of operands, which are quantized before.
 //   ARM/SHAPE              one thread, the demo's linear layers, against Eigen's FP32 product
-//   ARM/1024, ARM/2048     MXFP4 cubes of that size, one thread, against Eigen's FP32 product
+//   ARM/1024, ARM/2048     cubes of MXFP4 and BF16 of that size, one thread, against Eigen's FP32 product
 //   UNIT/units, units-two  models of matrix units on a larger product, one and two threads, against the FP32 chain
 #include <benchmark/benchmark.h>
 
@@ -162,12 +162,16 @@ int main(int argc, char** argv) {
                                  fp32_fma_chain);
     benchmark::RegisterBenchmark(name("mxfp4").c_str(), emulated, shape, bench::tokens, nn::operand_format::mxfp4,
                                  fp32_blockwise);
+    benchmark::RegisterBenchmark(name("bf16_amx").c_str(), emulated, shape, bench::tokens, nn::operand_format::bf16,
+                                 find_unit("intel-amx-bf16")->model);
   }
   for (const auto& shape : cubes) {
     const std::string name = std::string("/") + shape.name;
     benchmark::RegisterBenchmark(("eigen" + name).c_str(), eigen, shape, shape.out);
     benchmark::RegisterBenchmark(("mxfp4" + name).c_str(), emulated, shape, shape.out, nn::operand_format::mxfp4,
                                  fp32_blockwise);
+    benchmark::RegisterBenchmark(("bf16_amx" + name).c_str(), emulated, shape, shape.out, nn::operand_format::bf16,
+                                 find_unit("intel-amx-bf16")->model);
   }
   benchmark::RegisterBenchmark("eigen/units", eigen, unit_shape, unit_rows);
   for (const unit_arm& arm : unit_arms) {

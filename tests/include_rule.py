@@ -48,7 +48,7 @@ MODE = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*(?:ROTOSCALE_(?:CUDA|AMD
 MODE_FILES = {"gpu/gemm/kernels.hpp", "gpu/gemm/dense_kernels.hpp", "gpu/gemm/amd/listing.hip"}
 # Numerics headers include the standard library only. Exceptions: opt-in bridges include one library each, the thread
 # pool includes POSIX headers, and the choice of a matrix unit asks the processor and Linux.
-BRIDGES = {"eigen": ("Eigen/",), "gemm_units": ("cpuid.h", "sys/syscall.h", "unistd.h"),
+BRIDGES = {"eigen": ("Eigen/",), "tile_registers": ("cpuid.h", "sys/syscall.h", "unistd.h"),
            "parallel": ("pthread.h", "sched.h", "time.h")}
 # Not in rotoscale.hpp: bridges, headers that throw, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}

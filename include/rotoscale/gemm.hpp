@@ -14,6 +14,7 @@
 #include "rotoscale/detail/gemm_blocks.hpp"
 #include "rotoscale/detail/gemm_flushing_chains.hpp"
 #include "rotoscale/detail/gemm_late.hpp"
+#include "rotoscale/detail/gemm_tile_chains.hpp"
 #include "rotoscale/detail/gemm_units.hpp"
 #include "rotoscale/gemm_ref.hpp"
 #include "rotoscale/layout.hpp"
@@ -162,7 +163,8 @@ struct gemm_tile {
 /// The loop over C with one kernel: sizes of panels and chunks, and the scratch memory.
 template <class Kernel>
 struct gemm_walk {
-  static constexpr index_t panel_memory = index_t{1} << 26;  ///< bytes
+  static constexpr index_t panel_memory = index_t{1} << 26, row_memory = index_t{1} << 24;  ///< bytes
+  static constexpr index_t cached_panels = index_t{1} << 19;                                ///< bytes, in L2
   static constexpr index_t max_rows = 64;
 
   /// `counts_only`: for bytes() alone, which may then be a little too large.
@@ -171,60 +173,86 @@ struct gemm_walk {
         kernel(a, b, o, plan),
         panels((b.rows + Kernel::columns - 1) / Kernel::columns),
         panel_bytes(round_up(kernel.panel_bytes(), 64)),
-        at_once(std::max(index_t{1}, std::min(panels, panel_memory / std::max(index_t{1}, panel_bytes)))),
+        at_once(most_of(panels, panel_memory, panel_bytes)),
+        group(most_of(at_once, cached_panels, panel_bytes)),
         // Chunks of rows of C: enough for all threads, each large enough to reuse a panel.
-        chunk(std::min(max_rows, round_up((a.rows + 4 * threads - 1) / (4 * threads), 8))) {}
+        chunk(std::min(max_rows, round_up((a.rows + 4 * threads - 1) / (4 * threads), 8))),
+        chunk_bytes(round_up(chunk * kernel.row_bytes(), 64)),
+        chunks_at_once(most_of((a.rows + chunk - 1) / chunk, row_memory, chunk_bytes)) {}
 
   /// Scratch bytes for `threads` threads, the plan included.
   std::size_t bytes(int threads) const {
-    const std::size_t rows = scratch_array<std::byte>::bytes(chunk * kernel.row_bytes()),
-                      tile = scratch_array<float>::bytes(4 * chunk * Kernel::columns), pack = kernel.pack_bytes();
+    const std::size_t tile = scratch_array<float>::bytes(4 * chunk * Kernel::columns), pack = kernel.pack_bytes();
     return plan.bytes() + scratch_array<operand_range>::bytes(at_once) +
            scratch_array<std::byte>::bytes(at_once * panel_bytes) +
-           static_cast<std::size_t>(threads) * (rows + std::max(tile, pack));
+           scratch_array<operand_range>::bytes(chunks_at_once * chunk) +
+           scratch_array<std::byte>::bytes(chunks_at_once * chunk_bytes) +
+           static_cast<std::size_t>(threads) * std::max(tile, pack);
   }
 
   const gemm_plan plan;
   const Kernel kernel;
-  const index_t panels, panel_bytes, at_once, chunk;
+  const index_t panels, panel_bytes, at_once, group, chunk, chunk_bytes, chunks_at_once;
+
+ private:
+  /// As many of `count` parts as fit, at least 1.
+  static index_t most_of(index_t count, index_t memory, index_t part) {
+    return std::clamp(memory / std::max(index_t{1}, part), index_t{1}, std::max(index_t{1}, count));
+  }
 };
 
-/// Computes all of C with one kernel.
+/// Packs rows [first, last) of A.
+template <class Kernel>
+void pack_rows(const Kernel& kernel, const gemm_operand& a, index_t first, index_t last, std::byte* to,
+               operand_range* ranges) {
+  if constexpr (requires { kernel.pack_transposed_rows(first, last, to, ranges); }) {
+    if (a.transposed) return kernel.pack_transposed_rows(first, last, to, ranges);
+  }
+  for (index_t i = first; i < last; ++i) ranges[i - first] = kernel.pack_row(i, to + (i - first) * kernel.row_bytes());
+}
+
+/// Computes all of C with one kernel. Both operands are packed once. All rows pass through a group of panels, which
+/// stays in L2, before the next group.
 template <class Kernel>
 void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                thread_pool& pool) {
   const gemm_walk<Kernel> walk(a, b, o, pool.threads());
-  const Kernel& kernel = walk.kernel;
-  const index_t panel_bytes = walk.panel_bytes;
-  const scratch_array<operand_range> ranges(walk.at_once);
-  const scratch_array<std::byte> packed(walk.at_once * panel_bytes);
+  const scratch_array<operand_range> ranges(walk.at_once), row_ranges(walk.chunks_at_once * walk.chunk);
+  const scratch_array<std::byte> packed(walk.at_once * walk.panel_bytes);
+  const scratch_array<std::byte> rows(walk.chunks_at_once * walk.chunk_bytes);
   const row_finisher finisher(combined_factor(a, b, o), o);
-
+  const auto each_chunk = [&](index_t first_row, index_t i, const auto& body) {
+    const index_t first = first_row + i * walk.chunk;
+    body(first, std::min(a.rows, first + walk.chunk), rows.data() + i * walk.chunk_bytes,
+         row_ranges.data() + i * walk.chunk);
+  };
   for (index_t first_panel = 0; first_panel < walk.panels; first_panel += walk.at_once) {
     const index_t count = std::min(walk.at_once, walk.panels - first_panel);
     pool.for_each(count, [&](index_t p) {
       const index_t first = (first_panel + p) * Kernel::columns;
       const index_t valid = std::min(Kernel::columns, b.rows - first);
-      ranges[p] = kernel.pack_panel(first, valid, packed.data() + p * panel_bytes);
+      ranges[p] = walk.kernel.pack_panel(first, valid, packed.data() + p * walk.panel_bytes);
     });
-    for_each_chunk(pool, a.rows, walk.chunk, [&](index_t first, index_t last) {
-      const scratch_array<std::byte> memory(walk.chunk * kernel.row_bytes());
-      std::byte* const rows = memory.data();
-      operand_range row_ranges[walk.max_rows];
-      bool in_place = false;
-      if constexpr (requires { kernel.pack_transposed_rows(first, last, rows, row_ranges); }) {
-        in_place = a.transposed;
-        if (in_place) kernel.pack_transposed_rows(first, last, rows, row_ranges);
-      }
-      for (index_t i = first; i < last && !in_place; ++i) {
-        row_ranges[i - first] = kernel.pack_row(i, rows + (i - first) * kernel.row_bytes());
-      }
-      const scratch_array<float> sums(4 * walk.chunk * Kernel::columns);
-      gemm_tile<Kernel> tile{kernel, a, b, o, walk.plan, c, first, last - first, row_ranges, rows, sums.data()};
-      for (index_t p = 0; p < count; ++p) {
-        tile.compute((first_panel + p) * Kernel::columns, ranges[p], packed.data() + p * panel_bytes, finisher);
-      }
-    });
+    const index_t groups = (count + walk.group - 1) / walk.group;
+    for (index_t first_row = 0; first_row < a.rows; first_row += walk.chunks_at_once * walk.chunk) {
+      const index_t chunks = std::min(walk.chunks_at_once, (a.rows - first_row + walk.chunk - 1) / walk.chunk);
+      pool.for_each(chunks, [&](index_t i) {
+        each_chunk(first_row, i, [&](index_t first, index_t last, std::byte* to, operand_range* found) {
+          pack_rows(walk.kernel, a, first, last, to, found);
+        });
+      });
+      pool.for_each(groups * chunks, [&](index_t task) {
+        each_chunk(first_row, task % chunks, [&](index_t first, index_t last, std::byte* from, operand_range* found) {
+          const scratch_array<float> sums(4 * walk.chunk * Kernel::columns);
+          gemm_tile<Kernel> tile{walk.kernel, a, b, o, walk.plan, c, first, last - first, found, from, sums.data()};
+          const index_t first_of_group = task / chunks * walk.group;
+          for (index_t p = first_of_group; p < std::min(count, first_of_group + walk.group); ++p) {
+            tile.compute((first_panel + p) * Kernel::columns, ranges[p], packed.data() + p * walk.panel_bytes,
+                         finisher);
+          }
+        });
+      });
+    }
   }
 }
 
@@ -238,8 +266,8 @@ bool kernel_applies(const gemm_operand& a, const gemm_operand& b, const gemm_opt
 
 template <class... Kernels>
 struct kernel_list {};
-using gemm_kernels =
-    kernel_list<fp32_chain, flushing_chains, unit_blocks, exact_blocks, scaled_blocks, aligned_steps, late_steps>;
+using gemm_kernels = kernel_list<fp32_chain, tile_chains, flushing_chains, unit_blocks, exact_blocks, scaled_blocks,
+                                 aligned_steps, late_steps>;
 
 /// Computes C with the first kernel that applies, or with the definition.
 template <class Kernel, class... Rest>
@@ -327,7 +355,7 @@ inline gemm_operand plain_operand(const gemm_operand& a, std::uint8_t* to, threa
 
 /// Does the kernel of this GEMM read transposed operands in place?
 inline bool reads_strips(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
-  return fp32_chain::applies(a, b, o) || flushing_chains::applies(a, b, o);
+  return fp32_chain::applies(a, b, o) || flushing_chains::applies(a, b, o);  // tile_chains too
 }
 /// Bytes of the copy that an operand needs; 0 if kernels read it in place.
 inline index_t copy_bytes(const gemm_operand& x, bool strips) {

@@ -10,16 +10,7 @@
 #pragma once
 
 #include "rotoscale/detail/gemm_blocks.hpp"
-
-#if defined(__x86_64__) && __has_include(<amxint8intrin.h>) && !defined(__CUDACC__) && !defined(__HIP__)
-#define ROTOSCALE_BLOCK_UNITS
-#include <cpuid.h>
-#include <immintrin.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-#endif
+#include "rotoscale/detail/tile_registers.hpp"
 
 // CUDA's compiler does not know GCC's pragma.
 #if defined(__CUDACC__)
@@ -51,16 +42,14 @@ struct packed_blocks {
   const std::byte* quads_of_panel() const { return panel + 4 * runs * unit_columns; }
 };
 
-/// Operand of LDTILECFG: tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
-struct alignas(64) block_tiles {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 32, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 8, 8};
-
-  explicit block_tiles(int height) {
-    for (int t = 0; t < 6; ++t) rows[t] = static_cast<std::uint8_t>(height);
-  }
-};
+/// Tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B. C and A have `height` rows.
+inline tile_configuration block_tiles(int height) {
+  tile_configuration tiles;
+  for (int t = 0; t < 4; ++t) tiles.set(t, height, 64);
+  for (int t = 4; t < 6; ++t) tiles.set(t, height, unit_block);
+  for (int t = 6; t < 8; ++t) tiles.set(t, unit_block / 4, 64);
+  return tiles;
+}
 
 /// Adds blocks to one tile of C: `height` <= 16 rows from `row` on and 16 columns from `column` on. Tile products run
 /// three blocks ahead of the additions.
@@ -193,7 +182,7 @@ struct block_unit {
   void (*add)(const packed_blocks&);
 };
 
-#if defined(ROTOSCALE_BLOCK_UNITS)
+#if defined(ROTOSCALE_TILE_REGISTERS)
 
 // `flatten` inlines the instructions, whose functions have the same target.
 #define ROTOSCALE_TARGET(sets) __attribute__((target(sets)))
@@ -203,7 +192,7 @@ struct block_unit {
 struct amx_tiles {
   using floats = float __attribute__((vector_size(64)));
 
-  ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void configure(const block_tiles& tiles) {
+  ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void configure(const tile_configuration& tiles) {
     asm volatile("" : : "r"(&tiles) : "memory");  // GCC's _tile_loadconfig names 8 of the 64 bytes
     _tile_loadconfig(&tiles);
   }
@@ -278,16 +267,6 @@ ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx(const packed_blocks& p
 #undef ROTOSCALE_UNIT
 #undef ROTOSCALE_TARGET
 
-/// May the process use AMX's registers? Asks Linux, which grants them to all of its threads.
-inline bool may_use_tiles() {
-#if defined(__linux__)
-  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return false;
-#endif
-}
-
 /// Units of this processor that the system permits, the fastest first; null after the last.
 struct block_units {
   static constexpr block_unit amx{0, 2048, &add_blocks_amx}, avx512{e2m1_bias, 512, &add_blocks_avx512},
@@ -295,15 +274,14 @@ struct block_units {
   const block_unit* found[4] = {};
 
   block_units() {
-    unsigned a = 0, b = 0, c = 0, features = 0, avx_features = 0, x = 0;
-    constexpr unsigned int8_and_tiles = 1u << 25 | 1u << 24, avx_vnni = 1u << 4;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return;
-    if (__get_cpuid_count(7, 1, &avx_features, &b, &c, &x) == 0) return;
+    unsigned features = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned avx_vnni = 1u << 4;
+    if (__get_cpuid_count(7, 1, &features, &b, &c, &d) == 0) return;
     const bool avx512f = __builtin_cpu_supports("avx512f") != 0;
     const block_unit** next = found;
-    if ((features & int8_and_tiles) == int8_and_tiles && avx512f && may_use_tiles()) *next++ = &amx;
+    if (usable_tiles().int8 && avx512f) *next++ = &amx;
     if (avx512f && __builtin_cpu_supports("avx512vnni") != 0) *next++ = &avx512;
-    if ((avx_features & avx_vnni) != 0 && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) {
+    if ((features & avx_vnni) != 0 && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) {
       *next++ = &avx;
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every unit of gemm_units.hpp equals gemm_ref by bytes: those of this processor, and their algorithms with emulated
-// instructions.
+// Every unit of gemm_units.hpp and every version of AMX's BF16 chains equals gemm_ref by bytes: those of this
+// processor, and their algorithms with emulated instructions.
 #include "rotoscale/detail/gemm_units.hpp"
 
 #include <doctest/doctest.h>
@@ -21,13 +21,24 @@ using namespace rotoscale;
 
 namespace {
 
-std::int32_t product(std::uint8_t a, std::uint8_t b) {
-  return static_cast<std::int8_t>(a) * static_cast<std::int8_t>(b);
+std::int32_t add_bytes(std::int32_t sum, const std::uint8_t* a, const std::uint8_t* b, int count) {
+  for (int k = 0; k < count; ++k) sum += static_cast<std::int8_t>(a[k]) * static_cast<std::int8_t>(b[k]);
+  return sum;
+}
+float add_pairs(float sum, const std::uint8_t* a, const std::uint8_t* b, int count) {
+  const auto value = [](const std::uint8_t* x, int i) {
+    return detail::flush(fp32_from_bits(static_cast<std::uint32_t>(x[i + 1] << 24 | x[i] << 16)));
+  };
+  float chain[2] = {};
+  for (int i = 0; i < count; i += 2) {
+    chain[i / 2 % 2] = detail::fma_flushing(value(a, i), value(b, i), chain[i / 2 % 2]);
+  }
+  return detail::fma_flushing(1.0f, detail::fma_flushing(1.0f, chain[0], chain[1]), detail::flush(sum));
 }
 
 /// Tile registers of a thread. Rows and bytes beyond the configuration are zero after a load, as in hardware.
 struct tile_registers {
-  detail::block_tiles configured{16};
+  detail::tile_configuration configured;
   std::uint8_t data[8][16][64];
 
   void load(int tile, const std::byte* from, index_t stride) {
@@ -39,15 +50,18 @@ struct tile_registers {
       std::memcpy(static_cast<std::byte*>(to) + r * stride, data[tile][r], row_bytes(tile));
     }
   }
-  /// TDPBSSD c, a, b. Shapes that do not fit would be a fault.
-  bool multiply(int c, int a, int b) {
+  /// TDPBSSD or TDPBF16PS c, a, b. Shapes that do not fit would be a fault. add(sum, a, b): a row of A, column of B.
+  template <class Sum, class Add>
+  bool multiply(int c, int a, int b, const Add& add) {
     const auto& t = configured;
     if (t.rows[c] != t.rows[a] || t.row_bytes[c] != t.row_bytes[b] || t.row_bytes[a] != 4 * t.rows[b]) return false;
     for (int m = 0; m < t.rows[c]; ++m) {
       for (int n = 0; n < t.row_bytes[c] / 4; ++n) {
-        std::int32_t sum;
+        Sum sum;
+        std::uint8_t column[64];
+        for (int q = 0; q < t.rows[b]; ++q) std::memcpy(column + 4 * q, data[b][q] + 4 * n, 4);
         std::memcpy(&sum, data[c][m] + 4 * n, 4);
-        for (int k = 0; k < t.row_bytes[a]; ++k) sum += product(data[a][m][k], data[b][k / 4][4 * n + k % 4]);
+        sum = add(sum, data[a][m], column, t.row_bytes[a]);
         std::memcpy(data[c][m] + 4 * n, &sum, 4);
       }
     }
@@ -62,8 +76,8 @@ thread_local tile_registers registers;
 struct emulated_tiles {
   using floats = std::array<float, 16>;
 
-  static void configure(const detail::block_tiles& tiles) { registers.configured = tiles; }
-  static void release() { registers.configured = detail::block_tiles(0); }
+  static void configure(const detail::tile_configuration& tiles) { registers.configured = tiles; }
+  static void release() { registers.configured = {}; }
   static void clear(floats& sum) { sum.fill(0.0f); }
   static void multiply(int slot, const std::byte* a, index_t a_stride, const std::byte* b, index_t b_stride,
                        std::int32_t* sums) {
@@ -71,7 +85,7 @@ struct emulated_tiles {
     std::memset(registers.data[slot], 0, sizeof registers.data[slot]);
     registers.load(a_tile, a, a_stride);
     registers.load(b_tile, b, b_stride);
-    ROTOSCALE_REQUIRE(registers.multiply(slot, a_tile, b_tile));
+    ROTOSCALE_REQUIRE(registers.multiply<std::int32_t>(slot, a_tile, b_tile, add_bytes));
     registers.store(slot, sums, 64);
   }
   static void add(floats& sum, const std::int32_t* block, float scale, const floats& b_scale) {
@@ -79,6 +93,42 @@ struct emulated_tiles {
       sum[l] = std::fmaf(static_cast<float>(block[l]), scale * b_scale[l], sum[l]);
     }
   }
+};
+
+struct emulated_pairs {
+  static void configure(const detail::tile_configuration& tiles) { registers.configured = tiles; }
+  static void release() { registers.configured = {}; }
+  template <int Halves>
+  static void load(const float* acc) {
+    for (int t = 0; t < 2 * Halves; ++t) registers.load(t, reinterpret_cast<const std::byte*>(at(acc, t)), 128);
+  }
+  template <int Halves>
+  static void multiply(const std::byte* a, index_t stride, const std::byte* left, const std::byte* right) {
+    registers.load(6, left, 64);
+    registers.load(7, right, 64);
+    for (int h = 0; h < Halves; ++h) registers.load(4 + h, a + 16 * h * stride, stride);
+    for (int t = 0; t < 2 * Halves; ++t) {
+      ROTOSCALE_REQUIRE(registers.multiply<float>(t, 4 + t / 2, 6 + t % 2, add_pairs));
+    }
+  }
+  template <int Halves>
+  static void store(float* acc) {
+    for (int t = 0; t < 2 * Halves; ++t) registers.store(t, at(acc, t), 128);
+  }
+
+ private:
+  template <class T>
+  static T* at(T* acc, int tile) {
+    return acc + tile / 2 * 16 * detail::pair_columns + tile % 2 * 16;
+  }
+};
+struct emulated_chains : detail::tile_chains {
+  static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
+    return detail::flushing_chains::applies(a, b, o);
+  }
+  static index_t slice(const mma_model&) { return 64; }
+  emulated_chains(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const detail::gemm_plan& plan)
+      : tile_chains(a, b, o, plan, &detail::add_pair_tiles<emulated_pairs>) {}
 };
 
 template <int Lanes, int Rows>
@@ -172,6 +222,22 @@ struct shape {
 const std::vector<shape> shapes{{1, 1, 32},   {16, 16, 64},  {17, 33, 96},  {70, 31, 128},
                                 {3, 65, 160}, {15, 48, 256}, {33, 17, 288}, {5, 40, 2080}};
 
+/// BF16 codes by the kind of number that flushing chains must handle.
+std::vector<std::uint16_t> flushing_codes(index_t count, int kind, std::uint64_t seed) {
+  const random_stream random{seed, 22};
+  std::vector<std::uint16_t> codes;
+  for (index_t i = 0; i < count; ++i) {
+    const std::uint32_t word = random.word(static_cast<std::uint64_t>(i)), sign_and_fraction = word & 0x807F;
+    std::uint32_t exponent = 120 + (word >> 16) % 14;                          // 0: ordinary
+    if (kind == 1) exponent = 60 + (word >> 16) % 10;                          // products near 2^-126
+    if (kind == 2) exponent = (word >> 16) % 5 == 0 ? 0 : (word >> 16) % 255;  // zeros, subnormals, all exponents
+    if (kind == 3) exponent = (word >> 16) % 256;                              // Inf and NaN as well
+    if (kind == 4) exponent = 250 + (word >> 16) % 5;                          // sums beyond FP32
+    codes.push_back(static_cast<std::uint16_t>(sign_and_fraction | exponent << 7));
+  }
+  return codes;
+}
+
 }  // namespace
 
 TEST_CASE("units: every shape and kind of scales") {
@@ -231,6 +297,67 @@ TEST_CASE("units: only blocks of 32 E2M1 elements apply") {
   CHECK(detail::unit_blocks::applies(a.view, b.view, {fp32_blockwise}) == has_unit);
   CHECK_FALSE(detail::unit_blocks::applies(a.view, b.view, {mma_model{16}}));
   CHECK_FALSE(detail::unit_blocks::applies(a.view, b.view, {fp32_fma_chain}));
+}
+
+TEST_CASE("AMX's chains of BF16, with zero padding, transposed operands, NaN, and numbers around 2^-126") {
+  gemm_options o;
+  o.model = models::intel(32, mma_sum::split_chains);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const int kind = static_cast<int>(seed % 5);
+    CAPTURE(kind);
+    const index_t m = 1 + static_cast<index_t>(seed * 37 % 71), n = 5 + static_cast<index_t>(seed * 11 % 40),
+                  k = seed < 5 ? 64 : 1 + static_cast<index_t>(seed * 13 % 90);
+    const auto a = flushing_codes(m * k, kind, 2 * seed), b = flushing_codes(n * k, kind, 2 * seed + 1);
+    const auto view = [&](const std::vector<std::uint16_t>& codes, index_t rows, bool transposed) {
+      gemm_operand x{formats::bf16, rows, k, reinterpret_cast<const std::uint8_t*>(codes.data())};
+      x.transposed = transposed;
+      x.code_stride = 2 * (transposed ? rows : k);
+      return x;
+    };
+    const gemm_operand left = view(a, m, seed % 2 != 0), right = view(b, n, seed % 3 == 0);
+    o.start_from_c = seed % 4 == 1;
+    o.accumulate = seed % 4 == 2;
+    std::vector<float> want;
+    for (const std::uint16_t code : flushing_codes(m * n, kind, 1000 + seed)) {
+      want.push_back(fp32_from_bits(std::uint32_t{code} << 16 | code));
+    }
+    std::vector<float> got = want, emulated = want;
+    thread_pool pool(2);
+    gemm_ref(left, right, o, row_major(want.data(), m, n));
+    gemm(left, right, o, row_major(got.data(), m, n), pool);
+    CHECK(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
+    const auto c = as_batch(row_major(emulated.data(), m, n));
+    detail::gemm_batch<detail::kernel_list<emulated_chains>>(left, right, o, c, pool);
+    CHECK(std::memcmp(emulated.data(), want.data(), want.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("every version of AMX's chains that this processor has gives the bits of the portable one") {
+  constexpr index_t rows = 29, steps = 3, k = steps * detail::flushing_group;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const int kind = static_cast<int>(seed % 5);
+    if (kind == 3) continue;  // kernels get no NaN
+    const auto floats = [&](index_t count, std::uint64_t stream) {
+      std::vector<float> x;
+      for (const std::uint16_t code : flushing_codes(count, kind, stream)) {
+        x.push_back(fp32_from_bits(std::uint32_t{code} << 16));
+      }
+      return x;
+    };
+    const std::vector<float> a = floats(rows * k, 3 * seed), b = floats(k * detail::flushing_columns, 3 * seed + 1),
+                             c = floats(rows * detail::flushing_columns, 3 * seed + 2);
+    const auto run = [&](const detail::flushing_version& v) {
+      std::vector<float> acc = c;
+      detail::run_flushing_tile(v, {rows, steps, a.data(), k, b.data(), acc.data()});
+      return acc;
+    };
+    const std::vector<float> want = run(detail::flushing_versions().back());
+    for (const detail::flushing_version& v : detail::flushing_versions()) {
+      if (!v.is_supported) continue;
+      CAPTURE(v.name);
+      CHECK(std::memcmp(run(v).data(), want.data(), want.size() * sizeof(float)) == 0);
+    }
+  }
 }
 
 }  // namespace gemm_units_test

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Times GEMMs on one core and training steps on two, against Eigen and PyTorch in the same run.
+
+usage: cpu.py BUILD [--parts gemm,demo,wide] [--threads 2] [--rounds 3] [--profile]
+  BUILD has bench/gemm_bench and examples/llama/mini-llama.
+  - gemm: medians of 5, FLOP/s against Eigen's FP32 product. Operands are quantized before; packing is timed.
+  - demo, wide: tokens/s of steps of examples/demo.sh's model, and of one of width 512 on 4 x 256 tokens. The peer is
+    the same model in PyTorch, eager, with and without BF16 autocast. Arms take turns; a rate is the median of rounds.
+  --profile prints each arm's classes of operations to standard error.
+  AMX is switched off by ROTOSCALE_AMX=0. Prints a Markdown table. Exit status: 1 if a run fails, 2 for bad usage.
+"""
+import argparse
+import importlib.util
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SHAPES = {"demo": (256, 128, 352, 4, 4, 2, 16, 128), "wide": (256, 512, 1408, 4, 8, 4, 4, 256)}
+NAMES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "batch", "sequence")
+ARMS = (("fp32", None), ("bf16", None), ("bf16", "cpu"), ("mxfp4_h16", None), ("mxfp4_h16", "cpu"))
+PEERS = ("PyTorch FP32", "PyTorch BF16")
+STEPS, WARM = 5, 2
+
+
+def run(command, **environment):
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env={**os.environ, **environment})
+    if done.returncode != 0:
+        print(f"cpu.py: {command[0]} ended with {done.returncode}", file=sys.stderr)
+        sys.exit(1)
+    return done.stdout
+
+
+def gemm_rates(program, pattern, **environment):
+    """Median FLOP/s by benchmark."""
+    out = run([program, f"--benchmark_filter={pattern}", "--benchmark_format=json", "--benchmark_repetitions=5",
+               "--benchmark_min_time=0.03", "--benchmark_enable_random_interleaving=true"], **environment)
+    rates = {}
+    for r in json.loads(out)["benchmarks"]:
+        if r["run_type"] == "iteration":
+            rates.setdefault(r["run_name"], []).append(r["flops"])
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def gemm_rows(program):
+    for label, environment in (("", {}), (", without AMX", {"ROTOSCALE_AMX": "0"})):
+        rates = gemm_rates(program, "^(eigen|mxfp4|bf16_amx)/[^u]", **environment)
+        for name, rate in rates.items():
+            arm, shape = name.split("/")
+            if arm != "eigen":
+                roof = rates["eigen/" + shape]
+                yield f"GEMM {arm}, {shape}{label}", f"{rate / 1e9:.0f} GFLOP/s", f"{rate / roof:.2f}", ""
+
+
+def own_rate(program, shape, recipe, contracts, options):
+    flags = [text for name, value in zip(NAMES, SHAPES[shape]) for text in ("--" + name.replace("_", "-"), str(value))]
+    out = run([program, "profile", "--device", "cpu", "--threads", str(options.threads), "--recipe", recipe, *flags,
+               *(["--contracts", contracts] if contracts else [])])
+    if options.profile:
+        print(f"{shape}, {recipe}, {contracts}", out, sep="\n", file=sys.stderr)
+    return int(re.search(r"^step [\d.]+ m?s, (\d+) tokens/s", out, re.M).group(1))
+
+
+def run_peer(shape, kind, threads):
+    """Prints tokens/s of PyTorch."""
+    import torch
+    spec = importlib.util.spec_from_file_location("peer", Path(__file__).resolve().parent / "gpu/train.py")
+    peer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peer)
+    torch.set_num_threads(int(threads))
+    torch.manual_seed(1)
+    own = {"rope_theta": 10000.0, **dict(zip(NAMES, SHAPES[shape]))}
+    batch, seq = own["batch"], own["sequence"]
+    model = peer.llama(torch)(own, seq)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    times = []
+    for _ in range(WARM + STEPS):
+        tokens, targets = (torch.randint(0, own["vocab_size"], (batch, seq)) for _ in range(2))
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "BF16"):
+            loss = model(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        times.append(time.perf_counter() - begin)
+    print(batch * seq / statistics.median(times[WARM:]))
+
+
+def step_rows(program, shape, options):
+    rates = {}
+    for _ in range(options.rounds):
+        for name in PEERS:
+            command = [sys.executable, __file__, "--run-peer", shape, name.split()[1], str(options.threads)]
+            rates.setdefault(name, []).append(float(run(command).split()[-1]))
+        for recipe, contracts in ARMS:
+            name = recipe + (f" under `{contracts}`" if contracts else "")
+            rates.setdefault(name, []).append(own_rate(program, shape, recipe, contracts, options))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, rate in medians.items():
+        yield (f"{shape} step, {name}", f"{rate:.0f} tokens/s",
+               *(f"{rate / medians[peer]:.2f}" for peer in PEERS))
+
+
+def main():
+    if sys.argv[1:2] == ["--run-peer"]:
+        return run_peer(*sys.argv[2:])
+    parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--parts", default="gemm,demo,wide", type=lambda text: text.split(","))
+    parser.add_argument("--threads", default=2, type=int)
+    parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    print("| what | rate | of FP32: Eigen, PyTorch | of PyTorch BF16 |\n|---|---|---|---|", flush=True)
+    for part in options.parts:
+        rows = (gemm_rows(options.build / "bench/gemm_bench") if part == "gemm" else
+                step_rows(options.build / "examples/llama/mini-llama", part, options))
+        for row in rows:
+            print("| " + " | ".join(row) + " |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
