@@ -28,6 +28,8 @@ struct arguments {
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
   device_choice device;
+  std::string rendezvous;                      ///< where processes of a launcher meet; empty: this is no rank of theirs
+  int timeout = 600;                           ///< of each collective, in seconds
   std::optional<effective_schedule> schedule;  ///< from --config, unless a flag names another
   std::string digest_steps;
   replay_options replay;

@@ -88,6 +88,20 @@ void define_ranks(CLI::App& sub, arguments& a) {
       ->group("run");
 }
 
+/// Where ranks of several processes meet.
+void define_launch(CLI::App& train, arguments& a) {
+  train
+      .add_option("--rendezvous", a.rendezvous,
+                  "this process is a rank that torchrun, srun or mpirun starts; they meet by this file, which all see, "
+                  "or with `env` at MASTER_ADDR and MASTER_PORT")
+      ->excludes(train.get_option("--ranks"))
+      ->group("run");
+  train.add_option("--timeout", a.timeout, "seconds that ranks wait for each other")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("run");
+}
+
 void define_passed_keys(CLI::App& sub, std::vector<std::string>& keys) {
   sub.add_option("--ignore-config-key", keys,
                  "a key of the model's config.json that is unknown here and changes no arithmetic; once for each");
@@ -327,6 +341,7 @@ void define(CLI::App& app, arguments& a) {
       ->group("run");
   define_device(*train, a.device);
   define_ranks(*train, a);
+  define_launch(*train, a);
   train
       ->add_option("--digest-steps", a.digest_steps,
                    "A:B: digests of what each operation leaves in these steps, for replay")

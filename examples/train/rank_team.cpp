@@ -3,9 +3,13 @@
 #include "rank_team.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
+#include "examples/standard_streams.hpp"
 #include "examples/threads.hpp"
+#include "front.hpp"
+#include "launch.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 
 namespace rotoscale::program {
@@ -22,8 +26,10 @@ std::optional<std::string> find_scale_fault(const nn::recipe& r) {
 
 }  // namespace
 
-rank_team::rank_team(arguments& a) : size_(a.session.ranks), group_(size_), first_(group_, 0) {
-  if (size_ == 1) return;
+rank_team::rank_team(arguments& a)
+    : size_(a.session.ranks), group_(size_, std::chrono::seconds(a.timeout)), first_(group_, 0) {
+  if (!a.rendezvous.empty()) join(a);
+  if (size_ == 1 || process_) return;
   if (a.device.name != "auto" && a.device.name != "cpu") {
     throw io::error("--ranks", std::to_string(size_) + ": are threads of the CPU (--device cpu)");
   }
@@ -31,6 +37,41 @@ rank_team::rank_team(arguments& a) : size_(a.session.ranks), group_(size_), firs
   const int all = a.device.threads > 0 ? a.device.threads : static_cast<int>(std::thread::hardware_concurrency());
   a.device.threads = std::max(1, all / size_);
   a.session.communicator = &first_;
+}
+
+/// Becomes one of the processes of a launcher.
+void rank_team::join(arguments& a) {
+  if (a.device.name != "auto" && a.device.name != "cpu") {
+    throw io::error("--rendezvous", "its ranks are of the CPU (--device cpu)");
+  }
+  const launch_place place = find_launch();
+  a.device.name = "cpu";
+  if (a.device.threads == 0) {
+    a.device.threads =
+        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, place.local_size));
+  }
+  const std::chrono::seconds timeout(a.timeout);
+  const auto end = [](const nn::rank_failure& e) {
+    print_error(program_name, e.what());
+    std::_Exit(exit_bad_input);  // the run's thread computes; a kill leaves as little
+  };
+  process_.emplace(place.rank, meet_ranks(place, a.rendezvous, timeout),
+                   nn::process_rank_options{.timeout = timeout, .lost = end});
+  a.session.ranks = size_ = place.size;
+  a.session.communicator = &*process_;
+  a.session.own_process = true;
+  if (place.rank != 0) a.session.roof.clear();
+}
+
+int rank_team::run_process(const std::function<int()>& body) {
+  if (!process_) return body();
+  std::optional<int> code;
+  try {
+    nn::run_rank(*process_, [&] { code = body(); });
+  } catch (const nn::rank_failure&) {
+    if (!code || *code == exit_ok) throw;  // else this process has said why
+  }
+  return *code;
 }
 
 void rank_team::check(const trainer_state& state, const arguments& a) const {
@@ -58,7 +99,7 @@ std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::comm
 
 int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,
                    const std::optional<resume_point>& from) {
-  if (size_ == 1) return first.run();
+  if (size_ == 1 || process_) return first.run();
   std::optional<int> code;
   try {
     nn::run_ranks(group_, [&](nn::thread_rank& rank) {

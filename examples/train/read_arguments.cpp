@@ -244,6 +244,8 @@ void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {"--resume",
                                             "--threads",
                                             "--ranks",
+                                            "--rendezvous",
+                                            "--timeout",
                                             "--stop-at",
                                             "--no-progress",
                                             "--data",

@@ -38,10 +38,8 @@ void check_steps(const arguments& a, std::int64_t steps) {
   }
 }
 
-}  // namespace
-
-int train(int argc, char** argv, arguments& a) {
-  rank_team team(a);
+/// Trains as this process's part of the ranks.
+int train(int argc, char** argv, arguments& a, rank_team& team) {
   const chosen_backend device = choose_backend(a.device);
   nn::digest_observer digests(*device.ops);
   std::optional<digest_recorder> recorder;
@@ -53,7 +51,7 @@ int train(int argc, char** argv, arguments& a) {
     a.session.watcher = &*recorder;
   };
   a.session.threads = device.ops->threads();
-  a.session.progress = !a.no_progress;
+  a.session.progress = !a.no_progress && team.leads();
   a.session.began_ms = milliseconds_since_1970();
   if (!a.resume.empty()) {
     check_resume_flags(argc, argv);
@@ -74,6 +72,13 @@ int train(int argc, char** argv, arguments& a) {
   const auto t = naming_flags(a.names, [&] { return std::make_unique<trainer>(*device.ops, state, a.session); });
   device.say_note();
   return team.run(*t, a, state);
+}
+
+}  // namespace
+
+int train(int argc, char** argv, arguments& a) {
+  rank_team team(a);
+  return team.run_process([&] { return train(argc, argv, a, team); });
 }
 
 int plan(arguments& a) {

@@ -295,8 +295,8 @@ int trainer::train_until_signal() {
 int trainer::run() {
   require_equal_ranks();
   std::optional<signal_guard> signals;
+  if (leads() || session_.own_process) signals.emplace();
   if (leads()) {
-    signals.emplace();
     open_log();
   } else if (from_ && state_.step > 0 && !is_own_run()) {
     write_checkpoint(state_, *model_);  // as rank 0 does in begin_log
