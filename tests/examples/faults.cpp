@@ -11,7 +11,7 @@
 //   FAULTS_FULL_IN=PART  only in paths that contain PART
 //   FAULTS_HOLD=N        fsync of checkpoint K < N waits until step K + 1 is logged, at most 20 s
 //   FAULTS_SIGNAL_IN=TEXT, FAULTS_SIGNAL="N ..."
-//                        signals N ... after the first write, or mkdtemp path, that contains TEXT
+//                        signals N ... after the first write, or path of pwrite or mkdtemp, that contains TEXT
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -175,6 +175,7 @@ ssize_t write(int fd, const void* data, size_t count) {
 }
 
 ssize_t pwrite(int fd, const void* data, size_t count, off_t offset) {
+  read_record(path_of(fd));
   return write_with_faults("write", fd, count, [&](std::size_t n) {
     return next<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite")(fd, data, n, offset);
   });

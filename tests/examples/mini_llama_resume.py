@@ -355,43 +355,5 @@ class Resume(Runs):
             self.refuse(["train", "--resume", start, "--out", "run"], "run/", "another run")
 
 
-class Ranks(Runs):
-    """Threads that divide each step leave the bytes of one."""
-    OPTIONS = {"steps": 8, "checkpoint_every": 2, "keep_checkpoints": 9, "eval_every": 3, "batch": 1, "accumulate": 4,
-               "average_decay": 0.9, "schedule": "ranks.json"}
-
-    def setUp(self):
-        super().setUp()
-        self.write("ranks.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
-            "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 3, "scales": "seed"}]})
-
-    def test_any_number_of_ranks_leaves_the_bytes_of_one(self):
-        self.unbroken()
-        for ranks, stop in ((4, 2), (2, 4), (1, 6), (4, 8)):
-            self.succeed(*self.command("run", "--ranks", ranks, "--stop-at", stop))
-        self.assert_like_unbroken()
-        self.assertEqual([r["ranks"] for r in records(self.folder / "run/log.jsonl", "resume")], [2, 1, 4])
-        code, _, said = self.signalled(self.command("again", "--ranks", 2), step_record(3), signal.SIGTERM)
-        self.assertEqual(code, 4, said)
-        self.assertIn("SIGTERM at step 3 of 8; to go on", said)
-        self.succeed(*self.command("again", "--ranks", 4))
-        found, wanted = (tree_of(self.folder / run / "checkpoints/step-000000008") for run in ("again", "whole"))
-        self.assertEqual(found, wanted)
-
-    def test_ranks_are_refused_or_fail_in_one_line(self):
-        for options, part in (({"ranks": 3}, "--ranks 3: must divide the 4 microbatches"),
-                              ({"ranks": 2, "schedule": "fp8_amd"}, '"update": "step"'),
-                              ({"ranks": 2, "digest-steps": "0:1"}, "--digest-steps: digests are of one rank")):
-            done = self.run_program(*self.command("run", **options))
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-            self.assertIn(part, done.stderr)
-        for full, rank in ((1000, ""), (50000, "(rank 1 failed: )?")):  # when rank 0 makes the files, in the middle
-            code, _, said = self.with_faults(self.command("run", "--ranks", 2), FAULTS_FULL_AT=full,
-                                             FAULTS_FULL_IN="/checkpoints/")
-            self.assertEqual((code, said.count("\n")), (2, 1), said)
-            self.assertRegex(said, r"\Amini-llama: " + rank + r"run/checkpoints/[^\n]*No space left on device")
-            self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
-
-
 if __name__ == "__main__":
     mini_llama.main(__doc__, "FAULTS")

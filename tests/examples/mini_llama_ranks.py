@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Rotoscale authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of mini-llama, threads or processes, leave the bytes of one. A rank that fails ends all with one line, and the
+run continues on any number of ranks.
+
+usage: mini_llama_ranks.py PROGRAM FAULTS [--slow] [NAME...]
+  FAULTS  the library of faults.cpp
+  --slow  kills random ranks at random moments of 50 runs, and stops one
+"""
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import mini_llama
+from mini_llama import records, tree_of
+from mini_llama_kill import Runs, step_record
+
+FAULTS = ""
+SLOW = "--slow" in sys.argv
+# Variables of launchers.
+TORCHRUN = {"rank": "RANK", "size": "WORLD_SIZE", "local": "LOCAL_WORLD_SIZE"}
+MPIRUN = {"rank": "OMPI_COMM_WORLD_RANK", "size": "OMPI_COMM_WORLD_SIZE", "local": "OMPI_COMM_WORLD_LOCAL_SIZE"}
+SLURM = {"rank": "SLURM_PROCID", "size": "SLURM_NTASKS", "nodes": "SLURM_STEP_NUM_NODES"}
+
+
+class Ranks(Runs):
+    OPTIONS = {"steps": 8, "checkpoint_every": 2, "keep_checkpoints": 9, "eval_every": 3, "batch": 1, "accumulate": 4,
+               "average_decay": 0.9, "schedule": "ranks.json"}
+
+    def setUp(self):
+        super().setUp()
+        self.write("ranks.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
+            "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 3, "scales": "seed"}]})
+
+    def processes(self, ranks, *more, out="run", launcher=TORCHRUN, place="meet", of_rank={}, variables={}, **options):
+        """Starts ranks that are processes. `of_rank` has a rank's other options, program and faults."""
+        started = []
+        for rank in range(ranks):
+            own = of_rank.get(rank, {})
+            values = {"rank": rank, "size": ranks, "local": ranks, "nodes": 1}
+            environment = {**os.environ, **{name: str(values[key]) for key, name in launcher.items()}, **variables,
+                           **{name: str(value) for name, value in own.get("faults", {}).items()}}
+            if "faults" in own:
+                environment["LD_PRELOAD"] = str(FAULTS)
+            command = self.command(out, "--rendezvous", place, *more, **{**options, **own.get("options", {})})
+            started.append(subprocess.Popen([own.get("program", mini_llama.PROGRAM), *map(str, command)],
+                                            cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
+                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                            preexec_fn=self.expect_signals))
+            self.addCleanup(started[-1].kill)
+        return started
+
+    @staticmethod
+    def outcomes(started):
+        """Exit code and messages of each rank."""
+        said = [process.communicate(timeout=120)[1] for process in started]
+        return [(process.returncode, text) for process, text in zip(started, said)]
+
+    def on_ranks(self, kind, ranks, *more, **options):
+        """Exit codes and messages of a run on threads, a thread alone, or processes."""
+        if kind == "processes":
+            return self.outcomes(self.processes(ranks, *more, **options))
+        done = self.run_program(*self.command(options.pop("out", "run"), "--ranks", ranks, *more, **options))
+        return [(done.returncode, done.stderr)]
+
+    def assert_ends_like_unbroken(self, out="run"):
+        last = "checkpoints/step-000000008"
+        self.assertEqual(tree_of(self.folder / out / last), tree_of(self.folder / "whole" / last))
+
+    def test_any_number_of_ranks_leaves_the_bytes_of_one(self):
+        self.unbroken()
+        for kind, ranks, stop, more in (("threads", 4, 2, {}), ("processes", 2, 4, {"launcher": SLURM}),
+                                        ("threads", 1, 6, {}), ("processes", 4, 8, {"launcher": MPIRUN})):
+            ended = self.on_ranks(kind, ranks, "--stop-at", stop, **more)
+            self.assertEqual(ended, [(0, "")] * len(ended))
+        self.assert_like_unbroken()
+        self.assertEqual([r["ranks"] for r in records(self.folder / "run/log.jsonl", "resume")], [2, 1, 4])
+
+    def test_a_signal_to_one_rank_stops_all(self):
+        self.unbroken()
+        code, _, said = self.signalled(self.command("run", "--ranks", 2), step_record(3), signal.SIGTERM)
+        self.assertEqual(code, 4, said)
+        self.assertIn("SIGTERM at step 3 of 8; to go on", said)
+        # The other rank gets it while it writes its part of a checkpoint.
+        faults = {"FAULTS_SIGNAL_IN": "/.step-000000004", "FAULTS_SIGNAL": int(signal.SIGTERM)}
+        ended = self.on_ranks("processes", 2, of_rank={1: {"faults": faults}})
+        self.assertEqual([code for code, _ in ended], [4, 4])
+        self.assertIn("SIGTERM at step 4 of 8; to go on", ended[0][1])
+        self.assertEqual(ended[1][1], "")
+        self.assertEqual(self.on_ranks("threads", 4), [(0, "")])
+        self.assert_ends_like_unbroken()
+
+    def test_refusals(self):
+        for more, options, part in ((["--ranks", 3], {}, "--ranks 3: must divide the 4 microbatches"),
+                                    (["--ranks", 2], {"schedule": "fp8_amd"}, '"update": "step"'),
+                                    (["--ranks", 2, "--digest-steps", "0:1"], {}, "digests are of one rank"),
+                                    (["--rendezvous", "meet"], {}, "--rendezvous: no launcher has set RANK")):
+            self.refuse(self.command("run", *more, **options), part)
+
+    def test_a_rank_that_cannot_write_ends_all_in_one_line(self):
+        full = r"run/checkpoints/[^\n]*No space left on device[^\n]*\n\Z"
+        for rank, at in ((0, 1000), (1, 50000)):  # when rank 0 makes the files, in the middle
+            faults = {"FAULTS_FULL_AT": at, "FAULTS_FULL_IN": "/checkpoints/"}
+            code, _, said = self.with_faults(self.command("run", "--ranks", 2), **faults)
+            self.assertEqual((code, said.count("\n")), (2, 1), said)
+            self.assertRegex(said, r"\Amini-llama: (rank 1 failed: )?" + full)
+            ended = self.on_ranks("processes", 2, of_rank={rank: {"faults": {**faults, "FAULTS_FULL_AT": 1000}}})
+            self.assertEqual([code for code, _ in ended], [2, 2])
+            self.assertRegex(ended[rank][1], r"\Amini-llama: " + full)
+            self.assertRegex(ended[1 - rank][1], rf"\Amini-llama: rank {rank} failed: " + full)
+            self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
+
+    def test_a_killed_rank_ends_all_in_one_line(self):
+        self.unbroken()
+        places = {0: {"FAULTS_SIGNAL_IN": step_record(3), "FAULTS_SIGNAL": 9}, 1: {"FAULTS_KILL_AT": 3}}
+        for rank, faults in places.items():
+            ended = self.on_ranks("processes", 2, of_rank={rank: {"faults": faults}})
+            self.assertEqual(ended[rank][0], -signal.SIGKILL)
+            self.assertEqual(ended[1 - rank], (2, f"mini-llama: rank {rank} has ended\n"))
+        self.assertEqual(self.on_ranks("threads", 4), [(0, "")])
+        self.assert_like_unbroken()
+
+    def test_ranks_name_what_differs(self):
+        self.write("other.txt", mini_llama.generated_text(seed=2).decode())
+        commit = re.search(r"\((.*)\)", self.succeed("--version")).group(1)
+        program = self.folder / "other-build"
+        with open(mini_llama.PROGRAM, "rb") as file:
+            program.write_bytes(file.read().replace(commit.encode(), b"x" * len(commit)))
+        program.chmod(0o700)
+        for own, part in (({"options": {"data": "other.txt"}}, "rank 1 has data_fingerprint "),
+                          ({"options": {"learning_rate": 0.5}}, "rank 1 has run/train/learning_rate 0.5, rank 0 has "),
+                          ({"program": program}, f"rank 1 has commit {'x' * len(commit)}, rank 0 has commit {commit}")):
+            for code, said in self.on_ranks("processes", 2, of_rank={1: own}):
+                self.assertEqual((code, said.count("\n")), (2, 1), said)
+                self.assertIn(part, said)
+            self.assertFalse((self.folder / "run").exists())
+
+    def test_places_to_meet(self):
+        """A file of an earlier start is ignored. The agent of torchrun may have MASTER_PORT itself."""
+        self.write("meet", '{"start": "", "nonce": "old", "host": "", "addresses": ["127.0.0.1"], "port": 1}')
+        self.assertEqual(self.on_ranks("processes", 2, steps=4), [(0, "")] * 2)
+        self.assertFalse((self.folder / "meet").exists())
+        agent = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(random.randrange(20000, 30000)),
+                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": self.folder.name}
+        self.assertEqual(self.on_ranks("processes", 2, out="agent", place="env", variables=agent, steps=4),
+                         [(0, "")] * 2)
+        self.refuse(self.command("late", "--rendezvous", "env"), "no launcher has set RANK")
+
+
+@unittest.skipUnless(SLOW, "slow")
+class Random(Ranks):
+    OPTIONS = {**Ranks.OPTIONS, "steps": 40, "checkpoint_every": 3}
+
+    def test_kills_at_random_moments(self):
+        self.unbroken()
+        started = time.monotonic()
+        self.assertEqual(self.on_ranks("processes", 4, out="timed"), [(0, "")] * 4)
+        longest = time.monotonic() - started
+        draw, kills = random.Random(3), 0
+        while kills < 50:
+            ranks = draw.choice((2, 4))
+            victim = draw.randrange(ranks)
+            processes = self.processes(ranks, "--timeout", 20)  # a rank that dies before it connects is missed
+            time.sleep(draw.uniform(0, longest))
+            processes[victim].kill()
+            killed = time.monotonic()
+            ended = self.outcomes(processes)
+            self.assertLess(time.monotonic() - killed, 30)
+            if ended[victim][0] == 0:
+                shutil.rmtree(self.folder / "run")  # it was complete
+                continue
+            kills += 1
+            for rank, (code, said) in enumerate(ended):
+                if rank != victim and code != 0:  # the others may have ended
+                    self.assertEqual((code, said.count("\n")), (2, 1), said)
+                    self.assertRegex(said, f"rank {victim} (has ended|did not come to the start|cannot be reached)")
+            if draw.random() < 0.3:
+                kind = draw.choice(("processes", "threads"))
+                ended = self.on_ranks(kind, draw.choice((2, 4)))
+                self.assertEqual(ended, [(0, "")] * len(ended))
+                self.assert_like_unbroken()
+                shutil.rmtree(self.folder / "run")
+
+    def test_a_stopped_rank_is_named(self):
+        processes = self.processes(3, "--timeout", 3, steps=3000, accumulate=3)
+        log = self.folder / "run/log.jsonl"
+        while not log.exists() or step_record(3) not in log.read_text():
+            time.sleep(0.05)
+        processes[1].send_signal(signal.SIGSTOP)
+        others = self.outcomes([processes[0], processes[2]])
+        processes[1].send_signal(signal.SIGCONT)
+        for code, said in [*others, *self.outcomes([processes[1]])]:
+            self.assertEqual(code, 2)
+            self.assertRegex(said, r"\Amini-llama: rank 1 did not come to \w+ within 3000 ms\n\Z")
+
+
+if __name__ == "__main__":
+    mini_llama.main(__doc__, "FAULTS")
