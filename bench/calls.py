@@ -4,7 +4,7 @@
 """Times rotoscale.quantize: one block beside ml_dtypes' astype, and 8192 x 8192 beside the C++ function.
 
 usage: calls.py [--small]
-  --small leaves the large matrix out, for which $CXX (g++) compiles calls.cpp for this machine.
+  --small leaves the large matrix out. Otherwise $CXX (g++) compiles calls.cpp for this machine.
 
 A small call has the least time of 300 runs: other work on the machine only adds. The large calls alternate in this
 process; the ratio is the median over pairs. C++ writes to memory that exists, Python returns a new array each time.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // FLOP/s of the emulated GEMM. Time includes decoding and packing of operands, which are quantized before.
-//   ARM/SHAPE              one thread, the demo's linear layers, against Eigen's FP32 product
-//   ARM/1024, ARM/2048     cubes of MXFP4 and BF16 of that size, one thread, against Eigen's FP32 product
-//   UNIT/units, units-two  models of matrix units on a larger product, one and two threads, against the FP32 chain
+//   ARM/SHAPE              The demo's linear layers on one thread, against Eigen's FP32 product.
+//   ARM/1024, ARM/2048     Cubes of MXFP4 and BF16 of that size on one thread, against Eigen's FP32 product.
+//   UNIT/units, units-two  Models of matrix units on a larger product, one and two threads, against the FP32 chain.
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // This library's arm of peers.py: FP32 from a file to MXFP4 with OCP's floor scales, one thread, with and without H16.
-// usage: peers INPUT ROWS COLS OUTPUT PASSES
+// Usage: peers INPUT ROWS COLS OUTPUT PASSES
 // Prints the seconds of each pass as one JSON object. OUTPUT receives the codes and scales without H16.
 #include <chrono>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Cost of emulation on one thread.
-//   step/RECIPE     tokens/s of a training step of the demo's model: forward, backward, scales, AdamW
-//   linears/RECIPE  FLOP/s of its linear layers, against Eigen's FP32 products of the same shapes
+//   step/RECIPE     Tokens/s of a training step of the demo's model: forward, backward, scales, AdamW.
+//   linears/RECIPE  FLOP/s of its linear layers, against Eigen's FP32 products of the same shapes.
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>

@@ -221,8 +221,8 @@ struct candidate {
   }
 };
 
-/// Candidates of a kernel: tiles and split-K that nearly fill the device, the two largest numbers of stages, and all
-/// raster bands that differ in effect.
+/// Candidates of a kernel: tiles and split-K that nearly fill the device, and the two largest numbers of stages.
+/// Raster bands with equal effect count once.
 std::vector<candidate> candidates(const gemm_shape& s, const gemm_kernel& kernel, const device_info& device,
                                   const gemm_call& call) {
   std::vector<candidate> all;

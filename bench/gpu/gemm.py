@@ -8,8 +8,8 @@ usage: gemm.py LIBRARY [MxNxK ...]
   LIBRARY is BUILD/bench/libgpu_gemm.so. --config times fprop, dgrad and wgrad of a model's linear layers, and shapes of
   few rows or columns. It compares `accurate`, as gemm() chooses it, with cuBLAS BF16.
   Variants of a shape take turns, and times are medians. Operands are N(0, 1) quantized to MXFP4. The peers multiply the
-  same values in their formats, cuBLAS also N(0, 1) itself. "outside int8" scales the first block of every row by 2^-12,
-  so that no row folds into int8. Needs PyTorch and a CUDA device.
+  same values in their formats, cuBLAS also N(0, 1) itself. No row of "outside int8" folds into int8: the first block of
+  every row is scaled by 2^-12. Needs PyTorch and a CUDA device.
 """
 import ctypes
 import json

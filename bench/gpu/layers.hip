@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of gpu/nn as a share of the device's copy rate in the same run. Medians of launches, random data. Bytes count
-// each input and each output once. The first share refers to a copy of 512 MiB, the second to a copy of as many bytes,
-// which includes the fixed time of a launch.
-// usage: gpu-layers [REPEATS]
+// each input and each output once. The first share refers to a copy of 512 MiB. The second refers to a copy of as many
+// bytes, which includes the fixed time of a launch.
+// Usage: gpu-layers [REPEATS]
 // exit codes: 0 measured, 1 a launch or the runtime failed, 77 no device
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize.hpp"
