@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Compares NVFP4 with MXFP4 by signal-to-noise ratio in dB, after rotating back.
-// - NVFP4: E2M1, blocks of 16 with E4M3 scales, and an FP32 factor per tensor that brings the scales into E4M3's range
-// - MXFP4: E2M1, blocks of 32 with power-of-two scales
-// - MXFP4 after a 16-point Hadamard transform
+// - NVFP4: E2M1, blocks of 16 with E4M3 scales. An FP32 factor per tensor brings the scales into E4M3's range.
+// - MXFP4: E2M1, blocks of 32 with power-of-two scales.
+// - MXFP4 after a 16-point Hadamard transform.
 // An outlier costs the precision of its block, 16 or 32 elements; H16 spreads it out first.
 #include <cmath>
 #include <cstdio>

@@ -3,8 +3,8 @@
 // AMD's recipe on a device: rotates two BF16 matrices, quantizes them to MXFP4 (one launch each) and multiplies them.
 // The result is compared with the CPU's bits.
 //
-// The kernels are in a library built for one toolkit (-Dgpu=cuda, hip, or host, where the CPU is the device), so this
-// is an ordinary C++ program. With an installed library:
+// This is an ordinary C++ program: the kernels are in a library. It is built for one toolkit (-Dgpu=cuda, hip, or host,
+// where the CPU is the device). With an installed library:
 //   g++ -std=c++20 09_device.cpp $(pkg-config --cflags --libs rotoscale-gpu)
 #include <cstdio>
 #include <cstdlib>

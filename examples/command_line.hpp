@@ -132,7 +132,7 @@ inline std::string option_in(const CLI::App& command, const std::string& what) {
   return found;
 }
 
-/// What CLI11 says of a command line, as "ARGUMENT: what is wrong with it".
+/// CLI11's message about a command line, as "ARGUMENT: fault".
 inline std::string explain_library(const CLI::App& command, const CLI::ParseError& e) {
   const std::string what = e.what(), kind = e.get_name(), option = option_in(command, what);
   if (option.empty() || kind == "ValidationError") return what;

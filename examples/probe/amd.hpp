@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMD's matrix instructions with 16 × 16 results.
 //
-//  A, B  lane l holds quarter l / 16 of k of row l % 16
-//  C, D  lane l holds rows 4 * (l / 16) .. + 3 of column l % 16
+//  A, B  Lane l holds quarter l / 16 of k of row l % 16.
+//  C, D  Lane l holds rows 4 * (l / 16) .. + 3 of column l % 16.
 //
 // gfx942 multiplies FNUZ FP8. gfx950 multiplies OCP FP8, and FP8, FP6 and FP4 with a scale byte for every 32 elements
 // of k. Both are compiled, and untested on hardware.
@@ -91,8 +91,8 @@ struct mfma_bf16_k32 {
                                                                         lane_operand<amd_bf16_8>(t.b), t.acc, 0, 0, 0));
   }
 };
-/// Scaled FP8, FP6 and FP4; `Kind` is the instruction's code of the format. The lowest byte of lane l's scale register
-/// is the scale of row l % 16 for block l / 16 of 32 elements along k. Elements of lane l:
+/// Scaled FP8, FP6 and FP4; `Kind` is the instruction's code of the format. The scale of row l % 16 is the lowest byte
+/// of lane l's scale register. It belongs to block l / 16 of 32 elements along k. Elements of lane l:
 ///
 ///  FP4  that block
 ///  FP8  16 elements from k = 16 * (l / 16), and 16 elements from k = 64 + 16 * (l / 16)

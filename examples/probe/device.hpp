@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The probe's interface to a device: its matrix instructions, results of one instruction on many tiles, and whole GEMMs
-// of the probe's kernels and of the vendor's library. device.hip and library.cpp implement it for GPUs. In model.cpp,
-// for builds without a GPU, the models answer.
+// The probe's interface to a device. It lists matrix instructions, runs one instruction on many tiles, and runs whole
+// GEMMs of the probe's kernels and of the vendor's library. device.hip and library.cpp implement it for GPUs. In
+// model.cpp, for builds without a GPU, the models answer.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct probed_instruction {
   bool has_gemm = false;  ///< supported by run_gemm_on_device
 };
 
-/// `tiles` cases of one instruction, row-major and dense: codes of a and b (FP32 words for TF32), metadata of a sparse
-/// A, scales, and bits of c and d.
+/// `tiles` cases of one instruction, row-major and dense. They hold codes of a and b (FP32 words for TF32), metadata of
+/// a sparse A, scales, and bits of c and d.
 struct probe_cases {
   int tiles = 0;
   std::vector<std::uint8_t> a, metadata, b, c, d, scales_a, scales_b;
@@ -81,9 +81,9 @@ struct gemm_schedule {
   std::int64_t promotion = 0;
 };
 
-/// Runs a kernel made of one instruction, with one tile per warp or warpgroup, and fills codes_d in the accumulator's
-/// format. m, n and k are multiples of the tile's. FP16 and FP64 accumulators support no schedule. Returns an error
-/// message, empty on success.
+/// Runs a kernel made of one instruction, with one tile per warp or warpgroup. Fills codes_d in the accumulator's
+/// format. The problem's m, n and k are multiples of the tile's. FP16 and FP64 accumulators support no schedule.
+/// Returns an error message, empty on success.
 std::string run_gemm_on_device(const probed_instruction& instruction, const gemm_schedule& schedule,
                                probed_gemm& problem);
 

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // rotoscale-probe: runs the device's matrix instructions on discriminating inputs, compares every bit with the model,
-// and writes cases for rotoscale-validate.
+// and writes cases for rotoscale-validate. Options:
 //
-//  --gemm  compares whole GEMMs, also of the vendor's library
-//  --exp2  compares ex2.approx.ftz.f32, the exponential of attention
-//  --cpu   probes the processor instead of a GPU
+//  `--gemm`  compares whole GEMMs, also of the vendor's library
+//  `--exp2`  compares ex2.approx.ftz.f32, the exponential of attention
+//  `--cpu`   probes the processor instead of a GPU
 //
 // Exit codes: 0 all equal, 1 differences, 2 bad input or a device error, 77 no device.
 #include <CLI/CLI.hpp>

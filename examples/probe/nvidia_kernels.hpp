@@ -50,9 +50,9 @@ __device__ void load_b(tile_registers& t, const std::uint8_t* b, std::int64_t st
 
 /// Metadata of a sparse A for lanes 4g to 4g + 3, rows g and g + 8.
 ///
-///  8 bytes per row  one word each: row g + 8 on odd lanes, a row's second word on the upper two lanes
-///  4 bytes          half of both rows in one word: the upper halves on odd lanes
-///  2 bytes          both rows on each lane
+///  8 bytes per row  One word each: row g + 8 on odd lanes, a row's second word on the upper two lanes.
+///  4 bytes          Half of both rows in one word: the upper halves on odd lanes.
+///  2 bytes          Both rows on each lane.
 template <int Bytes>
 __device__ std::uint32_t load_metadata(const std::uint8_t* rows, int row, int lane) {
   [[maybe_unused]] const auto half = [&](int r, int i) {
@@ -187,8 +187,8 @@ __global__ void gemm_kernel(gemm_pointers p) {
   move_accumulators<Tile::fp16, true>(t, p.d + (first_row * p.n + first_column) * (Tile::fp16 ? 2 : 4), p.n, row, lane);
 }
 
-/// FP64 operands. Registers i and i + 1 of A hold rows lane / 4 and lane / 4 + 8 at k = lane % 4; the next two hold k +
-/// 4. Register i of B holds k + 4 * i.
+/// FP64 operands. Registers i and i + 1 of A hold rows lane / 4 and lane / 4 + 8 at k = lane % 4. The next two hold
+/// k + 4. Register i of B holds k + 4 * i.
 template <int Rows, int K>
 __device__ void fp64_step(fp64_registers& t, const double* a, const double* b, std::int64_t stride, int lane) {
   for (int i = 0; i < Rows / 8 * K / 4; ++i) {

@@ -50,7 +50,7 @@ struct loaded_model {
     state.run.tokenizer = a.tokenizer.empty() ? find_tokenizer(state.run.tokenizer, path) : a.tokenizer;
   }
 
-  /// Chooses the tokenizer: the command line's, the run's, or that of the model's directory.
+  /// Chooses the tokenizer: the command line's, the run's, or the model directory's.
   void settle_tokenizer(const arguments& a) {
     run_options& run = state.run;
     const bool from_run = a.tokenizer.empty() && !run.tokenizer.empty();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Whole configurations: those of the front, by name, and files.
+// Whole configurations: the front's, by name, and files.
 #pragma once
 
 #include <string>

@@ -54,8 +54,8 @@ void lengthen(const field_names& names, std::int64_t steps, trainer_state& state
   if (const auto fault = find_fault(state.run)) throw names.error(*fault);
 }
 
-/// What a resumed run may be given anew: places of its files, and more steps. With --auto-resume the command line
-/// states all options (`wanted`), and only the last may differ.
+/// Applies the changes that a resumed run allows: places of its files, and more steps. With --auto-resume the command
+/// line states all options (`wanted`), and only the last may differ.
 void take_changes(const arguments& a, const trainer_state* wanted, trainer_state& state) {
   train_options& own = state.run.train;
   if (wanted == nullptr) {

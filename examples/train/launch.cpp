@@ -47,7 +47,7 @@ std::optional<int> number_of(const char* name, int least, int most) {
   return static_cast<int>(value);
 }
 
-/// What all processes of a start share, and no other start has.
+/// A name that all processes of a start share, and no other start has.
 std::string start_name() {
   std::string name;
   for (const char* part : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "PMIX_NAMESPACE", "SLURM_JOB_ID",

@@ -11,7 +11,7 @@
 
 namespace rotoscale::program {
 
-/// This process among those of its start.
+/// Place of this process among the processes of its start.
 struct launch_place {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  ///< on this host; size 0: unknown

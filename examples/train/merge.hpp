@@ -20,7 +20,7 @@ struct merge_options {
 /// Directory of adapters: `path`, or the newest checkpoint of the run `path`. Throws io::error.
 std::filesystem::path find_adapter(const std::filesystem::path& path);
 
-/// Reads the configuration of adapters. Those of a mini-llama run keep their fused targets; other files name the parts.
+/// Reads the configuration of adapters. A mini-llama run's adapters keep their fused targets; other files name parts.
 train::lora_config read_adapter_options(const std::filesystem::path& directory);
 
 /// Describes the first field of `wanted` that differs in the adapters; nullopt: none.

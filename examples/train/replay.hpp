@@ -14,7 +14,7 @@ namespace rotoscale::program {
 
 struct replay_options {
   std::string run;    ///< run directory
-  std::string steps;  ///< "A:B": from the checkpoint of step A (0: the seed) to that of step B
+  std::string steps;  ///< "A:B": from the checkpoint of step A (0: the seed) to step B's
   std::string keep;   ///< directory for the replay's own run; empty: a temporary one
   run_options moved;  ///< new paths of data, tokenizer, init and adapter
   device_choice device;

@@ -71,7 +71,7 @@ struct explanation {
 std::vector<explanation> identify(const gemm_case& x, const kernel_use& u, bool has_tails, bool any_nan, index_t sample,
                                   thread_pool& pool);
 
-/// Ranks parameters near those of `unit`'s model by the number of elements that they explain; returns at most forty.
+/// Ranks parameters near `unit`'s model by the number of elements that they explain; returns at most forty.
 std::vector<explanation> fit(const gemm_case& x, const kernel_use& u, bool any_nan, index_t sample, thread_pool& pool);
 
 /// Evidence as text, for example "published vectors of B200". `device` may be empty.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The epilogue between a unit's sums and d (factors, c, bias, roundings), and the search for the one that made a dump.
+// The epilogue between a unit's sums and d (factors, c, bias, roundings), and the search for a dump's epilogue.
 #pragma once
 
 #include <string>
@@ -46,9 +46,9 @@ struct sampled_sums {
   const std::vector<float>& of(const kernel_use& u) const { return u.gemm.start_from_c ? from_c : from_zero; }
 };
 
-/// Epilogues that may have made d from these sums, the given one first. Variations: the place where c enters, the bias,
-/// alpha and beta suggested by the elements, a narrower type in a wider d, truncation, and a rounding before the
-/// additions.
+/// Epilogues that may have made d from these sums, the given one first. They vary the place where c enters, the bias,
+/// and truncation. They also try alpha and beta suggested by the elements, a narrower type in a wider d, and a rounding
+/// before the additions.
 std::vector<kernel_use> possible_epilogues(const gemm_case& x, const kernel_use& given, const sampled_sums& sums);
 
 /// The options that change `given` to `u`; empty if they are equal.

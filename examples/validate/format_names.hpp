@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Format names in options: the library's (e4m3) or those of safetensors (F8_E4M3).
+// Format names in options: the library's (e4m3) or safetensors' (F8_E4M3).
 #pragma once
 
 #include <array>
@@ -48,8 +48,8 @@ inline constexpr format fp8_formats[] = {formats::e4m3, formats::e5m2, formats::
 inline constexpr format block_elements[] = {formats::e2m1, formats::e2m3,     formats::e3m2,    formats::e4m3,
                                             formats::e5m2, formats::e4m3fnuz, formats::e5m2fnuz};
 
-/// Does a tensor of this type hold raw bytes, whose format comes from an option or from their number? int8 of NumPy and
-/// PyTorch counts as bytes like uint8.
+/// Does a tensor of this type hold raw bytes, whose format comes from an option or from their number? The int8 of NumPy
+/// and PyTorch counts as bytes like uint8.
 inline bool holds_bytes(std::string_view dtype) { return dtype == "U8" || dtype == "I8"; }
 
 /// The safetensors names of these formats, for messages.

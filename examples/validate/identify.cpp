@@ -24,7 +24,7 @@ std::vector<index_t> chosen_elements(const gemm_case& x, index_t sample) {
   return elements;
 }
 
-/// Marks the elements with the wanted result, and counts those that differ only in the bits of a NaN.
+/// Marks the elements with the wanted result, and counts elements that differ only in the bits of a NaN.
 template <class Wanted>
 void explain_elements(const gemm_case& x, const std::vector<index_t>& elements, bool any_nan, const Wanted& wanted,
                       explanation& e, thread_pool& pool) {

@@ -32,7 +32,7 @@ struct ranking {
   bool explains_half() const { return 2 * (all.front().explained + all.front().nan_bits) >= looked_at(); }
 };
 
-/// Ranks the explanations of d or of a sample of it. Those that explain the whole sample are compared with all of d.
+/// Ranks the explanations of d or of a sample of it. An explanation of the whole sample is compared with all of d.
 ranking ranking_of(const char* what, const gemm_case& x, const kernel_use& given, std::vector<explanation> all,
                    bool any_nan, thread_pool& pool);
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// JSON lines as training data. {"prompt": ..., "answer": ...}: the answer is learnt. {"text": ...}: the text is learnt.
-// {"messages": [{"role": ..., "content": ...}, ...]}: the assistant's turns are learnt. Other keys are ignored. Each
-// record is a document. It ends with the tokenizer's end of text, which is learnt too.
+// JSON lines as training data. The answer of `{"prompt": ..., "answer": ...}` is learnt, the whole text of
+// `{"text": ...}`, and the assistant's turns of `{"messages": [{"role": ..., "content": ...}, ...]}`. Other keys are
+// ignored. Each record is a document. It ends with the tokenizer's end of text, which is learnt too.
 #pragma once
 
 #include <algorithm>

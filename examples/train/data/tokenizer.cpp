@@ -297,7 +297,7 @@ void train_tokenizer(const tokenizer_options& o, const progress_function& progre
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
   if (!status.ok()) {
-    // SentencePiece's advice names options of its own programs.
+    // SentencePiece's advice names options of SentencePiece's programs.
     std::string why = reason(status);
     why = why.substr(0, std::min(why.find(" Increase vocab_size"), why.find(" Please set it")));
     const char* const at = why.starts_with("Vocabulary size") ? "--vocab-size" : "tokenizer";

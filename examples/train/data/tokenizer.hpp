@@ -30,8 +30,8 @@ class tokenizer {
 
   bool is_bytes() const { return model_ == nullptr; }
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(bytes_.size()); }
-  /// Length of the first part that encode takes: one or two MiB, up to a line or word whose tokens do not depend on the
-  /// text before it. The whole text if the model has no such place.
+  /// Length of the first part that encode takes, one or two MiB. The next part starts with a line or word whose tokens
+  /// do not depend on the text before it. The whole text if the model has no such place.
   std::size_t first_part(std::string_view text) const;
   /// The token after each document; -1: the model has none.
   std::int32_t end_of_text() const { return end_of_text_; }

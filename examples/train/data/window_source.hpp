@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Windows of tokens with their targets, from text (bytes, or pieces of a tokenizer), token files of llm.c, or records
-// of prompt and answer packed into windows. A source has no state: window i is always the same.
+// Windows of tokens with their targets. Sources: text (bytes, or pieces of a tokenizer), token files of llm.c, and
+// records of prompt and answer packed into windows. A source has no state: window i is always the same.
 #pragma once
 
 #include <cstdint>

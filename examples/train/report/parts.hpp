@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of the report: an arm as read from its log, the comparison of all arms, and the steps from logs
+// Declarations that the report's files share: an arm as read from its log, the comparison of arms, the steps from logs
 // to HTML. report.hpp is the interface.
 #pragma once
 

@@ -14,8 +14,8 @@ namespace rotoscale::program::report_parts {
 
 inline constexpr int amd_run_steps = 550, amd_switch_step = 339, amd_batch = 8;
 
-/// Evaluation loss after `samples`: the mean of ten FP8 runs (v5.1, MI355X; lr 4e-4, cosine over 1024 steps), and runs
-/// 0 to 2 of MXFP4, healed to FP8 (v6.0, MI355X; lr 6e-4, cosine over 550 steps). A run ends at the target of 0.925.
+/// Evaluation loss after `samples`, on MI355X. A run ends at the target of 0.925. FP8: the mean of ten runs (v5.1;
+/// lr 4e-4, cosine over 1024 steps). MXFP4, healed to FP8: runs 0 to 2 (v6.0; lr 6e-4, cosine over 550 steps).
 struct published_point {
   int samples;
   double fp8;

@@ -12,7 +12,7 @@
 namespace rotoscale::program {
 
 struct study_options {
-  std::string file;    ///< empty with resume: the one that the study was begun with
+  std::string file;    ///< empty with resume, which reads the study's copy
   std::string out;     ///< directory of a new study
   std::string resume;  ///< directory of one that goes on
   std::vector<std::string> data;

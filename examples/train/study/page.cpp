@@ -27,7 +27,7 @@ std::string seeds_for(const maybe& deviation, double difference) {
   return deviation ? fixed(study_statistics::pairs_needed(*deviation, difference), 0) : none;
 }
 
-/// What the tables say of an arm.
+/// An arm's row in the tables.
 struct arm_row {
   std::string name;
   int ok = 0, ended = 0, missed = 0;  ///< missed: of the ended ones, did not converge

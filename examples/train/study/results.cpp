@@ -46,7 +46,7 @@ json definition_of(const arm& log) {
   return {{"options", config}, {"schedule", log.start.value("schedule", json())}};
 }
 
-/// Evaluations of a fork, after those of the run that it continues.
+/// Evaluations of a fork, after its parent's.
 std::vector<eval_point> join_evaluations(const std::vector<eval_point>& parent, std::int64_t step,
                                          const std::vector<eval_point>& own) {
   std::vector<eval_point> all;
@@ -58,7 +58,7 @@ std::vector<eval_point> join_evaluations(const std::vector<eval_point>& parent, 
   return all;
 }
 
-/// `r` has the runs of earlier arms already, among them the one that a fork continues.
+/// `r` has the runs of earlier arms already, a fork's parent among them.
 study_run read_run(const study_results& r, const study_arm& a, int seed) {
   const study_directory directory(r.directory);
   study_run run;

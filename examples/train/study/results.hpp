@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the runs of a study gave, and what follows from it: endpoints, pairs, tokens to the target, stored results.
+// Results of a study's runs, and figures derived from them: endpoints, pairs, tokens to the target, stored results.
 #pragma once
 
 #include <map>
@@ -20,12 +20,12 @@ struct study_run {
   int seed = 0;
   run_outcome outcome = run_outcome::unfinished;
   std::string reason;                           ///< of a failed or diverged run
-  std::vector<report_parts::eval_point> evals;  ///< with those of the run that a fork continues
+  std::vector<report_parts::eval_point> evals;  ///< a fork's begin with its parent's
   report_parts::maybe final_loss;               ///< of a run that is ok
   report_parts::maybe average_loss;             ///< the same of the weights' moving average
   std::int64_t step = 0, tokens = 0;
   double seconds = 0;                 ///< of its steps
-  nlohmann::ordered_json definition;  ///< what acceptance compares: options, effective recipes, fingerprint of the data
+  nlohmann::ordered_json definition;  ///< compared by acceptance: options, effective recipes, fingerprint of the data
 };
 
 /// A loss for each run that is ok, to compare arms by.
@@ -66,7 +66,7 @@ study_results read_results(const std::filesystem::path& directory, const std::st
 
 /// Does a run have the loss of a moving average?
 bool has_average(const study_results& r);
-/// Those that a study has.
+/// Endpoints that a study has.
 std::vector<endpoint> endpoints_of(const study_results& r);
 losses_by_seed losses(const study_results& r, const std::string& arm, endpoint which);
 std::vector<double> values_of(const losses_by_seed& losses);

@@ -90,9 +90,9 @@ inline interval bootstrap_interval(std::span<const double> values, double level 
   return {at((1 - level) / 2), at((1 + level) / 2)};
 }
 
-/// Least number of pairs whose two-sided test at 5 % finds a mean difference with a power of 80 %:
-/// n >= ((t(0.975, n - 1) + t(0.80, n - 1)) * deviation / difference)^2, at least 3. Above 1000 pairs normal quantiles
-/// and 2 pairs more replace t's.
+/// Least number of pairs, at least 3, whose two-sided test at 5 % finds a mean difference with a power of 80 %.
+/// `n >= ((t(0.975, n - 1) + t(0.80, n - 1)) * deviation / difference)^2`. Above 1000 pairs normal quantiles and 2
+/// pairs more replace t's.
 inline double pairs_needed(double deviation, double difference) {
   constexpr double normal = 1.959964 + 0.841621;  // of 0.975 and of 0.80
   const double ratio = deviation / difference, least = normal * normal * ratio * ratio;

@@ -74,14 +74,14 @@ class study_directory {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path file() const { return path_ / "study.json"; }
-  /// What a study has beside study.json, the lock and the report.
+  /// Folders of a study. It also has study.json, the lock and the report.
   std::vector<std::filesystem::path> folders() const { return {path_ / "arms", path_ / "schedules", runs()}; }
   std::filesystem::path lock() const { return path_ / "study.lock"; }
   std::filesystem::path runs() const { return path_ / "runs"; }
   std::filesystem::path run(const std::string& arm, int seed) const {
     return runs() / (arm + "-" + std::to_string(seed));
   }
-  /// What the last process of a run has said.
+  /// Output of a run's last process.
   std::filesystem::path output(const std::string& arm, int seed) const { return beside(arm, seed, ".out"); }
   /// Exit code and reason of a run that gave no loss.
   std::filesystem::path failure(const std::string& arm, int seed) const { return beside(arm, seed, ".failed"); }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What ranks of one run do together: they compare themselves before the first step, evaluate, and stop after a signal.
+// Joint steps of the ranks of one run: they compare themselves before the first step, evaluate, and stop on a signal.
 
 #include <algorithm>
 

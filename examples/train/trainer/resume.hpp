@@ -85,8 +85,8 @@ std::string find_tokenizer(const std::string& given, const std::filesystem::path
 /// Tokenizer for a model: its run's, the directory's, or bytes. Throws io::error if none fits the vocabulary.
 std::string tokenizer_of_model(const std::filesystem::path& directory, int vocabulary);
 
-/// Replaces paths in `to` (options of a run or of a session) by those of the command line (`moved`). Throws io::error
-/// for a file that the run does not use.
+/// Replaces paths in `to` (options of a run or of a session) by the command line's (`moved`). Throws io::error for a
+/// file that the run does not use.
 template <class Files>
 void take_new_places(const run_options& moved, const run_options& run, Files& to) {
   const auto take = [](const char* flag, const std::string& place, const std::string& old, std::string& at) {

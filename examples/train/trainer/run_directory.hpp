@@ -53,8 +53,8 @@ class run_directory {
   void remove_leftovers() const;
   /// Removes checkpoints of later steps. A run that resumes at `step` writes them again.
   void remove_beyond(std::int64_t step) const;
-  /// Removes old checkpoints after that of `step`. The newest keep_checkpoints at regular intervals stay. An extra one
-  /// (`is_extra`: the run ended early) stays until the next regular one.
+  /// Removes old checkpoints after checkpoint `step`. The newest keep_checkpoints at regular intervals stay. An extra
+  /// one (`is_extra`: the run ended early) stays until the next regular one.
   void prune(std::int64_t step, bool is_extra, const train_options& options) const;
 
  private:

@@ -118,8 +118,8 @@ trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 /// can.
 std::optional<std::string> find_recipe_fault(const run_options& run, const nn::recipe& r);
 
-/// Session options of a run. `async_checkpoints` is auto, on or off. With `statistics` there is room for those of an
-/// observed step.
+/// Session options of a run. `async_checkpoints` is auto, on or off. `statistics` reserves memory for an observed
+/// step.
 train::session_options session_options_for(const run_options& run, std::size_t memory_limit, bool statistics,
                                            const std::string& async_checkpoints = "off");
 /// Properties of a run that decide whether triggers can fire, and whether gradients have noise.

@@ -36,7 +36,7 @@ nn::comparison_statistics sum_of(std::span<const nn::comparison_statistics> each
 /// Writes the records of observed steps.
 class statistics_log {
  public:
-  /// Creates the file, or appends to that of a resumed run.
+  /// Creates the file, or appends to a resumed run's.
   statistics_log(const std::filesystem::path& file, const std::string& name, const statistics_choice& choice,
                  std::int64_t step, bool resumed);
 

@@ -61,7 +61,7 @@ struct session_options {
 /// Recipe of the synthetic warm-up; nullopt: no warm-up. The default is AMD's FP8 in pre-training. With adapters it is
 /// the run's first recipe, which needs no second copy of the base. Throws io::error.
 std::optional<nn::recipe> synthetic_recipe_of(const session_options& session, const trainer_state& state);
-/// Recipes in the order of their use: those of the phases, and of the warm-up.
+/// Recipes of the phases and of the warm-up, in the order of their use.
 std::vector<nn::recipe> recipes_of(const trainer_state& state, const session_options& session,
                                    const std::optional<nn::recipe>& synthetic);
 

@@ -13,8 +13,8 @@ namespace rotoscale::validate {
 
 namespace {
 
-/// Rotations to try, with their factor: the given one, none, 16 to 256 points with and without the given signs, and 16
-/// and 32 points without the factor.
+/// Rotations to try, with their factor: the given one, none, and 16 to 256 points with and without the given signs.
+/// Then 16 and 32 points without the factor.
 std::vector<std::pair<rotation, bool>> rotations(const quantizer& base, bool fixed) {
   std::vector<std::pair<rotation, bool>> all{{base.options.rotation, base.hadamard_factor}};
   if (base.is_per_tensor()) return all;

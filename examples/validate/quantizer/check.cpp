@@ -466,7 +466,7 @@ class side_check {
   side_report report_;
 };
 
-/// Checks factor and amax. FP8's amax is taken before the factor, that of blocks after the rotation.
+/// Checks factor and amax. FP8's amax is taken before the factor, the amax of blocks after the rotation.
 std::vector<std::string> check_tensor(const quantizer& q, const quantizer_dump& dump, thread_pool& pool) {
   std::vector<std::string> faults;
   if (dump.amax && (q.is_per_tensor() || !q.blocks.has_e8m0_scale())) {

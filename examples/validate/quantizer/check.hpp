@@ -16,8 +16,8 @@ struct side_report {
   index_t blocks = 0, blocks_different = 0;
   index_t scales_different = 0, codes_different = 0, elements = 0;
   std::map<std::string, index_t> kinds;        ///< number of scale bytes or elements by kind of difference
-  index_t padding = 0, padding_different = 0;  ///< padding bytes of scales, and those that differ from the wanted byte
-  index_t repeated_different = 0;              ///< repeated scale bytes that differ from those of the block's first row
+  index_t padding = 0, padding_different = 0;  ///< padding bytes of scales, and how many are not the wanted byte
+  index_t repeated_different = 0;              ///< repeated scale bytes that differ from the block's first row
   std::vector<std::string> first;              ///< text of the first different block, by line
   std::optional<distribution> rounding;        ///< stochastic rounding by unknown words
   bool identical() const { return blocks_different == 0 && padding_different == 0 && repeated_different == 0; }

@@ -265,7 +265,7 @@ class dump_loader {
 random_bits bits_of(const quantizer& q, const quantizer_dump& dump, const dump_side& side, index_t index) {
   if (q.options.rounding != rounding::stochastic) return {};
   if (dump.random.empty()) return {q.options.random.word(static_cast<std::uint64_t>(index)), q.options.random_count};
-  // Words are in the source's order, whichever axis the blocks have.
+  // Words are in the source's order, for blocks along either axis.
   const index_t at = side.axis == block_axis::row ? index : index % side.k * dump.cols + index / side.k;
   return {dump.random[static_cast<std::size_t>(at)], q.options.random_count};
 }
@@ -285,7 +285,7 @@ float next_toward_zero(float x) {
   return magnitude == 0 || fp32_is_nan(magnitude) ? x : fp32_from_bits(u - 1);
 }
 
-/// The power of two whose logarithm is nearest to that of `x` > 0.
+/// The power of two nearest to `x` > 0 by logarithm.
 float nearest_in_log2(float x) {
   const int exponent = std::ilogb(x);
   const double fraction = std::ldexp(static_cast<double>(x), -exponent);  // its square is exact, and never 2

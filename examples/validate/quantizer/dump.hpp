@@ -69,7 +69,7 @@ struct quantizer {
   bool hadamard_factor = true;                    ///< false: only butterflies, without 1 / sqrt(points)
   bool has_words = false;                         ///< words of stochastic rounding are known, from the file or a seed
   nibble_order nibbles = nibble_order::low;       ///< of 4-bit codes
-  quantizer_details details = {};                 ///< none: what quantize() computes
+  quantizer_details details = {};                 ///< none: as quantize() computes
   placement code_order = placement::row_major;    ///< order of the codes' bytes
   placement scale_order = placement::row_major;   ///< order of the scales' bytes
 
@@ -111,9 +111,9 @@ struct quantizer_dump {
 };
 
 /// Reads a dump from these tensors:
-/// - x [M, N]: F32, BF16 or F16
-/// - codes and scales (blocks along rows), or codes_t and scales_t (along columns, N × M), or both pairs
-/// - factor and amax, F32 [1]; random, U32 [M, N]: optional
+/// - `x` [M, N]: F32, BF16 or F16.
+/// - `codes` and `scales` (blocks along rows), or codes_t and scales_t (along columns, N × M), or both pairs.
+/// - `factor` and `amax`, F32 [1]; `random`, U32 [M, N]: optional.
 ///
 /// Sets `blocks` from the file's tensors, and from --format where they do not determine it. Throws io::error naming
 /// file and tensor.

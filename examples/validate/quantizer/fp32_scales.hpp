@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// FP8 in blocks with an FP32 scale each (DeepSeek's 1 x 128 and 128 x 128): dumps, the variants of such quantizers, and
-// which of them made a dump. Other blocks have scales of one byte (dump.hpp).
+// FP8 in blocks with an FP32 scale each (DeepSeek's 1 x 128 and 128 x 128). Here are dumps, the variants of such
+// quantizers, and the search for a dump's variant. Other blocks have scales of one byte (dump.hpp).
 #pragma once
 
 #include <optional>

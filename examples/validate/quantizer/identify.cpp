@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Identifies the implementation that made a dump: tries every combination of details in which shipped quantizers differ
-// on a sample of tiles, and ranks them by the tiles whose scales and codes they give.
+// Identifies the implementation that made a dump. It tries every combination of details in which shipped quantizers
+// differ on a sample of tiles, and ranks them by the tiles whose scales and codes they give.
 #include <algorithm>
 #include <array>
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Makes a source on which quantizers differ: amax at the limits of every scale rule, ties, zeros of both signs, NaN,
-// Inf, subnormal and huge numbers. With a rotation, the same numbers go through its inverse.
+// Makes a source on which quantizers differ. It has amax at the limits of every scale rule, ties, zeros of both signs,
+// NaN, Inf, subnormal and huge numbers. With a rotation, the same numbers go through its inverse.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -32,7 +32,7 @@ T number_of(const char* flag, std::string_view text, int base = 10) {
   return value;
 }
 
-/// Overrides the preset's fields with those that the command line sets.
+/// Overrides the preset's fields with the command line's.
 void apply(const quantizer_options& o, quantizer& q) {
   block_options& b = q.options;
   if (!o.rotation.empty()) b.rotation.points = number_of<int>("--rotation", o.rotation);
