@@ -32,13 +32,17 @@ class row_finisher {
       : factor_(factor),
         o_(o),
         plain_(o.output == formats::fp32),
-        by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)) {}
+        by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)),
+        only_factor_(plain_ && !o.accumulate && o.bias == nullptr) {}
 
   /// Writes `n` outputs of a row, from column `first` on. `keeps_nan`: NaN sums stay as they are.
   void finish(const float* acc, index_t n, float* to, index_t stride, index_t first, bool keeps_nan) const {
     index_t j = 0;
-    for (; by_lanes_ && !keeps_nan && stride == 1 && j + lane_count <= n; j += lane_count)
-      finish_lanes(acc + j, to + j, first + j);
+    const index_t whole = by_lanes_ && !keeps_nan && stride == 1 ? n - n % lane_count : 0;
+    for (; only_factor_ && j < whole; j += lane_count) {
+      store_numbers(to + j, __builtin_bit_cast(lanes_u32, load_lanes<lanes_f32>(acc + j) * factor_));
+    }
+    for (; j < whole; j += lane_count) finish_lanes(acc + j, to + j, first + j);
     for (; j < n; ++j) {
       to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f, first + j);
     }
@@ -55,16 +59,21 @@ class row_finisher {
       added = o_.bias != nullptr ? fma(c, broadcast(o_.beta), added) : c * o_.beta;
     }
     x = o_.accumulate || o_.bias != nullptr ? fma(x, broadcast(factor_), added) : x * factor_;
-    const auto u = __builtin_bit_cast(lanes_u32, x);
-    lanes_u32 rounded = u;
-    if (!plain_) round_number_to_bf16(rounded);
+    auto u = __builtin_bit_cast(lanes_u32, x);
+    if (plain_) return store_numbers(to, u);
     const auto nan = __builtin_bit_cast(lanes_u32, (u & fp32_magnitude_mask) > fp32_infinity_bits);
-    store_lanes(to, (rounded & ~nan) | (nan & o_.model.nan_bits));
+    round_number_to_bf16(u);
+    store_lanes(to, (u & ~nan) | (nan & o_.model.nan_bits));
+  }
+  /// Stores FP32 numbers, each NaN as the model's.
+  void store_numbers(float* to, const lanes_u32& u) const {
+    const auto nan = __builtin_bit_cast(lanes_u32, (u & fp32_magnitude_mask) > fp32_infinity_bits);
+    store_lanes(to, (u & ~nan) | (nan & o_.model.nan_bits));
   }
 
   float factor_;
   const gemm_options& o_;
-  bool plain_, by_lanes_;
+  bool plain_, by_lanes_, only_factor_;
 };
 
 /// A tile of C: `rows` × Kernel::columns accumulators that run along K.

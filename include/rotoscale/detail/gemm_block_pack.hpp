@@ -64,7 +64,7 @@ class block_packing {
 
   /// Scratch bytes of pack_row and pack_panel.
   std::size_t pack_bytes() const {
-    return scratch_array<std::int8_t>::bytes(4 * quads_ * runs_) +
+    return scratch_array<std::int8_t>::bytes(lane_count * row_room()) +
            scratch_array<std::int8_t>::bytes(elements_room(a_.k));
   }
 
@@ -78,9 +78,7 @@ class block_packing {
     const std::uint8_t* const stored = powers_of_two(a_, r);
     for (index_t g = 0; g < runs_; ++g) {
       scales[g] = static_cast<Scale>(scale_of(a_, r, g, stored, bytes, range));
-      std::int32_t sum = 0;
-      for (index_t i = 4 * quads_ * g; bias_ != 0 && i < 4 * quads_ * (g + 1); ++i) sum += bytes[i];
-      corrections[g] = -bias_ * sum;
+      corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of(bytes + 4 * quads_ * g);
     }
     return range;
   }
@@ -89,31 +87,43 @@ class block_packing {
   template <class Scale>
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     operand_range range;
+    const index_t words = quads_ * runs_;
     auto* const scales = reinterpret_cast<Scale*>(to);
-    auto* const words = reinterpret_cast<std::uint32_t*>(scales + runs_ * columns);
-    const scratch_array<std::int8_t> row(4 * quads_ * runs_);
-    for (index_t j = 0; j < columns; ++j) {
-      if (j < valid) {
-        pack_elements(b_, first + j, row.data());
-      } else {
-        std::fill_n(row.data(), 4 * quads_ * runs_, std::int8_t{0});
+    std::byte* const quads = to + runs_ * columns * static_cast<index_t>(sizeof(Scale));
+    const scratch_array<std::int8_t> rows(lane_count * row_room());
+    for (index_t j0 = 0; j0 < columns; j0 += lane_count) {
+      for (index_t j = j0; j < j0 + lane_count; ++j) {
+        std::int8_t* const row = rows.data() + (j - j0) * row_room();
+        if (j >= valid) {
+          std::fill_n(row, 4 * words, std::int8_t{0});
+          for (index_t g = 0; g < runs_; ++g) scales[g * columns + j] = Scale{0};
+          continue;
+        }
+        pack_elements(b_, first + j, row);
+        const std::uint8_t* const stored = powers_of_two(b_, first + j);
+        for (index_t g = 0; g < runs_; ++g) {
+          scales[g * columns + j] = static_cast<Scale>(scale_of(b_, first + j, g, stored, row, range)) / 4;
+        }
       }
-      const std::uint8_t* const stored = j < valid ? powers_of_two(b_, first + j) : nullptr;
-      for (index_t g = 0; g < runs_; ++g) {
-        scales[g * columns + j] =
-            j < valid ? static_cast<Scale>(scale_of(b_, first + j, g, stored, row.data(), range)) / 4 : Scale{0};
-      }
-      for (index_t q = 0; q < quads_ * runs_; ++q) {
-        std::uint32_t quad;
-        __builtin_memcpy(&quad, row.data() + 4 * q, sizeof quad);
-        const std::uint32_t bias = static_cast<std::uint32_t>(bias_) * 0x01010101u;  // to each byte; there is no carry
-        words[q * columns + j] = ((quad & 0x7F7F7F7Fu) + bias) ^ (quad & 0x80808080u);
-      }
+      for (index_t q = 0; q < words; q += lane_count)
+        pack_quads(rows.data() + 4 * q, words - q, quads + 4 * (q * columns + j0));
     }
     return range;
   }
 
  private:
+  /// Bytes of an unpacked column of a panel: whole registers.
+  index_t row_room() const { return round_up(4 * quads_ * runs_, register_bytes); }
+  /// Transposes up to lane_count quads of lane_count rows, adds the bias to their bytes and stores them by quads.
+  void pack_quads(const std::int8_t* rows, index_t count, std::byte* to) const {
+    lanes_u32 t[lane_count];
+    for (int l = 0; l < lane_count; ++l) t[l] = load_lanes<lanes_u32>(rows + l * row_room());
+    transpose_lanes(t);
+    const std::uint32_t bias = static_cast<std::uint32_t>(bias_) * 0x01010101u;
+    for (int q = 0; q < lane_count && q < count; ++q) {  // to each byte; there is no carry
+      store_lanes(to + 4 * q * columns, ((t[q] & 0x7F7F7F7Fu) + bias) ^ (t[q] & 0x80808080u));
+    }
+  }
   /// Room for a row in its own order (one extra element if k is odd), then in the plan's order.
   index_t elements_room(index_t k) const { return k + 1 + plan_.positions(); }
   /// The E8M0 scales of row r if scale g is that of run g; else null.
@@ -121,26 +131,38 @@ class block_packing {
     const bool one_each = plan_.ascending() && x.block == run_ && x.scale == formats::e8m0;
     return one_each ? x.scales + r / x.block_rows * x.scale_stride : nullptr;
   }
+  std::int32_t sum_of(const std::int8_t* run) const {
+    std::int32_t sum = 0;
+    for (index_t i = 0; i < 4 * quads_; ++i) sum += run[i];
+    return sum;
+  }
+  /// Is an element of the run not zero?
+  bool any_element(const std::int8_t* run) const {
+    std::uint64_t any = 0;
+    index_t i = 0;
+    for (; i + 8 <= 4 * quads_; i += 8) {
+      std::uint64_t eight;
+      __builtin_memcpy(&eight, run + i, sizeof eight);
+      any |= eight;
+    }
+    for (; i < 4 * quads_; ++i) any |= static_cast<std::uint8_t>(run[i]);
+    return any != 0;
+  }
   /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN. `stored`: from powers_of_two.
   float scale_of(const gemm_operand& x, index_t r, index_t g, const std::uint8_t* stored, const std::int8_t* elements,
                  operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
     if (k < 0) return 1.0f;
-    std::uint32_t any = 0;
-    for (index_t q = quads_ * g; q < quads_ * (g + 1); ++q) {
-      std::uint32_t quad;
-      __builtin_memcpy(&quad, elements + 4 * q, sizeof quad);
-      any |= quad;
-    }
+    const bool any = any_element(elements + 4 * quads_ * g);
     if (stored != nullptr) {
-      if (stored[g] == nan_scale_byte) return scale_value(stored[g]);
-      if (any == 0) return 1.0f;
-      range.include(scale_exponent(stored[g]));
-      return scale_value(stored[g]);
+      const std::uint8_t byte = stored[g];
+      if (!any && byte != nan_scale_byte) return 1.0f;
+      if (byte != nan_scale_byte) range.include(scale_exponent(byte));
+      return byte == 0 || byte == nan_scale_byte ? scale_value(byte) : fp32_from_bits(std::uint32_t{byte} << 23);
     }
     const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
     if (u.kind == value_class::finite) {
-      if (any == 0) return 1.0f;
+      if (!any) return 1.0f;
       range.include(x.block == 0 ? 0 : std::max(u.exponent, x.scale.min_exponent()));
     }
     return x.block == 0 ? 1.0f : scale_value(x.scale, operand_scale(x, r, k));
