@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Times GEMMs on one core and training steps on two, against Eigen and PyTorch in the same run.
+"""Times GEMMs on one core, quantizers and training steps on two, against Eigen, a copy and PyTorch in the same run.
 
-usage: cpu.py BUILD [--parts gemm,demo,wide] [--threads 2] [--rounds 3] [--profile]
-  BUILD has bench/gemm_bench and examples/llama/mini-llama.
+usage: cpu.py BUILD [--parts gemm,quantize,demo,wide] [--threads 2] [--rounds 3] [--profile]
+  BUILD has bench/gemm_bench, bench/quantize_bench and examples/llama/mini-llama.
   - gemm: medians of 5, FLOP/s against Eigen's FP32 product. Operands are quantized before; packing is timed.
+  - quantize: bytes/s of two threads against a copy.
   - demo, wide: tokens/s of steps of examples/demo.sh's model, and of one of width 512 on 4 x 256 tokens. The peer is
     the same model in PyTorch, eager, with and without BF16 autocast. Arms take turns; a rate is the median of rounds.
   --profile prints each arm's classes of operations to standard error.
@@ -38,25 +39,32 @@ def run(command, **environment):
     return done.stdout
 
 
-def gemm_rates(program, pattern, **environment):
-    """Median FLOP/s by benchmark."""
+def median_rates(program, pattern, counter, **environment):
+    """Median of a rate by benchmark."""
     out = run([program, f"--benchmark_filter={pattern}", "--benchmark_format=json", "--benchmark_repetitions=5",
                "--benchmark_min_time=0.03", "--benchmark_enable_random_interleaving=true"], **environment)
     rates = {}
     for r in json.loads(out)["benchmarks"]:
         if r["run_type"] == "iteration":
-            rates.setdefault(r["run_name"], []).append(r["flops"])
+            rates.setdefault(r["run_name"], []).append(r[counter])
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def gemm_rows(program):
     for label, environment in (("", {}), (", without AMX", {"ROTOSCALE_AMX": "0"})):
-        rates = gemm_rates(program, "^(eigen|mxfp4|bf16_amx)/[^u]", **environment)
+        rates = median_rates(program, "^(eigen|mxfp4|bf16_amx)/[^u]", "flops", **environment)
         for name, rate in rates.items():
             arm, shape = name.split("/")
             if arm != "eigen":
                 roof = rates["eigen/" + shape]
                 yield f"GEMM {arm}, {shape}{label}", f"{rate / 1e9:.0f} GFLOP/s", f"{rate / roof:.2f}", ""
+
+
+def quantize_rows(program):
+    rates = median_rates(program, "^(copy|from_.*h16|both)", "bytes_per_second")
+    roof = rates.pop("copy/real_time")
+    for name, rate in rates.items():
+        yield f"quantize, {name.removesuffix('/real_time')}", f"{rate / 2**30:.1f} GiB/s", f"{rate / roof:.2f}", ""
 
 
 def own_rate(program, shape, recipe, contracts, options):
@@ -114,15 +122,17 @@ def main():
         return run_peer(*sys.argv[2:])
     parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
     parser.add_argument("build", type=Path)
-    parser.add_argument("--parts", default="gemm,demo,wide", type=lambda text: text.split(","))
+    parser.add_argument("--parts", default="gemm,quantize,demo,wide", type=lambda text: text.split(","))
     parser.add_argument("--threads", default=2, type=int)
     parser.add_argument("--rounds", default=3, type=int)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    print("| what | rate | of FP32: Eigen, PyTorch | of PyTorch BF16 |\n|---|---|---|---|", flush=True)
+    print("| what | rate | of Eigen, copy, PyTorch FP32 | of PyTorch BF16 |\n|---|---|---|---|", flush=True)
     for part in options.parts:
-        rows = (gemm_rows(options.build / "bench/gemm_bench") if part == "gemm" else
-                step_rows(options.build / "examples/llama/mini-llama", part, options))
+        if part in ("gemm", "quantize"):
+            rows = {"gemm": gemm_rows, "quantize": quantize_rows}[part](options.build / f"bench/{part}_bench")
+        else:
+            rows = step_rows(options.build / "examples/llama/mini-llama", part, options)
         for row in rows:
             print("| " + " | ".join(row) + " |", flush=True)
     return 0
