@@ -3,23 +3,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times GEMMs on one core, quantizers and training steps on two, against Eigen, a copy and PyTorch in the same run.
 
-usage: cpu.py BUILD [--parts gemm,quantize,demo,wide] [--threads 2] [--rounds 3] [--profile]
+usage: cpu.py BUILD [--parts gemm,quantize,demo,wide] [--threads 2] [--rounds 3]
   BUILD has bench/gemm_bench, bench/quantize_bench and examples/llama/mini-llama.
   - gemm: medians of 5, FLOP/s against Eigen's FP32 product. Operands are quantized before; packing is timed.
   - quantize: bytes/s of two threads against a copy.
   - demo, wide: tokens/s of steps of examples/demo.sh's model, and of one of width 512 on 4 x 256 tokens. The peer is
     the same model in PyTorch, eager, with and without BF16 autocast. Arms take turns; a rate is the median of rounds.
-  --profile prints each arm's classes of operations to standard error.
   AMX is switched off by ROTOSCALE_AMX=0. Prints a Markdown table. Exit status: 1 if a run fails, 2 for bad usage.
 """
 import argparse
 import importlib.util
 import json
 import os
-import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,13 +67,13 @@ def quantize_rows(program):
         yield f"quantize, {name.removesuffix('/real_time')}", f"{rate / 2**30:.1f} GiB/s", f"{rate / roof:.2f}", ""
 
 
-def own_rate(program, shape, recipe, contracts, options):
+def own_rate(program, shape, recipe, contracts, options, folder):
     flags = [text for name, value in zip(NAMES, SHAPES[shape]) for text in ("--" + name.replace("_", "-"), str(value))]
-    out = run([program, "profile", "--device", "cpu", "--threads", str(options.threads), "--recipe", recipe, *flags,
-               *(["--contracts", contracts] if contracts else [])])
-    if options.profile:
-        print(f"{shape}, {recipe}, {contracts}", out, sep="\n", file=sys.stderr)
-    return int(re.search(r"^step [\d.]+ m?s, (\d+) tokens/s", out, re.M).group(1))
+    run([program, "train", "--device", "cpu", "--threads", str(options.threads), "--recipe", recipe, *flags,
+         "--steps", str(WARM + STEPS), "--data", folder / "data", "--out", folder / "run", "--overwrite",
+         "--eval-windows", "1", "--final-eval-windows", "1", *(["--contracts", contracts] if contracts else [])])
+    steps = [line for line in map(json.loads, (folder / "run/log.jsonl").open()) if line["event"] == "step"]
+    return statistics.median(line["tokens_per_s"] for line in steps[WARM:])
 
 
 def run_peer(shape, kind, threads):
@@ -102,7 +102,7 @@ def run_peer(shape, kind, threads):
     print(batch * seq / statistics.median(times[WARM:]))
 
 
-def step_rows(program, shape, options):
+def step_rows(program, shape, options, folder):
     rates = {}
     for _ in range(options.rounds):
         for name in PEERS:
@@ -110,7 +110,7 @@ def step_rows(program, shape, options):
             rates.setdefault(name, []).append(float(run(command).split()[-1]))
         for recipe, contracts in ARMS:
             name = recipe + (f" under `{contracts}`" if contracts else "")
-            rates.setdefault(name, []).append(own_rate(program, shape, recipe, contracts, options))
+            rates.setdefault(name, []).append(own_rate(program, shape, recipe, contracts, options, folder))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, rate in medians.items():
         yield (f"{shape} step, {name}", f"{rate:.0f} tokens/s",
@@ -125,16 +125,18 @@ def main():
     parser.add_argument("--parts", default="gemm,quantize,demo,wide", type=lambda text: text.split(","))
     parser.add_argument("--threads", default=2, type=int)
     parser.add_argument("--rounds", default=3, type=int)
-    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     print("| what | rate | of Eigen, copy, PyTorch FP32 | of PyTorch BF16 |\n|---|---|---|---|", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="cpu-"))
+    (folder / "data").write_text(" ".join(map(str, range(200000))), encoding="utf-8")
     for part in options.parts:
         if part in ("gemm", "quantize"):
             rows = {"gemm": gemm_rows, "quantize": quantize_rows}[part](options.build / f"bench/{part}_bench")
         else:
-            rows = step_rows(options.build / "examples/llama/mini-llama", part, options)
+            rows = step_rows(options.build / "examples/llama/mini-llama", part, options, folder)
         for row in rows:
             print("| " + " | ".join(row) + " |", flush=True)
+    shutil.rmtree(folder)
     return 0
 
 
