@@ -32,11 +32,18 @@ def encode(x: Any, format: str, *, rounding: str = "nearest_even", overflow: str
 def decode(codes: Any, format: str) -> np.ndarray:
     """float32 numbers of codes, in their shape.
 
-    codes: one per element, in uint8, uint16 or a dtype of ml_dtypes or torch for that format. Raises TypeError for
-    another dtype, ValueError for a wrong name.
+    codes: one per element, in uint8, uint16 or a dtype of ml_dtypes or torch for that format. torch's float4_e2m1fn_x2
+    has two per byte: (..., bytes) gives (..., 2 * bytes). Raises TypeError for another dtype, ValueError for a wrong
+    name.
     """
     expect(TEXT, format=format)
+    if _is_pair(codes) and format == "e2m1":
+        codes = _core.unpack(codes, format, None)
     return _core.decode(codes, format)
+
+
+def _is_pair(codes):
+    return str(getattr(codes, "dtype", "")) == "torch.float4_e2m1fn_x2"
 
 
 def pack(codes: Any, format: str) -> np.ndarray:
@@ -45,6 +52,8 @@ def pack(codes: Any, format: str) -> np.ndarray:
     Raises TypeError for a wrong dtype, ValueError for a code with more bits than the format.
     """
     expect(TEXT, format=format)
+    if _is_pair(codes):
+        raise TypeError("codes: float4_e2m1fn_x2 is packed")
     return _core.pack(codes, format)
 
 

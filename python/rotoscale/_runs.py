@@ -60,6 +60,8 @@ def _number(text):
 
 def runs(path: str | os.PathLike) -> Runs:
     """Reads the run in the directory `path`, or all runs and studies under it. Raises ValueError if there is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: {path!r}, expected a path")
     top, found = Path(path), Runs()
     logs, studies = sorted(top.rglob("log.jsonl")), sorted(top.rglob("runs.csv"))
     if not logs and not studies:

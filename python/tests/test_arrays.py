@@ -148,6 +148,7 @@ def test_codes_of_ml_dtypes():
     (lambda x: rotoscale.gemm(x, x, alpha="2"), TypeError, "alpha: '2', expected a number"),
     (lambda x: rotoscale.unswizzle(x, "aiter_scale", (3,)), ValueError, "shape: (3,)"),
     (lambda x: rotoscale.validate({"x": 3}), TypeError, "x: int is no array"),
+    (lambda x: rotoscale.runs(3), TypeError, "path: 3, expected a path"),
 ])
 def test_refusals_name_the_argument(call, error, says):
     with pytest.raises(error) as caught:

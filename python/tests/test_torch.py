@@ -86,6 +86,19 @@ def test_dtypes_shapes_and_evaluation():
         layer(x.long())
 
 
+def test_narrow_dtypes_of_torch():
+    q = rotoscale.quantize(tensors(0)[0], preset="te_rocm")
+    codes = torch.from_numpy(q.codes).view(torch.float4_e2m1fn_x2)
+    scales = torch.from_numpy(q.scales).view(torch.float8_e8m0fnu)
+    unpacked = rotoscale.unpack(codes, "e2m1")
+    assert np.array_equal(rotoscale.dequantize(codes, scales), q.dequantize(unrotate=False))
+    assert np.array_equal(rotoscale.decode(codes, "e2m1"), rotoscale.decode(unpacked, "e2m1"))
+    assert np.array_equal(rotoscale.gemm(codes, codes), rotoscale.gemm(*[rotoscale.decode(unpacked, "e2m1")] * 2))
+    for call in (lambda: rotoscale.pack(codes, "e2m1"), lambda: rotoscale.decode(codes, "e4m3")):
+        with pytest.raises(TypeError, match="codes: "):
+            call()
+
+
 def test_a_second_derivative_is_refused():
     layer, x = emulated.Linear(32, 32), torch.randn(32, 32, requires_grad=True)
     dx, = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
