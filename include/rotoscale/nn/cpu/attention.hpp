@@ -105,8 +105,36 @@ struct attention_scratch {
 };
 
 inline void copy_rows(matrix<const float> from, index_t first, index_t count, float* to) {
+  const index_t dim = from.extent(1);
   for (index_t i = 0; i < count; ++i) {
-    for (index_t j = 0; j < from.extent(1); ++j) to[i * from.extent(1) + j] = from(first + i, j);
+    if (from.stride(1) == 1) {
+      __builtin_memcpy(to + i * dim, &from(first + i, 0), static_cast<std::size_t>(dim) * sizeof(float));
+    } else {
+      for (index_t j = 0; j < dim; ++j) to[i * dim + j] = from(first + i, j);
+    }
+  }
+}
+
+/// to[cols × rows] = fromᵀ, by registers. Rows of `from` are ld floats apart.
+inline void transpose_block(index_t rows, index_t cols, const float* from, index_t ld, float* to) {
+  constexpr index_t w = rotoscale::detail::lane_count;
+  index_t i = 0;
+  for (; i + w <= rows; i += w) {
+    index_t j = 0;
+    for (; j + w <= cols; j += w) {
+      rotoscale::detail::lanes_u32 t[w];
+      for (index_t l = 0; l < w; ++l) {
+        t[l] = rotoscale::detail::load_lanes<rotoscale::detail::lanes_u32>(from + (i + l) * ld + j);
+      }
+      rotoscale::detail::transpose_lanes(t);
+      for (index_t l = 0; l < w; ++l) rotoscale::detail::store_lanes(to + (j + l) * rows + i, t[l]);
+    }
+    for (; j < cols; ++j) {
+      for (index_t l = i; l < i + w; ++l) to[j * rows + l] = from[l * ld + j];
+    }
+  }
+  for (; i < rows; ++i) {
+    for (index_t j = 0; j < cols; ++j) to[j * rows + i] = from[i * ld + j];
   }
 }
 
@@ -120,9 +148,7 @@ inline void product(index_t m, index_t n, index_t k, const float* rows, index_t 
 /// sum[keys × dim] += blockᵀ[keys × m] · rows[m × dim]: the chain over queries continues from `sum`.
 inline void add_transposed_product(index_t keys, index_t m, index_t dim, const float* block, index_t ld_block,
                                    const float* rows, const attention_scratch& s, float* sum) {
-  for (index_t i = 0; i < m; ++i) {
-    for (index_t j = 0; j < keys; ++j) s.transposed[j * m + i] = block[i * ld_block + j];
-  }
+  transpose_block(m, keys, block, ld_block, s.transposed);
   rotoscale::detail::pack_panels(matrix<const float>{rows, {m, dim}, {dim, 1}}, s.out);
   rotoscale::detail::multiply_panels(keys, dim, m, s.transposed, m, s.out, m, sum, s.ld_dim);
 }
