@@ -55,13 +55,13 @@ inline gemm_operand make_operand(block_format f, const quantized_output& q, inde
 
 /// True if the tile kernel supports the blocks and the rotation: it makes both orientations from one read of the
 /// source. Supported: E2M1, E2M3, E3M2, E4M3 or E5M2 with E8M0 scales, E2M1 with UE4M3 scales, in blocks of 16 or 32,
-/// of one row or square, with 0 or 16 points.
+/// of one row or square, with 0, 16 or 32 points.
 constexpr bool has_tile_kernel(block_format f, int points) {
   const bool is_element = f.element == formats::e2m1 || f.element == formats::e2m3 || f.element == formats::e3m2 ||
                           f.element == formats::e4m3 || f.element == formats::e5m2;
   const bool is_scale = f.scale == formats::e8m0 || (f.scale == formats::ue4m3 && f.element == formats::e2m1);
   return is_element && is_scale && (f.length == 16 || f.length == 32) && (f.rows == 1 || f.rows == f.length) &&
-         (points == 0 || points == 16);
+         (points == 0 || points == 16 || points == 32);
 }
 
 /// Writes the tensor_amax of M × N `source` (any strides) to rows.amax and columns.amax, under the options, draws and
@@ -78,9 +78,9 @@ status measure_amax(block_format f, matrix<const bf16> source, const quantized_o
 /// - Blocks of has_tile_kernel: one launch on `s`. Padding of scales is written. Loads are 16 bytes wide if contiguous
 ///   rows (of a transpose: columns) begin at multiples of 16 bytes, else per element. Blocks of 16 and 6-bit codes are
 ///   row-major, others in any of the orders above.
-/// - Other blocks, rotations of 32, 64 or 128 points, blocks of 16 where k (of squares: an extent) is not a multiple of
-///   32, EDEN, and 4/6 scales other than NVFP4's in all wanted orientations from FP32 or BF16: the slow reference
-///   kernel, row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks of 16, 32 or (under
+/// - Other blocks, rotations of 64 or 128 points, blocks of 16 where k (of squares: an extent) is not a multiple of 32,
+///   and 4/6 or EDEN scales other than NVFP4's in all wanted orientations from FP32 or BF16: the slow reference kernel,
+///   row-major orders, one launch per orientation. Elements have 4, 6 or 8 bits, in blocks of 16, 32 or (under
 ///   E8M0) 128, of one row or square, with E8M0 or floating-point scales.
 ///
 /// Extents are 0 to 2^24, whole blocks and whole rotations. Strides are at most 2^24 bytes. An empty source writes

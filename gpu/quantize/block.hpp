@@ -24,6 +24,10 @@ enum class quantize_path {
   nvfp4_square,         ///< squares of 16 × 16, nearest even
   nvfp4_chosen,         ///< nvfp4_nearest with 4/6 scales
   nvfp4_chosen_square,  ///< nvfp4_square with 4/6 scales
+  nvfp4_eden,           ///< nvfp4_nearest with EDEN's correction of scales
+  // E2M1 in blocks of 32 in one row with E8M0 scales, rotated or not.
+  mxfp4_nearest,     ///< nearest even
+  mxfp4_stochastic,  ///< 32 random bits per element
 };
 /// True for paths of general_tile.hpp, which make options on the device.
 ROTOSCALE_HD constexpr bool is_general(quantize_path path) {
@@ -360,6 +364,33 @@ template <format F, class Random>
   if constexpr (F == formats::e2m1) {
     ROTOSCALE_UNROLL
     for (int w = 0; w < 2; ++w) word[w] |= sign[w] & 0x88888888u;
+  }
+}
+
+/// Rotates a run of 32 elements like load_run, NaN excepted: both halves by 16 points, or the whole run by 32.
+/// `halves`: the run is two blocks of 16, whose signs are equal without a rotation of both.
+[[gnu::always_inline]] __device__ inline void rotate_both(const block_options& o, bool halves, float (&y)[2][16]) {
+  if (o.rotation.points == 0) return;
+  const bool whole = o.rotation.points == 32;
+  const std::uint32_t signs = o.rotation.signs[0];
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    negate(y[half], half == 1 && (whole || !halves) ? signs >> 16 : signs);
+    butterflies16(y[half]);
+  }
+  if (whole) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      const float a = y[0][i], b = y[1][i];
+      y[0][i] = a + b;
+      y[1][i] = a - b;
+    }
+  }
+  const float factor = whole ? hadamard_factor(32) : 0.25f;
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) y[half][i] = y[half][i] * factor;
   }
 }
 

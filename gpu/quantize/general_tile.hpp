@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The quantizer's general path: one or two blocks of a run of 32 elements. Signs are known at run time. Length, scale
-// format, squares and rounding are constants of NVFP4's paths, and known at run time in the general one. Runs off the
-// fast path take the definition's functions.
+// format, squares, rounding and choice of scales are constants of NVFP4's and MXFP4's paths, and known at run time in
+// the general one. Runs off the fast path take the definition's functions.
 #pragma once
 
 #include "gpu/quantize/four_over_six.hpp"
@@ -23,6 +23,47 @@ __device__ inline void load_exactly(const block_options& o, const tile_view<T>& 
   }
 }
 
+/// A run of 32 elements that rotates as a whole, or whose scales EDEN corrects: the definition's functions over an
+/// array. Arguments are those of exact_run.
+template <class T, format F, bool Rows>
+__device__ inline std::uint32_t whole_run(const block_format& f, const block_options& o, const tile_view<T>& tile,
+                                          unsigned v, unsigned first, std::uint64_t index, const std::uint32_t* amax,
+                                          const float* expansion, std::uint32_t* code) {
+  constexpr int bits = storage_bits(F);
+  const block_format blocks{F, f.length, f.scale, f.rows};
+  float x[32];
+  ROTOSCALE_KEEP_LOOP
+  for (unsigned i = 0; i < 32; ++i) {
+    x[i] = round_to_format(o.source, source_value(Rows ? *tile.element(v, first + i) : *tile.element(first + i, v)));
+  }
+  const int run = run_length(f, o.rotation), count = 32 / f.length;
+  ROTOSCALE_KEEP_LOOP
+  for (int r = 0; r < 32; r += run) rotate_run(x + r, run, o.rotation);
+  std::uint32_t largest[2] = {};
+  std::uint8_t scale[2] = {};
+  ROTOSCALE_KEEP_LOOP
+  for (int b = 0; b < count; ++b) {
+    largest[b] = amax != nullptr ? amax[b] : block_amax(x + b * f.length, f.length, o.policy);
+    scale[b] = choose_scale(blocks, o, largest[b], expansion != nullptr ? expansion[b] : 1.0f);
+  }
+  ROTOSCALE_KEEP_LOOP
+  for (int w = 0; w < bits; ++w) code[w] = 0;
+  ROTOSCALE_KEEP_LOOP
+  for (int i = 0; i < 32; ++i) {
+    random_bits drawn{0, o.random_count};
+    if (o.rounding == rounding::stochastic) drawn.word = o.random.word(index + static_cast<unsigned>(i));
+    const std::uint32_t one = encode_element(blocks, o, x[i], scale[i / f.length], drawn);
+    code[i * bits / 32] |= one << i * bits % 32;
+    if (i * bits % 32 + bits > 32) code[i * bits / 32 + 1] |= one >> (32 - i * bits % 32);
+  }
+  ROTOSCALE_KEEP_LOOP
+  for (int r = 0; r < 32 && o.choice == scale_choice::eden; r += run) {
+    correct_scales(blocks, o, x + r, run, largest + r / f.length, scale + r / f.length,
+                   index + static_cast<unsigned>(r), o.random);
+  }
+  return scale[0] | (count == 2 ? scale[1] << 8 : 0u);
+}
+
 /// Quantizes a run off the fast path: row `v` of the tile (Rows) or column `v`, from element `first` on. Writes its
 /// codes to `code`, and returns the scale of each block. Not inlined, because it is rare.
 template <class T, format F, bool Rows>
@@ -30,6 +71,9 @@ ROTOSCALE_NOINLINE std::uint32_t quantize_slow_run(const block_format& f, const 
                                                    unsigned v, unsigned first, std::uint64_t index,
                                                    const std::uint32_t* amax, const float* expansion,
                                                    std::uint32_t* code) {
+  if (o.rotation.points == 32 || o.choice == scale_choice::eden) {
+    return whole_run<T, F, Rows>(f, o, tile, v, first, index, amax, expansion, code);
+  }
   const auto load = [&](int half, float(&y)[16]) {
     load_exactly<T, Rows>(o, tile, v, first + 16 * static_cast<unsigned>(half), y);
   };
@@ -53,20 +97,25 @@ __device__ inline void load_sixteen(const tile_view<T>& tile, unsigned v, unsign
 inline constexpr unsigned row_step = tile_threads / 4;
 static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales");
 
-/// Blocks and rounding of a path.
+/// Blocks, rounding and choice of scales of a path.
 template <quantize_path Path>
 struct run_kind {
-  static constexpr bool is_nvfp4 = Path != quantize_path::general;
+  static constexpr bool is_mxfp4 = Path == quantize_path::mxfp4_nearest || Path == quantize_path::mxfp4_stochastic;
+  static constexpr bool is_known = Path != quantize_path::general, is_nvfp4 = is_known && !is_mxfp4;
   static constexpr bool chooses = Path == quantize_path::nvfp4_chosen || Path == quantize_path::nvfp4_chosen_square;
-  __device__ static bool has_e8m0_scale(const block_format& f) { return !is_nvfp4 && f.has_e8m0_scale(); }
-  __device__ static unsigned length(const block_format& f) { return is_nvfp4 ? 16u : static_cast<unsigned>(f.length); }
+  static constexpr bool corrects = Path == quantize_path::nvfp4_eden;
+  __device__ static bool has_e8m0_scale(const block_format& f) { return is_known ? is_mxfp4 : f.has_e8m0_scale(); }
+  __device__ static unsigned length(const block_format& f) {
+    return is_mxfp4 ? 32u : is_nvfp4 ? 16u : static_cast<unsigned>(f.length);
+  }
   __device__ static unsigned height(const block_format& f) {
     constexpr bool square = Path == quantize_path::nvfp4_square || Path == quantize_path::nvfp4_chosen_square;
     constexpr unsigned known = square ? 16 : 1;
-    return is_nvfp4 ? known : static_cast<unsigned>(f.rows);
+    return is_known ? known : static_cast<unsigned>(f.rows);
   }
   __device__ static bool is_stochastic(const block_options& o) {
-    return is_nvfp4 ? Path == quantize_path::nvfp4_stochastic : o.rounding == rounding::stochastic;
+    constexpr bool known = Path == quantize_path::nvfp4_stochastic || Path == quantize_path::mxfp4_stochastic;
+    return is_known ? known : o.rounding == rounding::stochastic;
   }
 };
 
@@ -168,6 +217,51 @@ __device__ inline void choose_expansions(const quantize_kernel_args& a, const fa
   }
 }
 
+/// EDEN's corrected scales of a run whose elements `y` are divided by `scale`, in the definition's order
+/// (correct_scales of quantize_ref.hpp).
+template <class Random>
+[[gnu::always_inline]] __device__ inline void correct_both(const block_options& o, const Random& random,
+                                                           std::uint64_t index, const float (&y)[2][16],
+                                                           const std::uint32_t (&amax)[2], general_scale (&scale)[2]) {
+  eden_terms half_sum[2];
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    eden_terms sum[8];
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      float m[2], q[2];
+      ROTOSCALE_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        m[j] = fp32_from_bits(fp32_bits(y[half][2 * i + j]) & fp32_magnitude_mask);  // signs change no product
+        q[j] = nearest_e2m1(m[j]);
+        m[j] = scale[half].byte == 0 ? 0.0f : m[j];
+      }
+      sum[i] = pair_terms(m[0], q[0], m[1], q[1]);
+    }
+    ROTOSCALE_UNROLL
+    for (int n = 4; n > 0; n /= 2) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < n; ++i) {
+        sum[i].squares = sum[2 * i].squares + sum[2 * i + 1].squares;
+        sum[i].products = sum[2 * i].products + sum[2 * i + 1].products;
+      }
+    }
+    half_sum[half] = sum[0];
+  }
+  if (o.rotation.points == 32) {
+    half_sum[0].squares += half_sum[1].squares;
+    half_sum[0].products += half_sum[1].products;
+    half_sum[1] = half_sum[0];
+  }
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float correction = eden_correction(half_sum[half].squares, half_sum[half].products);
+    const std::uint32_t word = random.block((index + 16 * static_cast<unsigned>(half)) / 4).word[0];
+    const std::uint32_t byte = encode_stochastic<formats::ue4m3>(fp8_value(true, scale[half].byte) * correction, word);
+    if (amax[half] != 0) scale[half].byte = byte < o.policy.least_byte ? o.policy.least_byte : byte;
+  }
+}
+
 /// Codes of a run's elements, which are divided by their scales.
 template <format F>
 [[gnu::always_inline]] __device__ inline void encode_run(const general_options& g, int side, bool stochastic,
@@ -213,16 +307,17 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     load_sixteen<T, Rows>(tile, v, first + 16 * static_cast<unsigned>(half), out.bf16_source, y[half]);
-    rotate_sixteen(o, halves ? 0 : half, y[half]);
-    own[half] = magnitude_of(y[half]);
   }
+  rotate_both(o, halves, y);
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) own[half] = magnitude_of(y[half]);
   // 2. Each block's amax.
   std::uint32_t amax[2] = {own[0], own[1]};
   if (!halves) amax[0] = amax[1] = own[0] > own[1] ? own[0] : own[1];
   if (square) share_amax<Path>(a, o, y, amax);
   float expansion[2] = {1.0f, 1.0f};
   if constexpr (kind::chooses) choose_expansions<F, Path>(a, out.fast, o, g.multiplier[side], y, amax, expansion);
-  bool slow = !kind::is_nvfp4 && out.exact;
+  bool slow = !kind::is_known && out.exact;
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     const bool fits = kind::has_e8m0_scale(a.format) ? takes_fast_path(amax[half]) : amax[half] < fp32_infinity_bits;
@@ -246,8 +341,9 @@ __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, cons
     ROTOSCALE_UNROLL
     for (int i = 0; i < 16; ++i) y[half][i] = rounded_product(y[half][i], scale[half].multiplier);
   }
-  // 4. Codes.
+  // 4. Codes. EDEN corrects the scales that they were made with.
   encode_run<F>(g, side, kind::is_stochastic(o), index, y, code);
+  if constexpr (kind::corrects) correct_both(o, g.random[side], index, y, amax, scale);
   return scale[0].byte | (halves ? scale[1].byte << 8 : 0u);
 }
 

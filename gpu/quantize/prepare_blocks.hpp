@@ -46,11 +46,11 @@ inline status prepare_output(block_format f, const quantized_output& q, index_t 
   if (status s = check_pointer(q.codes, 16, name("rows.codes", "columns.codes")); !s.ok()) return s;
   if (status s = check_pointer(q.scales, 1, name("rows.scales", "columns.scales")); !s.ok()) return s;
   if (status s = check_made(f, q, is_row); !s.ok()) return s;
-  if (o.rotation.points != 0 && o.rotation.points != 16) {
+  if (o.rotation.points != 0 && o.rotation.points != 16 && o.rotation.points != 32) {
     return {error_code::bad_option, name("rows.options.rotation", "columns.options.rotation"),
-            "must have 0 or 16 points"};
+            "must have 0, 16 or 32 points"};
   }
-  if (o.choice == scale_choice::eden || (o.choice != scale_choice::amax && f.has_e8m0_scale())) {
+  if (o.choice != scale_choice::amax && f.has_e8m0_scale()) {
     return {error_code::bad_option, name("rows.options.choice", "columns.options.choice"),
             "needs floating-point scales"};
   }
@@ -100,13 +100,35 @@ void choose_path(block_format f, block_output& out, path_choice& choice) {
   const bool random = o.rounding == rounding::stochastic && o.random_count == 32;
   out.bf16_source = o.source.mantissa_bits == 7;
   out.exact = (o.rounding != rounding::nearest_even && !random) || !source_has_fast_path<T>(o.source) ||
-              (f.has_e8m0_scale() && o.policy.least_byte > 1);
+              (f.has_e8m0_scale() && o.policy.least_byte > 1) ||
+              (o.choice == scale_choice::eden && o.random_count != 32);
   const bool rotates = o.rotation.points != 0;
   choice.general = choice.general || out.exact || random || out.state != nullptr || f.length != 32 || f.rows != 1 ||
                    !f.has_e8m0_scale() || f.element.bits() == 6 || (rotates && o.rotation.signs[0] != 0) ||
-                   o.rule == scale_rule::floor;
+                   o.rotation.points == 32 || o.rule == scale_rule::floor;
   choice.any_rotated = choice.any_rotated || rotates;
   choice.any_unrotated = choice.any_unrotated || !rotates;
+}
+
+/// The path of NVFP4's blocks in place of the general one, if all wanted orientations have it.
+inline quantize_path known_path(quantize_path path, const quantize_kernel_args& a) {
+  if (path != quantize_path::general || a.format.length != 16 || a.format.scale != formats::ue4m3) return path;
+  bool stochastic = false, nearest = false;
+  scale_choice choice = scale_choice::amax;  // by errors: that of both orientations
+  for (const block_output* const out : {&a.row, &a.column}) {
+    if (out->codes == nullptr) continue;
+    if (out->exact) return path;
+    (out->options.rounding == rounding::stochastic ? stochastic : nearest) = true;
+    choice = out->options.choice;
+  }
+  const bool square = a.format.rows != 1;
+  if (stochastic && (nearest || square)) return path;
+  if (stochastic) return quantize_path::nvfp4_stochastic;
+  if (choice == scale_choice::eden) return quantize_path::nvfp4_eden;
+  if (choice == scale_choice::four_over_six) {
+    return square ? quantize_path::nvfp4_chosen_square : quantize_path::nvfp4_chosen;
+  }
+  return square ? quantize_path::nvfp4_square : quantize_path::nvfp4_nearest;
 }
 
 /// Checks both orientations of an m × n source of T. `reads_transpose`: the kernel reads the transpose.

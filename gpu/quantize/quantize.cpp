@@ -13,23 +13,6 @@ namespace {
 
 using namespace detail;
 
-/// NVFP4's path in place of the general one, if all wanted orientations have it.
-inline quantize_path known_path(quantize_path path, const quantize_kernel_args& a) {
-  if (path != quantize_path::general || a.format.length != 16 || a.format.scale != formats::ue4m3) return path;
-  bool stochastic = false, nearest = false, chooses = false;
-  for (const block_output* const out : {&a.row, &a.column}) {
-    if (out->codes == nullptr) continue;
-    if (out->exact) return path;
-    (out->options.rounding == rounding::stochastic ? stochastic : nearest) = true;
-    chooses = out->options.choice == scale_choice::four_over_six;  // both orientations choose, or none
-  }
-  if (stochastic && (nearest || a.format.rows != 1)) return path;
-  if (chooses) return a.format.rows == 1 ? quantize_path::nvfp4_chosen : quantize_path::nvfp4_chosen_square;
-  return stochastic           ? quantize_path::nvfp4_stochastic
-         : a.format.rows == 1 ? quantize_path::nvfp4_nearest
-                              : quantize_path::nvfp4_square;
-}
-
 /// Launches the tile kernel with as many blocks as are resident.
 template <class T, class Element>
 status launch_quantize(quantize_kernel_args a, quantize_path path, const device_info& device, stream s) {
@@ -53,6 +36,7 @@ status launch_quantize(quantize_kernel_args a, quantize_path path, const device_
         kernel = quantize_kernel<T, Element, quantize_path::nvfp4_stochastic>;
         break;
       case quantize_path::nvfp4_square: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_square>; break;
+      case quantize_path::nvfp4_eden: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_eden>; break;
       case quantize_path::nvfp4_chosen: kernel = quantize_kernel<T, Element, quantize_path::nvfp4_chosen>; break;
       case quantize_path::nvfp4_chosen_square:
         kernel = quantize_kernel<T, Element, quantize_path::nvfp4_chosen_square>;
@@ -153,18 +137,19 @@ bool takes_tiles(block_format f, const quantized_output& q, index_t vectors, ind
   const bool whole = f.length == 32 || (k % 32 == 0 && (f.rows == 1 || vectors % 32 == 0));
   return q.codes == nullptr || (has_tile_kernel(f, q.options.rotation.points) && whole);
 }
-/// True if the tile kernel makes the choices of scales: 4/6 in all orientations or in none, for NVFP4's blocks; no
-/// EDEN.
+/// True if the tile kernel makes the choices of scales: 4/6 or EDEN for NVFP4's blocks, the same in all orientations.
 template <class T>
 bool takes_choices(block_format f, const quantized_output& rows, const quantized_output& columns) {
-  bool any = false,
-       all = f.element == formats::e2m1 && f.scale == formats::ue4m3 && f.length == 16 && !std::is_same_v<T, fp16>;
+  const bool is_nvfp4 =
+      f.element == formats::e2m1 && f.scale == formats::ue4m3 && f.length == 16 && !std::is_same_v<T, fp16>;
+  bool any = false, all = is_nvfp4;
+  const scale_choice choice = (rows.codes != nullptr ? rows : columns).options.choice;
   for (const quantized_output* const q : {&rows, &columns}) {
     if (q->codes == nullptr) continue;
-    if (q->options.choice == scale_choice::eden) return false;
-    const bool chooses = q->options.choice == scale_choice::four_over_six;
-    any = any || chooses;
-    all = all && chooses && source_has_fast_path<T>(q->options.source);
+    const bool by_error = q->options.choice == scale_choice::four_over_six || q->options.choice == scale_choice::eden;
+    const bool draws = q->options.choice != scale_choice::eden || q->options.random_count == 32;
+    any = any || by_error;
+    all = all && by_error && draws && q->options.choice == choice && source_has_fast_path<T>(q->options.source);
   }
   return all || !any;
 }
@@ -226,9 +211,9 @@ status measure_source(block_format f, matrix<const T> source, const quantized_ou
   if (rows.amax == nullptr && columns.amax == nullptr) {
     return {error_code::bad_pointer, "rows.amax", "must not be null where columns.amax is null"};
   }
-  // A thread reads 16 elements of a row and of a column at once, which both orientations see alike.
-  bool tiles = source.extent(0) > 0 && source.extent(1) > 0 && source.extent(0) % 16 == 0 &&
-               source.extent(1) % 16 == 0 &&
+  // A thread reads 32 elements of a row and of a column at once, which both orientations see alike.
+  bool tiles = source.extent(0) > 0 && source.extent(1) > 0 && source.extent(0) % 32 == 0 &&
+               source.extent(1) % 32 == 0 &&
                (rows.amax == nullptr || columns.amax == nullptr || rows.options.source == columns.options.source);
   for (const bool is_row : {true, false}) {
     const quantized_output& q = is_row ? rows : columns;
@@ -255,12 +240,11 @@ status measure_source(block_format f, matrix<const T> source, const quantized_ou
     choose_path<T>(f, out, choice);
   }
   a.row.bf16_source = a.column.bf16_source = (rows.amax != nullptr ? rows : columns).options.source.mantissa_bits == 7;
-  if (status s = count_tiles<T>(f.element, a); !s.ok()) return s;
-  a.whole_tiles = a.tiles;
-  const std::uint32_t resident = 3 * static_cast<unsigned>(device.processors);
+  count_small_tiles(a);
+  const std::uint32_t resident = amax_blocks_per_processor * static_cast<unsigned>(device.processors);
   const std::uint32_t most = resident < unsigned{amax_words} ? resident : unsigned{amax_words};
   return launch(amax_kernel<T>, dim3{a.tiles < most ? a.tiles : most, 1, 1}, dim3{tile_threads, 1, 1},
-                2 * tile_rows<T> * tile_columns * sizeof(T), stream, a);
+                small_tile_bytes<T>, stream, a);
 }
 
 }  // namespace

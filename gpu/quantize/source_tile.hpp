@@ -72,10 +72,10 @@ struct tile_origin {
   bool whole;
 };
 
-template <class T>
+template <class T, unsigned Rows = tile_rows<T>>
 __device__ inline tile_origin make_origin(const tile_source& a, std::uint32_t tile_row, std::uint32_t tile_column) {
-  const unsigned row = tile_row * tile_rows<T>, column = tile_column * tile_columns;
-  return {row, column, row + tile_rows<T> <= a.rows && column + tile_columns <= a.columns};
+  const unsigned row = tile_row * Rows, column = tile_column * tile_columns;
+  return {row, column, row + Rows <= a.rows && column + tile_columns <= a.columns};
 }
 
 /// One element.
@@ -89,7 +89,7 @@ __device__ inline float tile_value(T x, bool bf16_source) {
 }
 
 /// Loads a tile, clipped to the matrix. The copies are asynchronous: call wait_for_copies.
-template <class T>
+template <class T, unsigned Rows = tile_rows<T>>
 __device__ inline void load_tile(const tile_source& a, const tile_origin& at, const tile_view<T>& tile) {
   constexpr unsigned vec_elements = tile_view<T>::vec_elements, row_vecs = tile_view<T>::row_vecs;
   constexpr unsigned rows_at_once = tile_threads / row_vecs;
@@ -100,14 +100,14 @@ __device__ inline void load_tile(const tile_source& a, const tile_origin& at, co
   const index_t step = rows_at_once * a.stride;
   if (at.whole && a.vectors) {
     ROTOSCALE_UNROLL
-    for (unsigned r = 0; r < tile_rows<T>; r += rows_at_once) {
+    for (unsigned r = 0; r < Rows; r += rows_at_once) {
       copy_async(to + r * row_vecs, from);
       from += step;
     }
     return;
   }
   ROTOSCALE_KEEP_LOOP
-  for (unsigned r = r0; r < tile_rows<T> && at.row + r < a.rows && c < a.columns; r += rows_at_once) {
+  for (unsigned r = r0; r < Rows && at.row + r < a.rows && c < a.columns; r += rows_at_once) {
     if (a.vectors && c + vec_elements <= a.columns) {
       copy_async(to, from);
     } else {
