@@ -30,6 +30,7 @@ struct quantized_output {
   /// factor follows from them.
   std::uint32_t* amax = nullptr;
   float* factor = nullptr;                       ///< device memory: 1 / encode factor, with amax
+  bf16* values = nullptr;                        ///< of quantize_values, in place of codes and scales
   placement code_order = placement::row_major;   ///< order of the codes
   placement scale_order = placement::row_major;  ///< order of the scales
   index_t code_stride = 0;   ///< bytes, for has_tile_kernel a multiple of 16 (6-bit codes: 8); 0: dense; row_major only
@@ -64,6 +65,14 @@ constexpr bool has_tile_kernel(block_format f, int points) {
          (points == 0 || points == 16 || points == 32);
 }
 
+/// True if quantize_values takes the blocks, the rotation and the choice of scales: those of has_tile_kernel, and 4/6
+/// or EDEN for NVFP4's blocks.
+constexpr bool has_values_kernel(block_format f, int points, scale_choice choice) {
+  const bool by_error = choice == scale_choice::four_over_six || choice == scale_choice::eden;
+  const bool is_nvfp4 = f.element == formats::e2m1 && f.scale == formats::ue4m3 && f.length == 16;
+  return has_tile_kernel(f, points) && (!by_error || is_nvfp4);
+}
+
 /// Writes the tensor_amax of M × N `source` (any strides) to rows.amax and columns.amax, under the options, draws and
 /// state of each. One may be null. One launch on `s`, two for other rotations than those of has_tile_kernel.
 status measure_amax(block_format f, matrix<const float> source, const quantized_output& rows,
@@ -93,5 +102,16 @@ status quantize(block_format f, matrix<const fp16> source, const quantized_outpu
 /// From BF16.
 status quantize(block_format f, matrix<const bf16> source, const quantized_output& rows,
                 const quantized_output& columns, stream s);
+
+/// Quantizes M × N `source` to numbers: code * scale, without the factor, as dequantize gives it in BF16. `values` of
+/// both outputs are dense M × N matrices in the source's orientation, aligned to 16 bytes. `rows` has blocks along N,
+/// `columns` along M. One of them may be null. Blocks and options are those of has_values_kernel. Extents along blocks
+/// are multiples of 32, of squares both. One launch on `s`, two if the orientations differ in rounding or choice. No
+/// allocation. On any status but ok, nothing was launched.
+status quantize_values(block_format f, matrix<const float> source, const quantized_output& rows,
+                       const quantized_output& columns, stream s);
+/// From BF16.
+status quantize_values(block_format f, matrix<const bf16> source, const quantized_output& rows,
+                       const quantized_output& columns, stream s);
 
 }  // namespace rotoscale::gpu

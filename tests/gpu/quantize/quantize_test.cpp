@@ -105,6 +105,47 @@ struct source_shape {
   bool transposed = false;
 };
 
+/// True if quantize_values takes an orientation.
+template <class T>
+bool takes_values(block_format f, const wanted& w, index_t vectors, index_t k) {
+  const block_options& o = w.options;
+  const bool by_error = o.choice == scale_choice::four_over_six || o.choice == scale_choice::eden;
+  const bool quick = o.source == formats::fp32 || o.source == formats::bf16;
+  return !w.any || (gpu::has_values_kernel(f, o.rotation.points, o.choice) && k % 32 == 0 &&
+                    (f.rows == 1 || vectors % 32 == 0) && (!by_error || (quick && o.random_count == 32)));
+}
+/// quantize_values against quantize_ref and dequantize_ref.
+template <class T>
+void check_values(block_format f, const wanted& rows, const wanted& columns, matrix<const T> there,
+                  matrix<const T> host) {
+  const index_t m = host.extent(0), n = host.extent(1);
+  if (!takes_values<T>(f, rows, m, n) || !takes_values<T>(f, columns, n, m) || n % 8 != 0) return;
+  const device_array<bf16> by_rows(static_cast<std::size_t>(m * n)), by_columns(static_cast<std::size_t>(m * n));
+  gpu::quantized_output out[2];
+  for (const bool is_row : {true, false}) {
+    const wanted& w = is_row ? rows : columns;
+    out[!is_row].options = w.options;
+    if (w.any) out[!is_row].values = (is_row ? by_rows : by_columns).data();
+  }
+  const gpu::status s = run([&](gpu::stream q) { return gpu::quantize_values(f, there, out[0], out[1], q); });
+  CHECK_MESSAGE(s.ok(), s.message());
+  for (const bool is_row : {true, false}) {
+    const wanted& w = is_row ? rows : columns;
+    const device_array<bf16>& made = is_row ? by_rows : by_columns;
+    CHECK(made.guards_hold());
+    if (!w.any) continue;
+    const index_t vectors = is_row ? m : n, k = is_row ? n : m;
+    const block_axis axis = is_row ? block_axis::row : block_axis::column;
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(vectors * packed_bytes(f.element, k)));
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(vectors / f.rows * (k / f.length)));
+    quantize_ref(f, w.options, host, axis, dense_blocks(f, vectors, k, codes.data(), scales.data()));
+    std::vector<bf16> expected(static_cast<std::size_t>(m * n));
+    dequantize_ref(f, dense_blocks<const std::uint8_t>(f, vectors, k, codes.data(), scales.data()), axis,
+                   row_major(expected.data(), m, n));
+    CHECK(made.read() == expected);
+  }
+}
+
 template <class T>
 void check(block_format f, const wanted& rows, const wanted& columns, source_shape shape, unsigned seed = 1) {
   CAPTURE(shape.rows);
@@ -126,6 +167,7 @@ void check(block_format f, const wanted& rows, const wanted& columns, source_sha
   const auto host = view_of(x.data());
   row.check(host, block_axis::row);
   column.check(host, block_axis::column);
+  if constexpr (!std::is_same_v<T, fp16>) check_values<T>(f, rows, columns, view, host);
   CHECK(source.guards_hold());
 }
 
@@ -509,6 +551,9 @@ TEST_CASE("NVFP4's factor is the tensor's, in tiles and by the definition") {
       CHECK(scales.read() == want_scales);
       CHECK(codes.guards_hold());
       CHECK(scales.guards_hold());
+      const wanted absent{false}, made{true, want};
+      if constexpr (!std::is_same_v<T, fp16>)
+        check_values<T>(f, columns ? absent : made, columns ? made : absent, there, host);
     }
   };
   block_options plain{formats::bf16, {}, scale_rule::even, policies::nvidia};
