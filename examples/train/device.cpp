@@ -68,6 +68,7 @@ chosen_backend choose_backend(const device_choice& choice) {
   const bool any = choice.name == "auto";
   if (choice.name == built_for || (any && built_for != "host")) {
     gpu::train_options o;
+    o.keeps_codes = choice.keeps_codes;
     o.wait_for_each = choice.wait_for_each;
     try {
       return {make_device(choice, o, any ? "; going on with the CPU" : "; --device cpu needs no device"), note};

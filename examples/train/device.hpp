@@ -19,6 +19,7 @@ struct device_choice {
   int number = 0;              ///< which device
   int threads = 0;             ///< of the CPU; 0: one per core
   bool graphs = true;          ///< record and replay graphs; false: launch each operation
+  bool keeps_codes = false;    ///< digests read the codes of all operands
   bool wait_for_each = false;  ///< wait for each operation, so that an error names it
 };
 

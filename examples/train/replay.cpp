@@ -220,7 +220,9 @@ int replay(const replay_options& o, std::ostream& out) {
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
   if (const auto change = find_preset_change(state)) print_error(program_name, *change);
   require_place(o.keep);
-  const chosen_backend inner = choose_backend(o.device);
+  device_choice device = o.device;
+  device.keeps_codes = true;
+  const chosen_backend inner = choose_backend(device);
   nn::digest_observer observer(*inner.ops);
   digest_comparison digests(observer, run.digests());
   session_options session = session_for(o, run, state.run, steps.last);

@@ -38,8 +38,20 @@ void check_steps(const arguments& a, std::int64_t steps) {
   }
 }
 
+/// Does this run, or the run that it resumes, take digests?
+bool takes_digests(const arguments& a) {
+  if (!a.digest_steps.empty()) return true;
+  const fs::path from = a.resume.empty() && a.session.auto_resume ? a.session.out : a.resume;
+  for (const fs::path& run : {from, from.parent_path(), from.parent_path().parent_path()}) {
+    const fs::path digests = run_directory(run).digests();
+    if (!run.empty() && fs::exists(digests)) return !read_digest_steps(digests).empty();
+  }
+  return false;
+}
+
 /// Trains as this process's part of the ranks.
 int train(int argc, char** argv, arguments& a, rank_team& team) {
+  a.device.keeps_codes = takes_digests(a);
   const chosen_backend device = choose_backend(a.device);
   nn::digest_observer digests(*device.ops);
   std::optional<digest_recorder> recorder;

@@ -25,6 +25,7 @@ struct timed_operation {
 struct train_options {
   int device = 0;                                  ///< device index
   bool graphs = true;                              ///< false: operations of a graph are launched one by one
+  bool keeps_codes = false;                        ///< operands of BF16 units are codes, which digests read
   bool wait_for_each = false;                      ///< synchronizes after each operation, so that an error names it
   std::vector<timed_operation>* timing = nullptr;  ///< appends every operation that is waited for; not with graphs
 };

@@ -58,11 +58,11 @@ class device_backend final : public nn::backend {
   void replay(nn::queue q, nn::recorded_graph& what) override;
 
   nn::operand_layout layout_operands(const nn::operand_request& request) const override {
-    return operands::layout(request);
+    return operands::layout(with_storage_of_codes(request));
   }
   std::unique_ptr<nn::operand_set> make_operands(const nn::operand_request& request, void* memory,
                                                  nn::const_tensor_view source) override {
-    return std::make_unique<operands>(request, memory, source);
+    return std::make_unique<operands>(with_storage_of_codes(request), memory, source);
   }
   const gemm_operand& described(nn::operand what) const override {
     return static_cast<const operands&>(*what.set).form(what.form);
@@ -83,6 +83,11 @@ class device_backend final : public nn::backend {
   }
 
  private:
+  nn::operand_request with_storage_of_codes(nn::operand_request r) const {
+    r.row_in_bf16 = r.row_in_bf16 && !options_.keeps_codes;
+    r.column_in_bf16 = r.column_in_bf16 && !options_.keeps_codes;
+    return r;
+  }
   device_queue& of(nn::queue q) { return *queues_[static_cast<std::size_t>(q.id)]; }
 
   /// Calls operation(), which returns a status, and keeps its error for synchronize.

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // How a device keeps a tensor's operands. FP32 (and BF16 of a BF16 source) is the source itself, BF16 one copy whose
-// column form is read transposed. FP8 and MX forms have k contiguous: codes, transposed codes and block scales of both
-// forms come from one launch wherever both are made alike.
+// column form is read transposed. FP8 and forms with blocks have k contiguous: codes, transposed codes and block scales
+// of both forms come from one launch wherever both are made alike. A form with blocks whose GEMM multiplies BF16
+// numbers is these numbers in the source's orientation, and has no codes.
 #pragma once
 
 #include <optional>
@@ -65,6 +66,35 @@ class operands final : public nn::operand_set {
 
   const gemm_operand& form(nn::operand_form f) const { return forms_[index(f)]; }
 
+  /// True if a form with blocks is stored as BF16 numbers.
+  bool is_in_bf16(nn::operand_form f) const { return plan_.of(f).in_bf16; }
+  /// Bytes for codes and scales of a form of a matrix.
+  static std::size_t bytes_of_codes(index_t rows, index_t cols) {
+    return static_cast<std::size_t>(rows * cols + rows * cols / 16) + 2 * alignment;
+  }
+  /// Quantizes a form that is stored as BF16 numbers to codes in `memory`, bytes_of_codes aligned to 16 bytes, from the
+  /// values and with the factor that made it. `made`: the codes.
+  status quantize_again(nn::const_tensor_view source, nn::operand_form f, const nn::step_state* state,
+                        std::uint8_t* memory, gemm_operand& made, stream s) const {
+    const bool row = f == nn::operand_form::row;
+    const nn::operand_recipe& own = *request().recipe(f);
+    const float* const factor = made.factor;
+    made = operand_of(own, row ? request().rows : request().cols, row ? request().cols : request().rows);
+    made.codes = memory;
+    made.scales = memory + padded(made.rows * made.code_stride);
+    made.factor = factor;
+    quantized_output q = block_output_of(f, state), none;
+    q.codes = memory;
+    q.scales = const_cast<std::uint8_t*>(made.scales);
+    const auto make = [&](const auto& from) {
+      return gpu::quantize(made.blocks(), from, row ? q : none, row ? none : q, s);
+    };
+    if (own.source == nn::operand_source::forward) {
+      return make(row_major<const bf16>(values_, request().rows, request().cols));
+    }
+    return source.type == nn::dtype::bf16 ? make(as_matrix<const bf16>(source)) : make(as_matrix<const float>(source));
+  }
+
   /// What one launch writes.
   using fused_target = std::variant<block_target, fp8_target>;
   /// Where quantizing writes if one launch makes all of it, both orientations included.
@@ -75,7 +105,8 @@ class operands final : public nn::operand_set {
     if (!plan.fused) return std::nullopt;
     const quantizer_launch& l = plan.launches[0];
     if (l.kind == launch_kind::cast) return set.fp8_target_of(l, to.scaling, state);
-    if (l.kind != launch_kind::blocks || to.scaling.amax != nullptr) return std::nullopt;
+    if (l.kind != launch_kind::blocks || set.plan_.of(l.form).in_bf16 || to.scaling.amax != nullptr)
+      return std::nullopt;
     return set.block_target_of(l, state);
   }
   /// Target of an FP32 tensor's BF16 copy, if quantizing writes nothing else; else null.
@@ -97,9 +128,13 @@ class operands final : public nn::operand_set {
 
  private:
   static constexpr std::size_t alignment = 256;
+  static std::size_t padded(index_t bytes) {
+    return (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
+  }
   struct place {
     std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0, scale = 0;
     bool in_place = false;
+    bool in_bf16 = false;  ///< numbers in place of codes
   };
   struct plan {
     place forms[2];  ///< row, column
@@ -126,13 +161,25 @@ class operands final : public nn::operand_set {
   const launch_plan& launches_of(const nn::quantize_target& to) const {
     return launches_[(to.row && request().row ? 1 : 0) + (to.column && request().column ? 2 : 0)];
   }
+  /// True if a form's codes and scales are stored as BF16 numbers.
+  static bool is_stored_in_bf16(const nn::operand_request& r, nn::operand_form f) {
+    const nn::operand_recipe& own = *r.recipe(f);
+    const bool row = f == nn::operand_form::row;
+    if (!(row ? r.row_in_bf16 : r.column_in_bf16) || !nn::has_blocks(own.format)) return false;
+    // A rotated row form is unrotated for the column form from its codes.
+    if (row && r.column && nn::takes_row_form(*r.column) && own.rotation.points != 0) return false;
+    const block_format blocks = nn::block_format_of(own);
+    const index_t rows = row ? r.rows : r.cols, k = row ? r.cols : r.rows;
+    const bool whole = k % 32 == 0 && (blocks.rows == 1 || rows % 32 == 0) && r.cols % 8 == 0;
+    return whole && has_values_kernel(blocks, own.rotation.points, own.choice);
+  }
   static bool is_bf16(const std::optional<nn::operand_recipe>& r) { return r && r->format == nn::operand_format::bf16; }
 
   static plan plan_for(const nn::operand_request& r) {
     plan p;
     const auto take = [&](index_t bytes) {
       const std::size_t at = p.bytes;
-      p.bytes += (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
+      p.bytes += padded(bytes);
       return at;
     };
     for (const nn::operand_form f : {nn::operand_form::row, nn::operand_form::column}) {
@@ -147,9 +194,10 @@ class operands final : public nn::operand_set {
         at.codes = p.forms[0].codes;
         continue;
       }
-      at.codes = take(rows * code_stride(own, k));
+      at.in_bf16 = is_stored_in_bf16(r, f);
+      at.codes = take(at.in_bf16 ? rows * k * index_t{sizeof(bf16)} : rows * code_stride(own, k));
       if (own.source == nn::operand_source::forward) at.values = take(rows * k * index_t{sizeof(bf16)});
-      if (nn::has_blocks(own.format)) {
+      if (nn::has_blocks(own.format) && !at.in_bf16) {
         const block_format f = nn::block_format_of(own);
         at.scales = take(rows / f.rows * (k / f.length));
       }
@@ -178,6 +226,12 @@ class operands final : public nn::operand_set {
       o.code_stride = source.stride(0) * size_of(r.source);
       o.transposed = !row;
       return o;
+    }
+    if (at.in_bf16) {
+      o = gemm_operand{};
+      o.element = formats::bf16;
+      o.rows = row ? r.rows : r.cols;
+      o.k = row ? r.cols : r.rows;
     }
     o.codes = memory + at.codes;
     if (o.element == formats::bf16) {
@@ -220,7 +274,8 @@ class operands final : public nn::operand_set {
   bool have_same_blocks() const {
     const auto &row = request().row, &column = request().column;
     return row && column && nn::has_blocks(row->format) && nn::has_blocks(column->format) &&
-           !nn::takes_row_form(*column) && nn::block_format_of(*row) == nn::block_format_of(*column);
+           plan_.forms[0].in_bf16 == plan_.forms[1].in_bf16 && !nn::takes_row_form(*column) &&
+           nn::block_format_of(*row) == nn::block_format_of(*column);
   }
   /// True if kernels that make the tensor can do this launch: casts to nearest; blocks without a factor of the tensor
   /// or 6-bit codes, in whole runs of 32 and squares.
@@ -292,6 +347,7 @@ class operands final : public nn::operand_set {
     if (t.rows.amax != nullptr || t.columns.amax != nullptr) {
       done = measure_amax(t.blocks, source, t.rows, t.columns, s);  // a factor of the tensor follows from it
     }
+    if (done.ok() && plan_.of(l.form).in_bf16) return quantize_values(t.blocks, source, t.rows, t.columns, s);
     return done.ok() ? gpu::quantize(t.blocks, source, t.rows, t.columns, s) : done;
   }
   /// What the row form holds, its rotation undone, rounded to BF16.
@@ -342,7 +398,11 @@ class operands final : public nn::operand_set {
   }
   quantized_output block_output_of(nn::operand_form f, const nn::step_state* state) const {
     quantized_output q;
-    q.codes = codes(f);
+    if (plan_.of(f).in_bf16) {
+      q.values = bf16_codes(f);
+    } else {
+      q.codes = codes(f);
+    }
     q.scales = const_cast<std::uint8_t*>(form(f).scales);
     q.options = nn::block_options_for(nn::resolve_form(request(), f, nullptr));
     const drawn_form drawn = draws(f, state);

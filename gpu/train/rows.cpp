@@ -16,6 +16,10 @@ namespace rotoscale::gpu {
 namespace {
 
 const operands& set_of(const nn::operand_set* set) { return static_cast<const operands&>(*set); }
+/// Workspace of observe's sums.
+std::size_t observed_sums(const nn::const_tensor_view& source) {
+  return (observe_workspace_bytes(std::max(source.extent(0), source.extent(1))) + 255) / 256 * 256;
+}
 device_backend& device_of(nn::backend& ops) { return static_cast<device_backend&>(ops); }
 
 }  // namespace
@@ -44,15 +48,23 @@ status launch<op::dequantize>(const device_call& c, const op::dequantize::in& i,
                         o.to.type == nn::dtype::bf16 ? formats::bf16 : formats::fp32, o.to.stride(0), c.s);
 }
 template <>
+std::size_t workspace_bytes<op::observe>(const op::observe::in& i, const op::observe::out&) {
+  return observed_sums(i.source) + operands::bytes_of_codes(i.source.extent(0), i.source.extent(1));
+}
+template <>
 status launch<op::observe>(const device_call& c, const op::observe::in& i, const op::observe::out& o) {
   const operands& set = set_of(i.what.set);
   const observed_form how{i.what.form == nn::operand_form::column, set.request().recipe(i.what.form)->rotation.points,
                           nn::draws_of(set.request(), i.what.form), i.state};
-  return observe(i.source, set.form(i.what.form), how, o.to, c.workspace, c.bytes, c.s);
-}
-template <>
-std::size_t workspace_bytes<op::observe>(const op::observe::in& i, const op::observe::out&) {
-  return observe_workspace_bytes(std::max(i.source.extent(0), i.source.extent(1)));
+  const std::size_t sums = observed_sums(i.source);
+  gemm_operand stored = set.form(i.what.form);
+  if (set.is_in_bf16(i.what.form)) {
+    if (c.bytes < workspace_bytes<op::observe>(i, o))
+      return {error_code::bad_extent, "workspace_bytes", "is too small"};
+    auto* const codes = static_cast<std::uint8_t*>(c.workspace) + sums;
+    if (status s = set.quantize_again(i.source, i.what.form, i.state, codes, stored, c.s); !s.ok()) return s;
+  }
+  return observe(i.source, stored, how, o.to, c.workspace, c.bytes, c.s);
 }
 
 namespace {

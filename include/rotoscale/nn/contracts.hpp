@@ -83,6 +83,9 @@ constexpr bool expands_to_bf16(const format& element, const format& scale) {
 }
 static_assert(expands_to_bf16(formats::e4m3, formats::e8m0) && expands_to_bf16(formats::e2m1, formats::ue5m3));
 
+/// Do GEMMs under this contract expand the codes of their operands to BF16, if they have some?
+constexpr bool expands_operands(std::string_view name) { return name.starts_with("mx-bf16-"); }
+
 /// Why no GEMM of a recipe can run on a unit, whatever its operands are; null: one may. Outputs are FP32 or BF16, so
 /// accumulators must be FP32; operands are dense, and of at most 32 bits.
 constexpr const char* unit_fault(const mma_unit& u) {

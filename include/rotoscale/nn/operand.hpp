@@ -72,6 +72,8 @@ struct operand_request {
   std::optional<operand_recipe> row;     ///< the row form, if it is needed
   std::optional<operand_recipe> column;  ///< the column form, if it is needed
   index_t part = 0;                      ///< which chunk of a tensor that comes in chunks: names random streams
+  bool row_in_bf16 = false;              ///< the row form's GEMM multiplies BF16 numbers: a backend may store these
+  bool column_in_bf16 = false;           ///< the same of the column form
 
   bool operator==(const operand_request&) const = default;
   /// Does delayed scaling have the scale of any form?

@@ -317,7 +317,9 @@ inline std::size_t model::largest_workspace(std::size_t statistics) {
     const index_t widest = l == &head() ? s.in : std::max(s.in, s.out);  // logits are FP32
     room.add_gemm(l->workspace_bytes(*ops_), linears_.stored() == nn::dtype::bf16 ? widest : 0);
     if (!options_.training || !options_.statistics) continue;
-    room.add<nn::op::observe>({room.extents(std::max({tokens(), s.in, s.out}), 1), {}, nullptr}, {nullptr});
+    const index_t observed[][2] = {{tokens(), s.in}, {tokens(), s.out}, {s.out, s.in}};
+    for (const auto [rows, cols] : observed)
+      room.add<nn::op::observe>({room.extents(rows, cols), {}, nullptr}, {nullptr});
     room.add<nn::op::compare>({nullptr, nullptr, s.in * s.out}, {nullptr});
   }
   for (const nn::adapted_linear* l : linears_.layers()) {

@@ -24,6 +24,7 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
     r.cols = cols;
     if (row) r.row = how;
     if (column) r.column = how;
+    r.row_in_bf16 = r.column_in_bf16 = nn::expands_operands(contract.name);
     return r;
   };
   // x (m, k) in both forms, w (n, k) and v (n, m) along rows.
@@ -64,9 +65,9 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
 
 /// An operand's values and error statistics, in both forms.
 inline op_case::prepared observe_case(op_scene& c, const nn::operand_recipe& how, index_t rows, index_t cols,
-                                      nn::dtype source) {
+                                      nn::dtype source, bool in_bf16) {
   const auto x = c.tensor(source, rows, cols, 1, 9);
-  nn::operand_request r{nn::tensor_role::dy, 4, source, rows, cols, how, how};
+  const nn::operand_request r{nn::tensor_role::dy, 4, source, rows, cols, how, how, 0, in_bf16, in_bf16};
   nn::operand_set* const set = c.operands(r, x);
   const auto by_rows = c.tensor(nn::dtype::fp32, rows, cols, 2), by_columns = c.tensor(nn::dtype::bf16, rows, cols, 3);
   auto* lost = c.keep(std::vector<nn::operand_statistics>(2));
@@ -90,7 +91,7 @@ inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe&
                                           index_t rows, index_t cols, nn::dtype source, bool apart) {
   const auto x = c.tensor(source, rows, cols, 1, 9), w = c.tensor(nn::dtype::fp32, 24, rows, 2, 4);
   const nn::operand_recipe narrow{nn::operand_format::bf16};
-  nn::operand_set* const set = c.operands({nn::tensor_role::x, 4, source, rows, cols, how, again}, x);
+  nn::operand_set* const set = c.operands({nn::tensor_role::x, 4, source, rows, cols, how, again, 0, true, true}, x);
   nn::operand_set* const other = c.operands({nn::tensor_role::dy, 4, nn::dtype::fp32, 24, rows, narrow, {}}, w);
   const auto values = c.tensor(nn::dtype::bf16, rows, cols, 3), products = c.tensor(nn::dtype::fp32, cols, 24, 4);
   float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f});
@@ -173,7 +174,9 @@ inline std::vector<op_case> statistics_cases() {
       all.push_back({"dequantize and observe " + std::string(to_string(f)) + " H" + std::to_string(rotation.points) +
                          " signs " + std::string(to_string(rotation.signs)) + " " + std::to_string(rows) + "x" +
                          std::to_string(cols) + " from " + std::string(to_string(source)),
-                     false, [=](op_scene& c, bool) { return observe_case(c, how, rows, cols, source); }});
+                     false, [=](op_scene& c, bool) {
+                       return observe_case(c, how, rows, cols, source, source == nn::dtype::bf16);
+                     }});
     }
   };
   for (const numbers f : {numbers::fp32, numbers::bf16, numbers::fp8_e4m3, numbers::fp8_e5m2}) {

@@ -101,6 +101,13 @@ class linear {
     const bool column = shape_.backward && (tensor == tensor_role::w || shape_.trains);
     r.row = recipe_for(*recipe_, tensor, operand_form::row);
     if (column) r.column = recipe_for(*recipe_, tensor, operand_form::column);
+    // Frozen weights are kept as codes, which take less memory.
+    const auto in_bf16 = [&](operand_form form) {
+      return (tensor != tensor_role::w || shape_.trains) &&
+             expands_operands(recipe_for(*recipe_, use_of(tensor, form).gemm).accumulate);
+    };
+    r.row_in_bf16 = in_bf16(operand_form::row);
+    r.column_in_bf16 = column && in_bf16(operand_form::column);
     return r;
   }
   /// True if the source must keep its values while the operands are used.
