@@ -36,9 +36,9 @@ status dequantize(const gemm_operand& q, block_axis axis, matrix<bf16> target, s
 status dequantize_pair(const gemm_operand& a, matrix<bf16> to_a, const gemm_operand& b, matrix<bf16> to_b, stream s);
 
 /// Writes an operand's values, code * scale * factor, as FP32 or rounded to BF16. Rows are `stride` elements apart, at
-/// least a row. The result is [rows, k], or [k, rows] if `transposed`. Operands are those of fp32_fma_chain
-/// (gemm.hpp). One
-/// launch on `s`, no allocation. On any status but ok, nothing was launched.
+/// least a row. The result is [rows, k], or [k, rows] if `transposed`.
+/// Operands are as for fp32_fma_chain (gemm.hpp). The function makes one launch on `s`, without an allocation.
+/// On any status but ok, nothing was launched.
 status decode_operand(const gemm_operand& from, bool transposed, void* to, format stored, index_t stride, stream s);
 
 /// Writes the values of an operand with blocks as BF16 [rows, k], rows `stride` elements apart, with its rotation

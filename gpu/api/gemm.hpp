@@ -18,8 +18,8 @@
 // On sm_90 the MXFP4 contracts choose the operand width per 256 × 256 tile:
 // - BF16 products, with that tensor core's accumulation, if a row's scales span more than 26 binades. E5M2 operands
 //   cannot represent such a row.
-// - int8 products for mxfp4-accurate-sm90, if the scales of all rows span at most 3 binades and a row's squares sum to
-//   less than 2^24 (width_ref of contract_ref.hpp). No sum is rounded then, so the bits are those of E5M2, in little
+// - int8 products for mxfp4-accurate-sm90. The scales of all rows must span at most 3 binades, and a row's squares must
+//   sum to less than 2^24 (width_ref of contract_ref.hpp). No sum is rounded then, so the bits equal E5M2's, in little
 //   more than half the time.
 #pragma once
 
@@ -46,8 +46,8 @@ struct gemm_schedule {
   bool operator==(const gemm_schedule&) const = default;
 };
 
-/// Output and epilogue: factor_a * factor_b * alpha * sum (+ beta * out) (+ bias) in FP32 as gemm_epilogue computes it
-/// (rotoscale/gemm_epilogue.hpp), rounded to `output`, then stored.
+/// Output and epilogue. `factor_a * factor_b * alpha * sum (+ beta * out) (+ bias)` is computed in FP32 as in
+/// gemm_epilogue (rotoscale/gemm_epilogue.hpp), rounded to `output`, then stored.
 struct gemm_result {
   void* out = nullptr;            ///< [m, n], row-major
   format stored = formats::bf16;  ///< or FP32
@@ -66,10 +66,10 @@ struct gemm_groups {
 };
 
 /// A GEMM. Operands are in device memory, without batch. Codes are aligned to 16 bytes, and rows in memory are
-/// multiples of 16 bytes apart, except for FP32 chains and blockwise sums.
-/// - m and n are 1 to 2^20. k of blocks is a multiple of 32 (of 128 for MXFP4 on gfx942, of 256 on gfx950).
-/// - Orders are row-major. gfx950's own contracts take scales in aiter_scale, codes row-major with strides below 2^27
-///   bytes, those of b also in aiter_data_16x16, with rows a multiple of 16 and at most 64 GiB.
+/// multiples of 16 bytes apart, except for FP32 chains and blockwise sums. Extents and orders:
+/// - `m` and `n` are 1 to 2^20. `k` of blocks is a multiple of 32 (of 128 for MXFP4 on gfx942, of 256 on gfx950).
+/// - Orders are row-major. gfx950's own contracts take scales in aiter_scale and codes with strides below 2^27 bytes.
+///   Codes of b may also be in aiter_data_16x16, with rows a multiple of 16 and at most 64 GiB.
 /// - fp32_blockwise and fp32_fma_chain also take blocks of 32 in any order.
 struct gemm_call : gemm_result {
   gemm_operand a;            ///< [m, k]
@@ -92,9 +92,9 @@ std::size_t gemm_workspace_bytes(const gemm_call& call, const device_info& devic
 status gemm(const gemm_call& call, void* workspace, std::size_t workspace_bytes, stream s);
 
 /// Contracts of block-scaled operands by what they promise.
-/// - reference: fp32_blockwise for MXFP4, fp32_fma_chain for MXFP8
-/// - accurate: of MXFP4, the reference's bits, unless a sum leaves FP32's normal range (gfx950: its scaled instruction)
-/// - fast: on sm_90, sums of MXFP4 are added to FP32 accumulators every 128 k; elsewhere the same as `accurate`
+/// - `reference`: fp32_blockwise for MXFP4, fp32_fma_chain for MXFP8.
+/// - `accurate`: of MXFP4, the reference's bits, unless a sum leaves FP32's normal range (gfx950: scaled instruction).
+/// - `fast`: on sm_90, sums of MXFP4 are added to FP32 accumulators every 128 k; elsewhere the same as `accurate`.
 enum class gemm_mode { reference, accurate, fast };
 
 /// The contract of a mode on a device, or null if it has none (every device has `reference`). `bf16`: of MXFP8, or of a

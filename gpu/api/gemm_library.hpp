@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // GEMMs of FP16, BF16 and FP8 operands without block scales, by the vendor's library (cuBLASLt, hipBLASLt).
-// C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The interface is that of gemm.hpp.
+// C [m, n] = alpha * A · Bᵀ (+ beta * C) (+ bias), k contiguous. The interface is gemm.hpp's.
 //
 // A plan selects the library's algorithm once.
 // - NVIDIA: the algorithm never splits K, so a plan gives the same bits every time. On an H200 these are the bits of
@@ -17,8 +17,8 @@
 namespace rotoscale::gpu {
 
 /// Operands in device memory without block scales, row-major with k contiguous. Codes are aligned to 16 bytes, and rows
-/// are `code_stride` apart, a multiple of 16. a and b are both FP16, both BF16, or each E4M3 or E5M2 but not both E5M2
-/// (on gfx942 as FNUZ). FP8 operands may have a factor, in device memory and aligned to 16 bytes.
+/// are `code_stride` apart, a multiple of 16. Formats: both FP16, both BF16, or each E4M3 or E5M2 (on gfx942 as FNUZ),
+/// but not both E5M2. FP8 operands may have a factor, in device memory and aligned to 16 bytes.
 struct plain_problem : gemm_result {
   gemm_operand a;                ///< [m, k]
   gemm_operand b;                ///< [n, k]

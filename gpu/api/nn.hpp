@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers, loss and optimizer on a device: what launches (launch.hpp) require, and layers that quantize their result.
+// Layers, loss and optimizer on a device: requirements of launches (launch.hpp), and layers that quantize their result.
 //
 // - Views have contiguous rows of FP32 or BF16. Access is 16 bytes wide if rows begin at multiples of 16 bytes, else
-//   per element. Tables and their gradients are FP32. x, its gradient and its result have one storage.
-// - embedding_forward, cross_entropy: an id outside [0, vocabulary) counts as masked (its row of y is zero) and is
+//   per element. Tables and their gradients are FP32. The storage of x, its gradient and its result is the same.
+// - An id outside [0, vocabulary) counts as masked in embedding_forward (its row of y is zero) and cross_entropy. It is
 //   recorded in the call's faults. Zero them before the first launch.
 // - residual_norm: without the quantizer. With an empty y, only sum, mean and rstd are written.
 // - bias_backward: dtable is contiguous.

@@ -22,7 +22,7 @@ struct fp8_options {
   format source = formats::bf16;   ///< FP32, or BF16: FP32 sources are rounded to it first, FP16 sources refused
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< of elements
   random_stream random = {};  ///< for stochastic rounding: element (r, c) of the M × N source uses word r * N + c
-  /// With a state, the words of `draws` in its step replace those of `random`.
+  /// With a state, the words of `draws` in its step replace `random`.
   nn::form_draws draws = {};
   const nn::step_state* state = nullptr;  ///< device memory, or null
 };

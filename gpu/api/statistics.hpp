@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Quantization errors on a device: the sums of SQNR, saturation and underflow.
-// The bits are those of nn/cpu/statistics.hpp.
+// The bits equal nn/cpu/statistics.hpp's.
 #pragma once
 
 #include "rotoscale/gemm_operand.hpp"

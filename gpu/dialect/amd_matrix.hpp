@@ -7,8 +7,8 @@
 // 4 g + 3 (of the first operand) in column l % 16 (of the second). k of lane l, by instruction:
 //   16x16x16 BF16            4 g .. + 3
 //   16x16x32 FP8             8 g .. + 7
-//   16x16x128 f8f6f4, FP4    32 g .. + 31, with the scale of block g of 32 in lane l's scale register
-//   16x16x128 f8f6f4, FP8    16 g .. + 15 and 64 + 16 g .. + 15; scales as for FP4
+//   16x16x128 f8f6f4, FP4    32 g .. + 31. Lane l's scale register has the scale of block g of 32.
+//   16x16x128 f8f6f4, FP8    16 g .. + 15 and 64 + 16 g .. + 15. Scales are as for FP4.
 // FP8 is FNUZ on gfx942 and OCP on gfx950. Sources: AMD's ISA documents of CDNA3 and CDNA4, and
 // https://rocm.blogs.amd.com/software-tools-optimization/matrix-cores-cdna. The k of scaled FP8 follow AMD's emulator
 // rocjitsu (ROCm/rocm-systems). None of this was confirmed on a device.

@@ -15,9 +15,9 @@ namespace rotoscale::gpu {
 /// operands.
 ///
 /// Sources of `percent`:
-/// - sm_90: measured on an H200 with int8 kernels.
+/// - `sm_90`: measured on an H200 with int8 kernels.
 /// - AMD: estimated, not measured, from the share of LDS or cache cycles (gfx950_tile.hpp, amd/dense.hpp).
-/// - gfx942 MXFP4: estimated from the loop's instructions, few of which are products.
+/// - `gfx942` with MXFP4: estimated from the loop's instructions, few of which are products.
 /// The gfx950 FP4 shapes are all of AITER's (hsa/gfx950/f4gemm/f4gemm_bf16_per1x32Fp4.csv in ROCm/aiter). The dense
 /// shapes with 64 columns are all of AITER's BF16 kernels for gfx942 (hsa/gfx942/bf16gemm/bf16gemm_fp32bf16.csv).
 struct tile_shape {

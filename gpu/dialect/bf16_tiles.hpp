@@ -36,11 +36,11 @@ struct padded_tile {
 
 /// Schedule of an attention kernel.
 ///
-/// tiles     tiles of 64 rows that a block computes concurrently
-/// blocks    blocks per SM that registers are limited for
-/// stages    buffers of streamed tiles; all but one or two are in flight
-/// overlaps  overlap a tile's product with values and the next tile's with keys (forward pass); takes one more buffer
-/// pingpong  the tiles of a block start their products one after the other (ping-pong), if the unit has a copy engine
+/// tiles     Tiles of 64 rows that a block computes concurrently.
+/// blocks    Blocks per SM that registers are limited for.
+/// stages    Buffers of streamed tiles; all but one or two are in flight.
+/// overlaps  Overlap a tile's product with values and the next tile's with keys (forward pass). Takes one more buffer.
+/// pingpong  The tiles of a block start their products one after the other (ping-pong), if the unit has a copy engine.
 struct tile_plan {
   int tiles, blocks, stages;
   bool overlaps = false;

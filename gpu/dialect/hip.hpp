@@ -283,7 +283,7 @@ __device__ inline void release_kernel_behind() {
 
 /// griddepcontrol.wait: waits until previous kernels have completed, and lets the next kernel start on free SMs. Every
 /// thread of a kernel that launch_behind launches calls it before any global access. The kernel's completion then
-/// implies that of all before it.
+/// implies that all previous kernels are complete.
 __device__ inline void wait_for_kernel_before() {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900

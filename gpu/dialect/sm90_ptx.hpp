@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // PTX of the sm_90 kernels, one function per instruction: mbarriers, TMA copies, clusters, and wgmma of FP8, BF16 and
-// int8. Names and operands are those of the PTX ISA 8.0. Tiles of attention are in wgmma_tiles.hpp.
+// int8. Names and operands follow the PTX ISA 8.0. Tiles of attention are in wgmma_tiles.hpp.
 #pragma once
 
 #include <cuda.h>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Arguments common to all GEMM kernels of gpu/, and the arithmetic around the products that kernels and CPU models
-// share: folding of block scales into E5M2 and int8, powers of two, unfolding of sums.
+// Arguments common to all GEMM kernels of gpu/, and the arithmetic that kernels and CPU models share. It folds block
+// scales into E5M2 and int8, makes powers of two, and unfolds sums.
 #pragma once
 
 #include "gpu/api/gemm.hpp"
@@ -87,8 +87,8 @@ ROTOSCALE_HD constexpr std::uint8_t fold_code(std::uint32_t code, int byte, int 
   const std::uint32_t magnitude = code & 7u;
   if (magnitude == 0) return static_cast<std::uint8_t>((code & 8u) << 4);
   const int s = byte - largest_byte + fold_top;
-  // Magnitudes 1 to 7 are 0.5, 1, 1.5, 2, 3, 4, 6. With two mantissa bits their codes are 0, 4, 6, 8, ... after that of
-  // 2^(s-1).
+  // Magnitudes 1 to 7 are 0.5, 1, 1.5, 2, 3, 4, 6. With two mantissa bits their codes are 0, 4, 6, 8, ... after the
+  // code of 2^(s-1).
   return static_cast<std::uint8_t>((code & 8u) << 4 |
                                    (static_cast<std::uint32_t>(4 * (s + 14)) + (magnitude == 1 ? 0u : 2u * magnitude)));
 }

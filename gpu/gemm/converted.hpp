@@ -14,8 +14,8 @@
 namespace rotoscale::gpu::detail {
 
 /// Converts both operands to `First`, multiplies them, and adds the parts of K. MXFP4 begins with int8 or E5M2: the
-/// first kernel computes the tiles of that width, the fallback kernel all others. int8 and BF16 codes share memory, so
-/// the fallback converts after the int8 kernel.
+/// first kernel computes the tiles of that width, the fallback kernel all others. The fallback converts after the int8
+/// kernel, since int8 and BF16 codes share memory.
 template <operand_width First>
 status launch_converted(const gemm_launch& l) {
   constexpr bool folds = First != operand_width::bf16;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM of fp32_fma_chain on CUDA cores or VALUs: each output is one chain of fused multiply-adds in ascending k.
-// 1. load a tile of A and B, decoded to FP32 in shared memory
-// 2. fused multiply-adds; a thread owns R × R outputs
-// 3. scale by the factors and store
+// 1. Load a tile of A and B, decoded to FP32 in shared memory.
+// 2. Fused multiply-adds; a thread owns R × R outputs.
+// 3. Scale by the factors and store.
 // Nothing is added beyond k, since +0 would change a sum of -0.
 #pragma once
 
@@ -78,7 +78,7 @@ __device__ inline const std::uint8_t* element_place(const simt_operand& o, int r
   if constexpr (E <= dense_element::e5m2) return first + k * o.k_step;
   return E == dense_element::e2m1 ? first + k / 2 : first;
 }
-/// Bits read at that address: a number of 32 or 16 bits, the byte of an 8-bit code or of two E2M1 codes, or a 6-bit
+/// Bits read at that address: a number of 32 or 16 bits, a byte with an 8-bit code or two E2M1 codes, or a 6-bit
 /// code.
 template <dense_element E>
 __device__ inline std::uint32_t element_bits(const std::uint8_t* at, int k) {
@@ -203,7 +203,7 @@ struct alignas(16) simt_tiles {
   float a[simt_step<R>][pitch], b[simt_step<R>][pitch];
 };
 
-/// A thread's part of a tile of simt_step<R> × 16 R numbers, in registers between memory and shared memory:
+/// A thread's part of a tile of simt_step<R> × 16 R numbers, in registers between memory and shared memory. It has
 /// equidistant rows of one k, or equidistant k of one row. Numbers are decoded when stored, so that all loads are in
 /// flight together.
 template <int R>

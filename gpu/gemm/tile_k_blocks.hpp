@@ -32,8 +32,8 @@ inline constexpr int exact_log_squares = 4 * 2 * 24;
 /// tile's value it is a flag.
 inline constexpr log_squares fallback_row = 0x8000;
 
-/// Upper bound of 4 * log2 of a normal number, also of one that is larger by 2^-16 of it, since sums of squares are
-/// rounded.
+/// Upper bound of 4 * log2 of a normal number. It also bounds a number larger by 2^-16 of it, since sums of squares
+/// are rounded.
 ROTOSCALE_HD constexpr int quarters_of_log2(float squares) {
   const std::uint32_t bits = fp32_bits(squares * (1.0f + 0x1p-16f)), fraction = bits & 0x007FFFFFu;
   return 4 * (static_cast<int>(bits >> 23) - 127) + 1 + (fraction >= 0x1837F0u ? 1 : 0) +

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The second conversion of `accurate` and `fast` on sm_90, inside the fallback kernel: int8 rows also as E5M2, and all
-// rows as BF16 if one does not fit E5M2. Usually there is no such tile, and a separate launch to find out would cost
+// The second conversion of `accurate` and `fast` on sm_90, inside the fallback kernel. It converts int8 rows to E5M2,
+// or all rows to BF16 if one does not fit E5M2. Usually no tile needs it, and a separate launch to find out would cost
 // one or two microseconds.
 #pragma once
 

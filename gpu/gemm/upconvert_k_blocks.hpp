@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The conversions of fp32_blockwise on sm_90. K is split into k-blocks of 128 (tile_k_blocks.hpp).
-// 1. upconvert_window_kernel writes all rows as int8, relative to a window of four binades. A row's window holds most
-// of
-//    its blocks; other k-blocks have their own.
-// 2. join_k_blocks_kernel combines the k-blocks of a tile's rows.
-// 3. upconvert_k_blocks_kernel writes E5M2 for the k-blocks that a tile multiplies as E5M2.
+// 1. `upconvert_window_kernel` writes all rows as int8.
+//    Values are relative to a window of four binades, which holds most blocks of a row.
+//    Other k-blocks have a separate window.
+// 2. `join_k_blocks_kernel` combines the k-blocks of a tile's rows.
+// 3. `upconvert_k_blocks_kernel` writes E5M2 for the k-blocks that a tile multiplies as E5M2.
 // Rows fall back to the SIMT kernel if they have a NaN, scales that E5M2 cannot represent, or sums that may leave
 // FP32's normal range.
 #pragma once

@@ -38,8 +38,8 @@ __device__ void load_chunk(const head_tensor<const T>& x, int b, int h, int firs
   }
 }
 
-/// acc = x (64 rows from first_x) · yᵀ (64 rows from first_y), one FMA chain over the features per element. x starts at
-/// row `begin`. All threads of the block must call it.
+/// Sets acc to x (64 rows from first_x) · yᵀ (64 rows from first_y). Each element is one FMA chain over the features.
+/// The array x starts at row `begin`. All threads of the block must call it.
 template <class T>
 __device__ void multiply_rows(const head_tensor<const T>& x, int head_x, int first_x, const head_tensor<const T>& y,
                               int head_y, int first_y, int b, const attention_shape& n, shared_tiles& s,

@@ -99,8 +99,8 @@ struct tile_copies {
   }
 };
 
-/// Ring of Stages buffers for pairs of tiles that load(position, buffer) copies: the current pair, Stages - 1 - Kept
-/// pairs in flight, and the last Kept pairs, still readable. `next` advances a position and returns false at the end.
+/// Ring of Stages buffers for pairs of tiles that load(position, buffer) copies. Stages - 1 - Kept pairs are in flight;
+/// the current pair and the last Kept pairs are readable. `next` advances a position and returns false at the end.
 template <int Kept, class Unit, int Stages, class Position, class Load, class Next>
 struct tile_queue {
   static constexpr int ahead = Stages - 1 - Kept;
@@ -153,8 +153,8 @@ struct tile_queue {
   }
 };
 
-/// Runs compute(position, buffer, signal_next) for every pair of tiles. prepare() first loads the block's own tiles and
-/// ends with a barrier; TMA already loads the first pairs meanwhile.
+/// Runs compute(position, buffer, signal_next) for every pair of tiles. First `prepare()` loads the block's own tiles
+/// and ends with a barrier; TMA already loads the first pairs meanwhile.
 template <int Kept = 0, class Unit, int Stages, class Position, class Load, class Next, class Prepare, class Compute>
 __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, const Load& load, const Next& next,
                          const Prepare& prepare, const Compute& compute) {
@@ -196,7 +196,7 @@ __device__ void pipeline(const tile_copies<Unit, Stages>& copies, Position at, c
 /// The same with ping-pong scheduling by named barriers (FlashAttention-3) in place of a block barrier per pair.
 ///
 /// 1. Tile i of the block waits for its turn and starts its products.
-/// 2. compute calls signal_next(): the next tile starts its products, which overlap this tile's exponentials.
+/// 2. Then `compute` calls signal_next(): the next tile starts its products, which overlap this tile's exponentials.
 /// 3. The producer, a thread of the last tile, loads when it passes the turn back to the first tile. By then all tiles
 ///    have left the buffer that is loaded into.
 template <int Kept, int Tiles, class Unit, int Stages, class Position, class Load, class Next, class Prepare,

@@ -147,8 +147,8 @@ struct keys_pass {
     if (masks(at)) mask(at, buffer, half, dp);
   }
 
-  /// Adds one pair of tiles: scores and dp, exp2, ds, then dv and dk. dv starts only after ds: earlier, its operands
-  /// would be live together with dp, and the compiler would serialize the products.
+  /// Adds one pair of tiles: scores and dp, exp2, ds, then dv and dk. The product of dv starts only after ds. Earlier,
+  /// its operands would be live together with dp, and the compiler would serialize the products.
   template <class Signal>
   __device__ void add(query_position at, int buffer, const Signal& signal_next, const key_operand<Unit, D>& k,
                       const key_operand<Unit, D>& v, float (&dk)[D / 16][Unit::elements],

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(row_threads) bias_kernel(const ROTOSCALE_GRID_
   }
 }
 
-/// Row `part` of `partial`: the sum of 64 rows of dy, every period-th, from row part / period * 64 * period + part mod
-/// period.
+/// Row `part` of `partial`: the sum of 64 rows of dy, every period-th. The first is row
+/// part / period * 64 * period + part mod period.
 template <class T>
 struct bias_gradient_args {
   row_extents e;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Parts of the cross-entropy kernel (loss.hpp): arguments, the order in which blocks take chunks of 4096 logits, and a
-// block's work on its chunk: load, maximum, exponentials in place, sum, store.
+// Parts of the cross-entropy kernel (loss.hpp): arguments, and the order in which blocks take chunks of 4096 logits. A
+// block's work on its chunk is: load, maximum, exponentials in place, sum, store.
 #pragma once
 
 #include "gpu/dialect/async_copy.hpp"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Backward kernels of RMSNorm and LayerNorm. A block has the 64 rows of one chain of the gain's gradient. It goes
-// through them in groups, as a pipeline: gradients of group i, dot products of group i + 1 by separate warps, copies of
-// groups i + 2 (and i + 3) to shared memory.
+// Backward kernels of RMSNorm and LayerNorm. A block has the 64 rows of one chain of the gain's gradient, in a pipeline
+// of groups. Concurrent are gradients of group i, dot products of group i + 1 by separate warps, and copies of groups
+// i + 2 (and i + 3) to shared memory.
 #pragma once
 
 #include "gpu/nn/norm.hpp"
@@ -159,7 +159,7 @@ struct norm_gradient_block {
     return 0.0f;
   }
 
-  /// Computes a group's pulls, by the threads after those of the gradients.
+  /// Computes a group's pulls, on the threads after the gradients' threads.
   __device__ void sum_dots(unsigned group) const {
     const unsigned t = thread_index().x - threads, lane = t % nn::sum_lanes, r = t / nn::sum_lanes;
     const bool any = r < count(group);
@@ -172,8 +172,8 @@ struct norm_gradient_block {
 
   /// Computes the gradients of `group` from dx in registers, then loads dx of the next group into them.
   ///
-  /// The branch for whole groups and columns has no condition between a register's use and its next load, so that loads
-  /// do not wait for each other. Waits that count loads need no such branch.
+  /// The branch for whole groups and columns has no condition between a register's use and its next load. So loads do
+  /// not wait for each other. Waits that count loads need no such branch.
   __device__ void update(unsigned group) {
     const unsigned here = count(group), behind = group + 1 < groups ? count(group + 1) : 0;
     if (!waits_count_loads && behind == Rows && column(Vec8s - 1) < a.e.cols) {  // this group is whole too

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Layers that quantize their result: checks a layer's arguments and makes its producer. produce(in, out, launch) calls
-// launch(produced rows, m, n) for m × n elements of each output. An empty result is not written.
+// Layers that quantize their result: checks a layer's arguments and makes its producer. `produce(in, out, launch)`
+// calls launch(produced rows, m, n) for m × n elements of each output. An empty result is not written.
 #pragma once
 
 #include "gpu/nn/check.hpp"

@@ -96,7 +96,7 @@ status quantize_produced(const produced_rows<Producer>& produced, const block_ta
     quantized_output own_rows = to.rows, own_columns = to.columns;
     if constexpr (outputs > 1) take_columns(f, {o * n, n, outputs * n}, m, own_rows, own_columns);
     if (status c = prepare_orientations<T>(f, m, n, own_rows, own_columns, false, q, choice); !c.ok()) return c;
-    // Random words are those of the whole matrix.
+    // Random words are numbered in the whole matrix.
     q.row.random_step = static_cast<std::uint64_t>(outputs * n);
     q.row.random_first = static_cast<std::uint64_t>(o * n);
     q.column.random_first = static_cast<std::uint64_t>(o * n * m);

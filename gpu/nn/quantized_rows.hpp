@@ -20,8 +20,8 @@ template <class Producer, class Element>
 inline constexpr std::size_t rows_shared_bytes =
     Producer::outputs* tile_rows<typename Producer::storage>* tile_columns * sizeof(typename Producer::storage) +
     code_stage<typename Producer::storage, Element::format>::size;
-/// Blocks per SM: limited by the quantizer's registers or by shared memory (228 KiB per SM, of which each block takes 1
-/// KiB more than it requests).
+/// Blocks per SM, limited by the quantizer's registers or by shared memory. An SM has 228 KiB, of which a block takes
+/// 1 KiB more than it requests.
 template <class Producer, class Element>
 inline constexpr unsigned rows_blocks_per_processor = bounds_count_waves ? 4 - Producer::outputs
                                                       : 3 * (rows_shared_bytes<Producer, Element> + 1024) <= 228 * 1024

@@ -20,8 +20,8 @@ struct token_order_args {
 };
 inline constexpr unsigned longest_short_run = 64;
 
-/// A block sorts the tokens of `order_range` consecutive ids. It first counts lower ids and each of its own. It then
-/// goes through all tokens again, order_batch loads per thread at a time.
+/// A block sorts the tokens of `order_range` consecutive ids. It first counts lower ids and each id in its range. It
+/// then goes through all tokens again, order_batch loads per thread at a time.
 inline constexpr unsigned order_range = 64, order_threads = 256, order_warps = order_threads / subgroup_lanes;
 inline constexpr unsigned order_batch = 4, order_groups = order_batch * order_warps;
 struct order_shared {

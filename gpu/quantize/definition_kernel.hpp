@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizer of the blocks that the tile kernel does not support, with the definition's bits: rotations of 32 to 128
-// points, UE5M3 scales, blocks of 128, extents that are not whole runs of 32.
-// A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane; of longer
-// runs up to four per lane. A rotation is a butterfly across lanes, then across a lane's elements.
+// Quantizer of the blocks that the tile kernel does not support, with the definition's bits. Such blocks have rotations
+// of 32 to 128 points, UE5M3 scales, 128 elements, or extents that are not whole runs of 32.
+// A subgroup of 32 lanes takes 32 elements of a row, or of the rows that share scales, one element per lane. A lane has
+// up to four elements of a longer run. A rotation is a butterfly across lanes, then across a lane's elements.
 #pragma once
 
 #include "gpu/quantize/made_options.hpp"
@@ -33,7 +33,7 @@ __device__ inline float definition_source(format source, T x) {
   return std::is_same_v<T, bf16> ? value : fp32_from_bits(canonical_bf16(value) << 16);
 }
 
-/// Columns of an item: 32, or those of a longer block or rotation.
+/// Columns of an item: 32, or the length of a longer block or rotation.
 __device__ inline unsigned item_width(const block_format& f, const block_options& o) {
   const auto run = static_cast<unsigned>(run_length(f, o.rotation));
   return run > unsigned{subgroup_lanes} ? run : unsigned{subgroup_lanes};
@@ -152,7 +152,7 @@ __device__ inline float row_error(float error, unsigned lane, unsigned length) {
   return sum;
 }
 
-/// Blocks of an item as one lane sees them: those of columns `column` + 32 i.
+/// Blocks of an item as one lane sees them, in columns `column` + 32 i.
 template <unsigned Parts>
 struct item_blocks {
   unsigned group, column, parts;

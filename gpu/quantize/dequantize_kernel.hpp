@@ -22,8 +22,8 @@ struct dequantize_kernel_args {
   bool vectors = false;           ///< rows of the target are contiguous and begin at multiples of 16 bytes
 };
 
-/// Value of a code of at most 8 bits. Its magnitude bits are those of an FP32 number with another bias, subnormals
-/// included, so one exact multiplication decodes it.
+/// Value of a code of at most 8 bits. Its magnitude bits equal an FP32 number with another bias, subnormals included,
+/// so one exact multiplication decodes it.
 template <format F>
 __device__ inline float code_value(std::uint32_t code) {
   const std::uint32_t magnitude = code & static_cast<std::uint32_t>(F.magnitude_mask());
@@ -70,8 +70,8 @@ __device__ inline float scale_of(const format& scale, unsigned byte) {
   return scale == ue4m3_format ? fp8_value(true, byte) : decode(scale, byte);
 }
 
-/// True if all numbers of a word are zero or normal in BF16: the E8M0 scale is far enough from both ends, and no code
-/// is NaN or Inf.
+/// True if all numbers of a word are zero or normal in BF16. Checks that the E8M0 scale is far enough from both ends,
+/// and that no code is NaN or Inf.
 template <format F>
 __device__ inline bool word_takes_fast_path(std::uint32_t codes, unsigned scale_byte) {
   if constexpr (F.bits() == 6) return false;
@@ -136,7 +136,7 @@ __device__ inline void store_words(const std::uint32_t (&word)[Words], void* to)
 }
 
 /// Consecutive threads take consecutive words of codes along k (row targets) or rows (transposed targets). Each takes
-/// four words in the other direction, which share a group of 16 rows or a 16-byte vector: of the fours `first`,
+/// four words in the other direction, which share a group of 16 rows or a 16-byte vector. Its fours are `first`,
 /// `first` + `step`, and so on. `across`: index of the thread block's 256 words.
 template <class T, class Element, bool Transposed>
 __device__ inline void dequantize_words(const dequantize_kernel_args& a, unsigned across, unsigned first,

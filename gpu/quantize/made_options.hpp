@@ -14,7 +14,7 @@ namespace rotoscale::gpu {
 struct made_options {
   block_options options;
   fast_rule fast;
-  nn::form_draws draws;  ///< with a state, random words and signs replace those of `options`
+  nn::form_draws draws;  ///< with a state, they replace random words and signs of `options`
   const nn::step_state* state = nullptr;
   std::uint32_t* amax = nullptr;  ///< not null: amax_words words, which decide the encode factor
   float* factor = nullptr;        ///< set to the inverse encode factor, if `amax` is not null

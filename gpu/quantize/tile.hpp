@@ -204,8 +204,8 @@ template <class T, class Element>
 inline constexpr std::size_t quantize_shared_bytes =
     tile_buffers<Element::format>* tile_rows<T>* tile_columns * sizeof(T) + code_stage<T, Element::format>::size;
 
-/// Position of a tile. Tiles are walked along rows. If a column's codes of a tile do not fill a 128-byte line, tiles
-/// are walked in pairs: a tile, then the tile below it, which writes the next bytes of row-major codes.
+/// Position of a tile. Tiles are walked along rows, or in pairs if a column's codes of a tile do not fill a 128-byte
+/// line. The second of a pair is the tile below, which writes the next bytes of row-major codes.
 template <class T>
 __device__ inline tile_origin origin_of(const quantize_kernel_args& a, std::uint32_t tile) {
   auto [row, column] = divide(tile, a.tiles_across);

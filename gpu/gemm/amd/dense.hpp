@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM of dense BF16 operands on gfx942 and gfx950, each with k or rows contiguous (transposed).
-// 1. load a step of A and B from memory to registers, while the previous step is multiplied
-// 2. store it in LDS; a transposed operand is transposed in registers first, two k of eight rows at a time
-// 3. v_mfma 16x16x16, k ascending in one accumulator that begins at +0
-// 4. store
+// 1. Load a step of A and B from memory to registers, while the previous step is multiplied.
+// 2. Store it in LDS. A transposed operand is transposed in registers first, two k of eight rows at a time.
+// 3. `v_mfma` 16x16x16, k ascending in one accumulator that begins at +0.
+// 4. Store C.
 // Elements beyond an operand's end are +0, which changes no bit. Compiled with clang and tested on an emulator; not run
 // on a device.
 #pragma once
@@ -36,10 +36,10 @@ struct dense_memory {
 template <int Rows, int Columns>
 struct dense_shape : tile<Rows, Columns> {
   using tile<Rows, Columns>::row_tiles, tile<Rows, Columns>::column_tiles;
-  /// Cycles of a step, from gfx942's peak rates.
-  /// - products: 16 cycles each, on four matrix cores
-  /// - LDS: one write, and each wave's reads of its rows and columns, at 128 bytes per cycle
-  /// - L2: half of the peak of 64 bytes per cycle and CU is assumed
+  /// Cycles of a step, from gfx942's peak rates:
+  /// - Products: 16 cycles each, on four matrix cores.
+  /// - LDS: one write, and each wave's reads of its rows and columns, at 128 bytes per cycle.
+  /// - L2: half of the peak of 64 bytes per cycle and CU is assumed.
   static constexpr int product_cycles = 2 * row_tiles * column_tiles * 16;
   static constexpr int lds_cycles = (4 * 2 * (row_tiles + column_tiles) * 64 * 8 + (Rows + Columns) * 64) / 128;
   static constexpr int l2_cycles = (Rows + Columns) * 64 / 32;
@@ -52,13 +52,13 @@ struct dense_shape : tile<Rows, Columns> {
   static constexpr int waves_a_simd = std::min({8, 512 / registers, lds_waves});
 };
 
-/// LDS offset of a chunk of four k of a row. Chunks are swizzled within a row so that each access of 128 bytes by
-/// neighbouring lanes covers different banks (bf16_test): a chunk of sixteen rows, two rows, or words of rows 8 apart.
+/// LDS offset of a chunk of four k. Chunks are swizzled within a row, so that accesses of 128 bytes by neighbouring
+/// lanes cover different banks (bf16_test). They read a chunk of sixteen rows, two rows, or words of rows 8 apart.
 ROTOSCALE_HD constexpr int dense_offset(int row, int chunk) {
   return row * 64 + (chunk ^ row / 2 % 8 ^ row / 16 % 2 * 4) * 8;
 }
-/// The offset of row + 16 i and chunk + 4 half, from that of row and a chunk below 4. Most of it is a compile-time
-/// constant.
+/// The offset of row + 16 i and chunk + 4 half, from the offset of row and a chunk below 4. Most of it is a
+/// compile-time constant.
 ROTOSCALE_HD constexpr int dense_offset_from(int offset, int i, int half) {
   return (offset ^ (i % 2 ^ half) * 32) + i * 1024;
 }
@@ -213,8 +213,8 @@ class dense_rows<Rows, true> {
   int4 vec_[count][2] = {};
 };
 
-/// A wave's sums, and the LDS offsets of its fragments. Result layout of an instruction: lane l holds row l % 16 of C
-/// and columns 4 (l / 16) .. + 3, since B is the first operand.
+/// A wave's sums, and the LDS offsets of its fragments. Lane l holds row l % 16 of an instruction's results and columns
+/// 4 (l / 16) .. + 3, since B is the first operand.
 template <class Tile>
 class dense_sums {
  public:

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The MXFP4 GEMM of gfx942, which has neither FP4 nor block scales. Codes and scales are row-major.
-// 1. load a step of 128 k from memory to registers, while the previous step is multiplied; store it in LDS
-// 2. convert E2M1 codes to FP8 bytes
-// 3. one FP8 MFMA per block of 32, from zero: exact in any order (multiples of 1/4 below 2^11, 24 bits)
-// 4. one fused multiply-add scales and adds the block's sum, so the bits are the reference's
-// 5. store; outputs with extreme scales are recomputed by the reference
+// 1. Load a step of 128 k from memory to registers, while the previous step is multiplied. Store it in LDS.
+// 2. Convert E2M1 codes to FP8 bytes.
+// 3. One FP8 MFMA per block of 32, from zero: exact in any order (multiples of 1/4 below 2^11, 24 bits).
+// 4. One fused multiply-add scales and adds the block's sum, so the bits are the reference's.
+// 5. Store; outputs with extreme scales are recomputed by the reference.
 //
 // MXFP8 takes another path: products of E4M3 need more bits than the unit keeps, so upconvert.hpp folds scales into
 // BF16, exactly, and dense.hpp multiplies. Compiled with clang and tested on an emulator of FNUZ bytes; not run on a
@@ -152,8 +152,8 @@ class staged_step {
   byte_range range_;
 };
 
-/// A wave's outputs. Result layout of an instruction: lane l holds row l % 16 of C and columns 4 (l / 16) .. + 3, since
-/// B is the first operand.
+/// A wave's outputs. Lane l holds row l % 16 of an instruction's results and columns 4 (l / 16) .. + 3, since B is the
+/// first operand.
 template <class Tile>
 class wave_sums {
  public:

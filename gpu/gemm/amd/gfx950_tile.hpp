@@ -9,7 +9,7 @@
 
 namespace rotoscale::gpu::gfx950 {
 
-inline constexpr int step_k = 256;            // k per step: that of the four scales in a dword, for two row tiles
+inline constexpr int step_k = 256;            // k per step: the four scales in a dword cover it, for two row tiles
 inline constexpr int code_tile_bytes = 1024;  // 16 rows × 64 bytes of codes
 
 /// Rows × Columns outputs of a block, Rows / waves_down × Columns / waves_across of a wave.
@@ -30,10 +30,10 @@ struct tile {
   static_assert(wave_rows % 32 == 0 && wave_columns % 16 == 0);
 
   /// Cycles of a step of FP4, from the peaks in rocprofiler-compute's tables of gfx950 (ROCm/rocm-systems).
-  /// - products: 16 cycles each, on four matrix cores
-  /// - LDS: the write of A and all waves' reads of it, at 128 bytes per cycle
-  /// - vector cache: codes of A and B, at 128 bytes per cycle
-  /// - L2: half of the peak of 64 bytes per cycle and CU is assumed
+  /// - Products: 16 cycles each, on four matrix cores.
+  /// - LDS: the write of A and all waves' reads of it, at 128 bytes per cycle.
+  /// - Vector cache: codes of A and B, at 128 bytes per cycle.
+  /// - L2: half of the peak of 64 bytes per cycle and CU is assumed.
   static constexpr int product_cycles = 2 * row_tiles * column_tiles * waves * 16 / 4;
   static constexpr int lds_cycles = 2 * (waves * row_tiles + block_row_tiles) * code_tile_bytes / 128;
   static constexpr int cache_cycles = 2 * (block_row_tiles + waves * column_tiles) * code_tile_bytes / 128;
@@ -42,8 +42,8 @@ struct tile {
   static constexpr int percent = 100 * product_cycles / std::max({product_cycles, lds_cycles, cache_cycles, l2_cycles});
 };
 
-/// Properties that also depend on the elements. A's fragments are read from LDS in turns: two row tiles of FP4 or one
-/// of FP8 (the same bytes), for half of the step's k.
+/// Properties that also depend on the elements. A's fragments are read from LDS in turns. A turn has two row tiles of
+/// FP4 or one of FP8 (the same bytes), for half of the step's k.
 template <class Tile, gemm_element ElementA, gemm_element ElementB>
 struct shape : Tile {
   using Tile::column_pairs, Tile::column_tiles, Tile::row_pairs, Tile::row_tiles, Tile::waves;
@@ -56,9 +56,9 @@ struct shape : Tile {
                        lds_bytes = std::max(2 * step_bytes, least_sum_bytes);
   static constexpr int turn_tiles = 2 / parts_a, half_turns = row_tiles / turn_tiles, turns = 2 * half_turns;
   static constexpr int turns_ahead = std::min(half_turns, 2);  // turns whose fragments are prefetched from LDS
-  /// Number of register loads that a wave issues after its copies of A's codes and before the barrier that waits for
-  /// them: the next step's scales, and B's codes for its first half. No others follow a part's first copies. After
-  /// later copies, B's codes for a second half come first, and are used by then.
+  /// Number of register loads between a wave's copies of A's codes and the barrier that waits for them. They load the
+  /// next step's scales, and B's codes for its first half. No others follow a part's first copies. After later copies,
+  /// B's codes for a second half come first, and are used by then.
   static constexpr int younger_loads = row_pairs + column_pairs + parts_b * column_tiles;
   /// Estimate of vector registers: sums, fragments of B and of A, scales of two steps, and other uses by clang 22.
   static constexpr int registers = 4 * row_tiles * column_tiles + 8 * parts_b * column_tiles + 8 * (turns_ahead + 1) +

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The sm_90 kernel of fp32_blockwise. A tile adds its k-blocks (128 k, tile_k_blocks.hpp) in three groups:
-// 1. plain k-blocks: int8 products, integer sums, converted to FP32 exactly
-// 2. shifted k-blocks: an integer sum per k-block times a power of two
-// 3. E5M2 k-blocks: promoted to FP32 every 32 k
-// All bits are those of ascending k, since either every sum of a tile is exact or all of its k-blocks are E5M2.
+// 1. Plain k-blocks: int8 products, integer sums, converted to FP32 exactly.
+// 2. Shifted k-blocks: an integer sum per k-block times a power of two.
+// 3. E5M2 k-blocks: promoted to FP32 every 32 k.
+// The bits are as for ascending k: either every sum of a tile is exact, or all of its k-blocks are E5M2.
 #pragma once
 
 #include "gpu/gemm/sm90/kernel.hpp"

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The warp-specialized GEMM kernels of sm_90a: C = A · Bᵀ. Tiles are in tiles.hpp, the epilogue in output.hpp.
-// Operands: converted (upconvert.hpp) as int8 (`accurate`, exact sums), E5M2 promoted every 128 k (`fast`) or 32 k
-// (`accurate`, fallback kernel), or BF16; or dense BF16 or FP8 (dense.hpp).
+// Operands are dense BF16 or FP8 (dense.hpp), or converted (upconvert.hpp): to int8 (`accurate`, exact sums), to E5M2
+// promoted every 128 k (`fast`) or 32 k (`accurate`, fallback kernel), or to BF16.
 //
 // Persistent blocks walk the tiles. Two blocks form a cluster for tiles of 256 × 256; smaller tiles take one block.
-// 1. produce: one warp copies k-blocks (128 bytes of k) by TMA into the next free stage. In a cluster each block copies
+// 1. Produce: one warp copies k-blocks (128 bytes of k) by TMA into the next free stage. In a cluster each block copies
 //    half of the operand rows that both need, and multicasts them.
-// 2. consume: two warpgroups wait for a stage, issue wgmma, and release the stage.
-// 3. store: scale the accumulators and write C.
+// 2. Consume: two warpgroups wait for a stage, issue wgmma, and release the stage.
+// 3. Store: scale the accumulators and write C.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the sm_90 GEMM kernels: outputs of a block or a cluster of two, their division between two warpgroups, and
-// the stages in shared memory. All tiles have the same order of sums along K.
+// Tiles of the sm_90 GEMM kernels: outputs of a block or a cluster of two, their division between warpgroups, and the
+// stages in shared memory. All tiles have the same order of sums along K.
 #pragma once
 
 #include "gpu/dialect/hip.hpp"
