@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Block-scaled (MX) tensors: their storage (block_format, block_matrix), the options of quantization and named presets.
-// quantize_ref.hpp and dequantize_ref.hpp define every bit; quantize.hpp and dequantize.hpp are the fast versions.
+// The files quantize_ref.hpp and dequantize_ref.hpp define every bit. Fast versions: quantize.hpp, dequantize.hpp.
 #pragma once
 
 #include <type_traits>
@@ -52,13 +52,13 @@ struct block_options {
   scale_rule rule = scale_rule::floor;                               ///< rule for E8M0 scales
   block_policy policy = policies::ocp;                               ///< blocks of zeros, with NaN or with Inf
   rotoscale::rounding rounding = rotoscale::rounding::nearest_even;  ///< rounding of elements
-  /// Stochastic rounding: element (r, c) of a rows × k output takes word r * k + c. eden: a scale that of its first
-  /// element.
+  /// Stochastic rounding: element (r, c) of a rows × k output takes word r * k + c. With eden a scale takes its first
+  /// element's word.
   random_stream random = {};
   int random_count = 32;  ///< random bits used of each word, 1 to 32
   /// Second-level factor of a tensor with floating-point scales (tensor_encode_factor): finite, above zero.
   float encode_factor = 1.0f;
-  scale_choice choice = scale_choice::amax;  ///< what amax becomes; another value needs floating-point scales
+  scale_choice choice = scale_choice::amax;  ///< amax becomes this; another value needs floating-point scales
 };
 
 /// Options of shipped quantizers. Brackets name the input type for which the preset holds; without brackets, any type.

@@ -169,8 +169,8 @@ quantize_arguments<T> check_quantize(block_format f, const block_options& o, arr
   return {in, out};
 }
 
-/// Fails if the model is that of matrix units, and none of them multiplies these operands. Any operands may be used
-/// with a definition and with a model of the caller's own.
+/// Fails if matrix units have this model, and none of them multiplies these operands. Any operands may be used with a
+/// definition and with the caller's own model.
 inline void check_unit(const mma_model& model, const gemm_operand& a, const gemm_operand& b) {
   std::string message;
   for (const mma_unit& unit : models::all) {

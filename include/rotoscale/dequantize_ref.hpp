@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The reference dequantizer, the value of one code under its block's scale, the inverse rotation of a matrix, and the
-// signal-to-noise ratio. dequantize.hpp has the fast dequantizer.
+// signal-to-noise ratio. The fast dequantizer is in dequantize.hpp.
 #pragma once
 
 #include <cmath>
@@ -88,8 +88,8 @@ ROTOSCALE_ISA_TAG double fp64_value(T x) {
 }
 }  // namespace detail
 
-/// Signal-to-noise ratio of `y` as an approximation of `x` in decibels: 10 log10(sum of x² / sum of (x - y)²), in FP64,
-/// row by row. Inf if both are equal. Extents must be equal.
+/// Signal-to-noise ratio of `y` as an approximation of `x` in dB: `10 log10(sum of x² / sum of (x - y)²)` in FP64, row
+/// by row. Inf if both are equal. Extents must be equal.
 template <class T, class U>
 ROTOSCALE_ISA_TAG double sqnr(matrix<T> x, matrix<U> y) {
   ROTOSCALE_REQUIRE(x.extent(0) == y.extent(0) && x.extent(1) == y.extent(1));

@@ -40,7 +40,7 @@ inline constexpr dlpack_entry dlpack_codes[] = {
 /// The DLPack type for `lanes` codes of `f` per tensor element. Returns nullopt for formats that DLPack lacks:
 /// - INT8: kDLInt would read code 64 as 64, not 1.
 /// - TF32 and UE5M3.
-/// - UE4M3. Its codes are those of E4M3 without a sign, so NVFP4 scales can be passed as formats::e4m3.
+/// - UE4M3. It is E4M3 without a sign, so NVFP4 scales can be passed as formats::e4m3.
 constexpr std::optional<dlpack_type> to_dlpack(format f, std::uint16_t lanes = 1) {
   for (const auto& entry : detail::dlpack_codes) {
     if (entry.element == f) return dlpack_type{entry.code, static_cast<std::uint8_t>(f.bits()), lanes};

@@ -4,8 +4,8 @@
 // printed and cast. Matrices convert between view and Eigen without a copy. There is no arithmetic: cast to float,
 // compute, cast back.
 //
-// m.cast<float>() is exact. m.cast<e4m3>() rounds once, saturating, from float and from double. m.unaryExpr() can call
-// the constructors with another rounding.
+// `m.cast<float>()` is exact. `m.cast<e4m3>()` rounds once, saturating, from float and from double. `m.unaryExpr()` can
+// call the constructors with another rounding.
 #pragma once
 
 #include <Eigen/Core>

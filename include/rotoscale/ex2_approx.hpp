@@ -4,7 +4,7 @@
 //
 // The hardware splits [0, 1) into 64 intervals, each with a quadratic in fixed point. The square drops the low columns
 // of its partial products (Oberman and Siu, 17th IEEE Symposium on Computer Arithmetic, 2005). Coefficients, bias and
-// column are those that bcarlet/ptx-math found on sm_50 to sm_75. The test gpu/nn/attention compares all 2^32 inputs
+// column are from bcarlet/ptx-math, found on sm_50 to sm_75. The test gpu/nn/attention compares all 2^32 inputs
 // with the device; docs/results/training.md has the result for sm_90.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace rotoscale {
 
-/// Coefficients of one interval: 2^(i / 64 + l · 2^-23) = c0 · 2^-25 + c1 · l · 2^-38 + c2 · (l² · 2^-19) · 2^-38. Here
-/// i is the interval, and l the 17 bits below it.
+/// Coefficients of interval i, with l the 17 bits below it:
+/// `2^(i / 64 + l · 2^-23) = c0 · 2^-25 + c1 · l · 2^-38 + c2 · (l² · 2^-19) · 2^-38`.
 struct ex2_interval {
   std::uint32_t c0;  ///< constant term
   std::uint32_t c1;  ///< factor of l

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A number format is a value: its fields say everything that encoding and decoding need, so a new format is one line.
-// Element and scale types follow OCP Microscaling (MX) v1.0 and OFP8 r1.0, section 5. The FNUZ types are those of AMD's
+// Element and scale types follow OCP Microscaling (MX) v1.0 and OFP8 r1.0, section 5. The FNUZ types are from AMD's
 // CDNA3 and Graphcore; E4M3B11FNUZ is Google's. Rounding is in round.hpp.
 #pragma once
 

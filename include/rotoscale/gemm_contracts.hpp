@@ -85,8 +85,8 @@ constexpr bool takes(const mma_unit& unit, const format& f) {
   return false;
 }
 
-/// The reason why `unit` cannot multiply elements of `f` under these scales, or null. `block`: elements per scale; 0: no
-/// scales.
+/// The reason why `unit` cannot multiply elements of `f` under these scales, or null. `block`: elements per scale, or 0
+/// without scales.
 constexpr const char* refusal(const mma_unit& unit, const format& f, int block, const format& scale) {
   if (!takes(unit, f)) return "does not multiply these elements";
   if (unit.block != 0 && block == 0) return "needs block scales";

@@ -13,7 +13,7 @@ namespace rotoscale {
 enum class split_order { ascending, descending, pairwise };
 
 /// Options of a GEMM, with factor = factor_a * factor_b * alpha:
-///   c = round(factor * acc [+ beta * c] [+ bias])
+///   `c = round(factor * acc [+ beta * c] [+ bias])`.
 /// The sum is formed in FP32 (gemm_epilogue) and rounded to `output` by `output_rounding`, to Inf beyond the range. It
 /// is stored as FP32. NaN results have the model's nan_bits.
 struct gemm_options {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The definition of the emulated GEMM: C = A · Bᵀ over stored codes, accumulated as an mma_model says. gemm.hpp has the
-// blocked, threaded version that equals it by bytes.
+// The definition of the emulated GEMM: C = A · Bᵀ over stored codes, accumulated as an mma_model says. The blocked,
+// threaded version in gemm.hpp equals it by bytes.
 #pragma once
 
 #include "rotoscale/gemm_epilogue.hpp"

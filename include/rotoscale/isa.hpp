@@ -4,9 +4,9 @@
 // compiled with different -march. Otherwise the linker would keep one copy of an inline function, perhaps one with
 // instructions that the processor lacks.
 //
-//   inline namespace ROTOSCALE_ISA   around whole headers: detail/, the fast paths, the CPU's reference GEMM
-//   ROTOSCALE_ISA_TAG                on functions of data types, which keep one name so that units can exchange them;
-//                                    part of ROTOSCALE_HD
+//   inline namespace ROTOSCALE_ISA   Around whole headers: detail/, the fast paths, the CPU's reference GEMM.
+//   ROTOSCALE_ISA_TAG                On functions of data types, which keep one name so that units can exchange them.
+//                                    Part of ROTOSCALE_HD.
 #pragma once
 
 #include "rotoscale/version.hpp"

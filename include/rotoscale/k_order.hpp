@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The one definition of a GEMM's order along K: parts (split-K), chains (promotion), instructions, steps. gemm_ref adds
-// in this order, the fast path packs operands in it, and programs explain it.
+// The one definition of a GEMM's order along K: parts (split-K), chains (promotion), instructions, steps. In this order
+// gemm_ref adds, the fast path packs operands, and programs explain results.
 #pragma once
 
 #include "rotoscale/gemm_options.hpp"

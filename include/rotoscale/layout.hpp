@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory layouts of GEMM operands: each placement maps (row, column) to an offset and back, in integers only. A shape
 // cannot tell a permuted array from a plain one (pytorch/pytorch#190290), so the layout is a value that travels with
-// the pointer. docs/reference/layouts.md draws all of them and names their users.
+// the pointer. All of them are drawn in docs/reference/layouts.md, with their users.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -109,7 +109,7 @@ struct layout {
   /// Bytes of an array in this layout, padding included.
   ROTOSCALE_HD constexpr index_t size_bytes() const { return padded_rows() * padded_columns(); }
 
-  /// Do these extents exist in this placement? Scales are padded, but AITER's data is not: its kernels take rows % 16
+  /// Do these extents exist in this placement? Scales are padded, but AITER's data is not. Its kernels take rows % 16
   /// == 0 and packed columns % 32 == 0 (along K 64 FP4 elements, or 32 of 8 bits). The functions below assert it.
   ROTOSCALE_HD constexpr bool is_defined() const {
     if (rows < 0 || columns < 0) return false;
@@ -197,7 +197,7 @@ ROTOSCALE_HD constexpr void place_codes(block_format f, block_matrix<const std::
 }
 
 /// Places the scales of a quantized matrix: scale_layout(order, f, from.rows, from.k).size_bytes() bytes, padded with
-/// `padding`. cuBLAS documents zeros; pass 0 if bytes are compared with its arrays.
+/// `padding`. Pass 0 if bytes are compared with arrays of cuBLAS, which documents zeros.
 ROTOSCALE_HD constexpr void place_scales(block_format f, block_matrix<const std::uint8_t> from, placement order,
                                          std::uint8_t* target, std::uint8_t padding) {
   place(scale_bytes(f, from), scale_layout(order, f, from.rows, from.k), target, padding, f.rows);

@@ -70,7 +70,7 @@ constexpr auto printed_value(small_float<F> x) {
 
 }  // namespace detail
 
-/// The shortest text that identifies this number among FP32 numbers (FP64 numbers if FP32 does not hold the format):
+/// The shortest text that identifies this number among FP32 numbers, or FP64 numbers if FP32 does not hold the format:
 /// "0.5", "-448", "-0", "5.877472e-39", "inf", "nan". Parsed and converted back, it gives the same code, with two
 /// exceptions: a NaN becomes the canonical NaN of its sign, and INT8's -2 becomes -127/64.
 template <format F>

@@ -62,9 +62,9 @@ class case_source {
   }
 
   /// Code of a block's scale:
-  /// - raw_bits, edges: any bits, NaN included
-  /// - wide, outliers, many_zeros: far from the neighbours' scales, so that the unit's width shows
-  /// - other kinds: around 1
+  /// - `raw_bits`, `edges`: any bits, NaN included.
+  /// - `wide`, `outliers`, `many_zeros`: far from the neighbours' scales, so that the unit's width shows.
+  /// - Other kinds: around 1.
   std::uint8_t scale(const format& f, case_kind g) {
     const std::uint32_t random = word(), one = static_cast<std::uint32_t>(encode(f, 1.0f));
     if (g == case_kind::raw_bits || g == case_kind::edges) return static_cast<std::uint8_t>(random);

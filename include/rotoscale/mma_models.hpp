@@ -27,7 +27,7 @@ struct mma_unit {
   int block = 0;          ///< elements per scale; 0: no scales
   format scale = {};      ///< format of the block scales
   mma_evidence evidence = mma_evidence::literature;  ///< source of the parameters
-  const char* device = "";                           ///< the measured device, or that of the published vectors
+  const char* device = "";                           ///< measured, or the source of the published vectors
 };
 
 /// Operand formats of a unit: bits of mma_unit::operands.

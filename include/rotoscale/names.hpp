@@ -41,7 +41,7 @@ constexpr std::array<enum_name<E>, N> enumerator_table(const E (&values)[N], std
 }
 }  // namespace detail
 
-/// Put after an enum, in its namespace: the names are those of the enumerators.
+/// Put after an enum, in its namespace: the names are the enumerators'.
 #define ROTOSCALE_ENUM_NAMES(type, ...)                                  \
   constexpr auto named_enumerators(type) {                               \
     using enum type;                                                     \

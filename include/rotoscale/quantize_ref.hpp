@@ -11,9 +11,9 @@ namespace rotoscale {
 
 /// An element of a source array as FP32: exact for FP32 and smaller formats; FP64 is rounded to odd.
 ///
-/// With E8M0 scales and no rotation, scale and deterministic roundings then equal those of the exact FP64 value. This
-/// holds for magnitudes below 2^128 (larger ones count as FP32's largest number) and for elements whose least number is
-/// at least 2^-20, as in all named formats.
+/// With E8M0 scales and no rotation, scale and deterministic roundings then equal the exact FP64 value's. This holds
+/// for magnitudes below 2^128; larger ones count as FP32's largest number. The least number of the element format must
+/// be at least 2^-20, as in all named formats.
 ROTOSCALE_HD constexpr float source_value(float x) { return x; }
 /// FP64, rounded to odd.
 ROTOSCALE_HD constexpr float source_value(double x) {
@@ -181,7 +181,7 @@ ROTOSCALE_HD constexpr float eden_element(block_format f, const block_options& o
   return decode(f.scale, scale) == 0.0f ? 0.0f : scaled_element(f, o, x, scale);
 }
 /// A block's scale times the correction of its run, rounded stochastically, not below the policy's least byte. Scales
-/// of NaN and those of blocks without a nonzero number stay.
+/// of NaN and scales of blocks without a nonzero number stay.
 ROTOSCALE_HD constexpr std::uint8_t correct_scale(block_format f, const block_options& o, std::uint32_t amax,
                                                   std::uint8_t scale, float correction, std::uint32_t word) {
   if (f.scale.is_nan(scale) || amax == 0 || amax == no_amax) return scale;

@@ -19,7 +19,7 @@ enum class scale_rule {
   rceil   ///< least power of two for which amax does not saturate (NVIDIA)
 };
 
-/// What the largest magnitude of a block becomes under a floating-point scale.
+/// Target of a block's largest magnitude under a floating-point scale.
 enum class scale_choice {
   amax,           ///< the element format's largest number
   four_over_six,  ///< E2M1's 6, or 4 where that has the smaller sum of squared errors (arXiv:2512.02010)

@@ -25,13 +25,13 @@ struct e2m1_cells {
 };
 inline constexpr e2m1_cells codes_of_cells{};
 
-/// Looks up codes by cell. All ties of E2M1 are multiples of a quarter, so rounding a product down to a cell decides
+/// Looks up codes by cell. All ties of E2M1 are multiples of a quarter. So rounding a product down to a cell decides
 /// for every number that is not a tie.
 ///
 /// A tie must move into the right cell: 0.75, 1.75 and 3.5 away from zero; 0.25, 1.25, 2.5 and 5 toward it. Two
 /// products that nearly cancel do this:
-/// 1. times 1 + 2^-23, rounded: moves ties of mantissa 1 and 1.25 by 1 ULP, those of 1.5 and 1.75 by 2 ULP
-/// 2. times 1 - 2^-23: moves back by 1, 1.25, 1.5 and 1.75 ULP, and a little more
+/// 1. Times 1 + 2^-23, rounded: moves ties of mantissa 1 and 1.25 by 1 ULP, ties of 1.5 and 1.75 by 2 ULP.
+/// 2. Times 1 - 2^-23: moves back by 1, 1.25, 1.5 and 1.75 ULP, and a little more.
 /// The neighbours of a tie stay on their sides.
 struct e2m1_words {
   /// First factor of the elements under scales `s`.

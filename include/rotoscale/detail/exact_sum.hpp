@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A Kulisch accumulator: exact sums of numbers of any format, of products of two, and of products times two block
-// scales, with one rounding at the end. Two's complement fixed point in 64-bit limbs.
+// A Kulisch accumulator: exact sums of numbers of any format, of products, and of products times two block scales. One
+// rounding follows at the end. Two's complement fixed point in 64-bit limbs.
 #pragma once
 
 #include "rotoscale/round.hpp"

@@ -108,7 +108,7 @@ constexpr void stochastic_magnitude(U& m, const U& random) {
   m = code;
 }
 
-/// Sets the sign of a magnitude code to that of the FP32 number `bits`.
+/// Gives a magnitude code the sign of the FP32 number `bits`.
 template <format F, class U>
 constexpr void add_sign(U& code, const U& bits) {
   static_assert(F.is_signed);

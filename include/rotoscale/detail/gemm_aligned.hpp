@@ -159,9 +159,9 @@ class aligned_steps {
   }
 
   /// Aligns to E, the largest exponent among an output's products and its accumulator:
-  /// - cut_c: the accumulator in units of 2^(E - F), truncated
-  /// - up: the factor of products, 2^(F - E) times the step's scales
-  /// - unit: 2^(E - F)
+  /// - `cut_c`: the accumulator in units of 2^(E - F), truncated.
+  /// - `up`: the factor of products, 2^(F - E) times the step's scales.
+  /// - `unit`: 2^(E - F).
   template <int Rows, bool Fp16, bool Scaled>
   void align(index_t step, const place& at, const packed& x, lanes_i32 (&cut_c)[Rows][4], lanes_f32 (&up)[Rows][4],
              lanes_f32 (&down)[Rows][4]) const {
@@ -261,12 +261,12 @@ class aligned_steps {
 
   /// Truncated products by one fused multiply-add, in units q of a product's last bit.
   ///
-  /// Let T be |a b| / q truncated to an integer, and B = 1.5 · 2^23 q, below which numbers are B - q, B - 2 q, ... A's
-  /// magnitude is packed one ULP too large: |a| b is then slightly farther from zero than the product, but not as far
-  /// as the next integer. Rounding toward zero therefore gives B + T q for b > 0 and B - (T + 1) q for b < 0.
+  /// Let T be |a b| / q truncated to an integer. Let B = 1.5 · 2^23 q; the numbers below it are B - q, B - 2 q, ... The
+  /// magnitude of A is packed one ULP too large. So |a| b is slightly farther from zero than the product, but not as
+  /// far as the next integer. Rounding toward zero therefore gives B + T q for b > 0 and B - (T + 1) q for b < 0.
   ///
-  /// The low 16 bits are then T or -T - 1, and the high 16 bits h or h - 1. A's sign s multiplies the low half and -s
-  /// the high half, which gives s T - s h or -s T - s h. Adding h times the sum of A's signs leaves the truncated
+  /// The low 16 bits are then T or -T - 1, and the high 16 bits h or h - 1. The sign s of A multiplies the low half,
+  /// and -s the high half. This gives s T - s h or -s T - s h. Adding h times the sum of A's signs leaves the truncated
   /// product. That sum is stored for each row and step (`row_scales`).
   template <int Rows>
   void fused_products(index_t step, const place& at, const packed& x, const lanes_f32 (&unit)[Rows][4],

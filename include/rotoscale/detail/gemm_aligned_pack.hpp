@@ -51,7 +51,7 @@ class aligned_packing {
            f.min_exponent() - f.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
   }
 
-  // A row, 4 bytes each: values, exponents as four equal bytes, signs for the fused form, and per step the scale or the
+  // A row, 4 bytes each: values, exponents as four equal bytes, signs for the fused form. A step adds the scale or the
   // sum of signs.
   index_t row_bytes() const { return (3 * positions_ + plan_.steps()) * 4; }
   // A panel: values (4 bytes), scales of steps (4 bytes), exponents (1 byte).

@@ -186,8 +186,8 @@ class exact_blocks : public exact_block_operands<2 * lane_count> {
 
 /// `scaled_groups` models of E2M1 with scales of at most 4 significand bits and sums truncated to FP32.
 ///
-/// Let e be a run's exponent, which is that of its scales, and F = fraction_bits. Let low be the fraction bits of a
-/// run's scaled sum: 2 plus those of the scales.
+/// Let e be a run's exponent, which its scales have, and F = fraction_bits. Let low be the fraction bits of a run's
+/// scaled sum: 2 plus the scales' fraction bits.
 /// - A run loses no bits if E - e <= F - low.
 /// - A 24-bit accumulator loses no bits if its exponent is at least E - (F - 23).
 /// - A step's sum is then below 2^(E + 18) and a multiple of 2^(E - F), hence exact in FP64 if F <= 35.

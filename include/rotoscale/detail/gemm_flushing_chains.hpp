@@ -3,8 +3,8 @@
 // GEMM kernel for mma_sum::split_chains, Intel's AMX of BF16, on processors without AMX. Over 32 k, one chain of fused
 // multiply-adds takes even k and one takes odd k; then c + (even + odd). Inputs and results below 2^-126 become zeros.
 //
-// Three versions have the same bits. They are chosen when the program runs, whatever the compiler's flags: AVX-512 and
-// AVX2 let the processor flush (FTZ and DAZ), and the portable version computes in double precision.
+// Three versions have the same bits. The program chooses one when it runs, independent of the compiler's flags. AVX-512
+// and AVX2 let the processor flush (FTZ and DAZ), and the portable version computes in double precision.
 #pragma once
 
 #include <bit>
@@ -46,8 +46,8 @@ inline float flush(float x) {
   return (bits & fp32_infinity_bits) == 0 ? fp32_from_bits(bits & fp32_sign_mask) : x;
 }
 
-/// a · b + c with FTZ: the exact sum is rounded to odd in double precision, then to FP32. a · b is exact in double
-/// precision. A sum is flushed if 24 bits without a least exponent would hold less than 2^-126. NaN is x86's new NaN.
+/// Computes a · b + c with FTZ: the exact sum is rounded to odd in double precision, then to FP32. The product is exact
+/// there. A sum is flushed if 24 bits without a least exponent would hold less than 2^-126. NaN is x86's new NaN.
 inline float fma_flushing(float a, float b, float c) {
   const double p = static_cast<double>(a) * static_cast<double>(b), x = static_cast<double>(c), s = p + x;
   if (std::isnan(s)) return fp32_from_bits(0xFFC00000u);

@@ -56,7 +56,7 @@ class late_steps : private aligned_steps {
   // Products of numbers below 2.
   static_assert(std::int64_t{products_of_partial} << (fraction_bits + 2) < std::int64_t{1} << 31);
   static_assert(32 * (15 * 15) << (fraction_bits - 6) < std::int64_t{1} << 31);  // factors of four bits
-  // Relative exponents: a zero's is below that of any product, and no nonzero sum is below min_c.
+  // Relative exponents: a zero's is below any product's, and no nonzero sum is below min_c.
   static constexpr int no_product = -96;
   static_assert(aligned_packing::zero_exponent + aligned_packing::top_exponent < no_product &&
                 -2 * aligned_packing::top_exponent - late_bits - 1 >= min_c - 1);

@@ -61,7 +61,7 @@ inline void keep_in_register(__m512& x) {
 }
 
 /// Butterflies of H16 on both halves of a block, without the factor, in hadamard's order. The first pass pairs even and
-/// odd elements, the others pair lanes: a + b in the lower lane, a - b in the upper one. Multiplying by ±1 is exact, so
+/// odd elements. The others pair lanes: a + b in the lower lane, a - b in the upper one. Multiplying by ±1 is exact, so
 /// the fused form rounds equally.
 template <class T>
 class block_butterflies {

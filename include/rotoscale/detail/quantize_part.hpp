@@ -55,9 +55,9 @@ inline constexpr index_t strip_rows = lane_count < 16 ? 256 : 2048 / static_cast
 /// to leave parts for all threads.
 constexpr index_t part_height(index_t elements) { return elements < index_t{1} << 22 ? 256 : 2048; }
 
-/// Quantizes the columns of a part from top to bottom. Blocks are staged until a panel of them is complete. If the
-/// kernel keeps up with memory (`spread`), a complete panel is stored a tile at a time between the lines of the next
-/// panel, so that stores and prefetches alternate.
+/// Quantizes the columns of a part from top to bottom. Blocks are staged until a panel of them is complete. A kernel
+/// that keeps up with memory (`spread`) stores a complete panel a tile at a time, between the lines of the next panel.
+/// Stores and prefetches then alternate.
 template <class T>
 class column_strip {
  public:

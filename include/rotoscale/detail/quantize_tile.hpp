@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A tile of the fast quantizer: one block per lane of a register, so that Hadamard transform, maximum and rounding need
-// no shuffles. Columns of a source are lanes already; rows are transposed first.
+// A tile of the fast quantizer: one block per lane of a register. Hadamard transform, maximum and rounding then need no
+// shuffles. Columns of a source are lanes already; rows are transposed first.
 //
 // There are two paths with the same bytes. The quick path serves tiles whose scales are ordinary numbers: it ignores
 // NaN, folds the Hadamard factor into the scale and computes shared_scale with one addition. The exact path follows
@@ -44,9 +44,9 @@ inline void plan_quick_scales(tile_plan& p) {
   p.fold = p.o.rotation.points == 16 ? 2 : 0;
   p.offset = 127 - byte(one) + p.fold;
   // Range of amax:
-  // - At least 2^-60: bits that a Hadamard factor rounds away (below 2^-149) are then below the last place of any
-  //   format
-  //   and the 32 bits of a stochastic rounding's fraction.
+  // - At least 2^-60. A Hadamard factor rounds away bits below 2^-149.
+  //   These are then below the last place of any format,
+  //   and below the 32 bits of a stochastic rounding's fraction.
   // - Below 2^124: 2^4 / scale is then a normal number.
   constexpr format e5m2 = formats::e5m2;  // the widest format: smallest last place relative to its largest number
   static_assert(-60 - e5m2.max_exponent() + e5m2.min_exponent() - e5m2.mantissa_bits - 32 > -149);

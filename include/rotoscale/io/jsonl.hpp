@@ -31,7 +31,7 @@ inline bool is_whole_record(std::string_view line) {
   return parsed.is_object() || parsed.is_array();
 }
 
-/// Is `file` the one that `path` names now?
+/// Does `path` name `file` now?
 inline bool has_name(const descriptor& file, const std::filesystem::path& path) {
   struct stat own {
   }, named{};
@@ -39,8 +39,8 @@ inline bool has_name(const descriptor& file, const std::filesystem::path& path) 
   return ::stat(path.c_str(), &named) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
-/// Returns the descriptor from `open`, locked with LOCK_EX or LOCK_SH, or none if `open` returns none. If the file was
-/// removed while it was opened (by a writer whose run failed), it has no name and its lock protects nothing; then it is
+/// Returns the descriptor from `open`, locked with LOCK_EX or LOCK_SH, or none if `open` returns none. A writer whose
+/// run failed may remove the file while it is opened. It then has no name and its lock protects nothing, so it is
 /// opened again.
 template <class Open>
 descriptor open_locked(const std::filesystem::path& path, int how, const Open& open) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy files, versions 1.0 to 3.0: one array, C or Fortran order, little-endian. NumPy stores arrays of
 // ml_dtypes (bfloat16, float8_*, ...) as raw bytes of type V1 or V2, so the caller must name their format.
-// npy_header.hpp parses the header.
+// The header's parser is npy_header.hpp.
 #pragma once
 
 #include <cstddef>
@@ -124,10 +124,10 @@ class npy_file {
   }
 
   /// All elements as FP32 in C order. Throws io::error for raw codes.
-  /// - f4: all bits kept
-  /// - f2, u1, u2, i1: exact
-  /// - u4, f8: nearest even, Inf beyond FP32
-  /// - NaN of f2 and f8: the canonical NaN of its sign
+  /// - `f4`: all bits kept.
+  /// - `f2`, `u1`, `u2`, `i1`: exact.
+  /// - `u4`, `f8`: nearest even, Inf beyond FP32.
+  /// - NaN of f2 and f8: the canonical NaN of its sign.
   std::vector<float> to_fp32() const {
     switch (header_.dtype[0]) {
       case 'f':

@@ -75,7 +75,7 @@ struct config_keys {
   std::vector<const char*> required;           ///< fields that files must have
   std::vector<const char*> nullable;           ///< fields that files may give as null
   std::vector<const char*> ignored;            ///< keys without effect on this kind of model
-  /// Checks keys with forms of their own, and removes or replaces them.
+  /// Checks keys with special forms, and removes or replaces them.
   std::function<void(nlohmann::ordered_json&, const std::vector<std::string>& passed, const io::detail::place&)> take;
 };
 

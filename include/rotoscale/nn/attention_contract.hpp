@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The contracts of attention by name: FP32 chains, or tiles whose products a BF16 matrix unit adds, with one of two
-// functions for the exponentials. docs/reference/layers.md has all of it in full.
+// functions for the exponentials. The definition is in docs/reference/layers.md.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace rotoscale::nn {
 
 /// Scores, probabilities and sums in FP32, one fused multiply-add a product.
 inline constexpr const char* fp32_attention_contract = "attention-fp32-chains-keys-ascending";
-/// What names of tiled contracts begin with; an exponential's name, '@' and a unit's follow.
+/// Prefix of the names of tiled contracts; an exponential's name, '@' and a unit's follow.
 inline constexpr std::string_view tiled_attention_prefix = "attention-bf16-tile64x64-";
 
 /// Queries of a tile, and keys: pairs of tiles are what is computed or left.
@@ -23,7 +23,7 @@ inline constexpr index_t attention_tile = 64;
 /// 2^x of a tiled contract: a polynomial that any device computes (nn::exp2), or the instruction of NVIDIA's
 /// (ex2_approx).
 enum class attention_exp2 { deg3, ex2_approx };
-/// Their names in those of contracts.
+/// Their names within the names of contracts.
 inline constexpr std::string_view attention_exp2_names[] = {"exp2deg3", "ex2approx"};
 
 /// How attention's products are added.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A device with the operations of one table: what models and training loops are written against. Also the lookup of
-// contracts and the layout of GEMM operands.
+// A device with the operations of one table: the interface for models and training loops. Also the lookup of contracts
+// and the layout of GEMM operands.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +109,7 @@ class backend : public device {
   op_observer* observer_ = nullptr;
 };
 
-/// Largest workspace of the operations that a model uses, in bytes. Extents are those of the largest calls.
+/// Largest workspace of the operations that a model uses, in bytes. Extents cover the largest calls.
 class workspace_bound {
  public:
   /// Of no operation.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Transport between ranks, each with a model and a backend of its own. It moves bytes and makes exact reductions. Sums
+// Transport between ranks. It moves bytes and makes exact reductions. Each rank has one model and one backend. Sums
 // that round are operations of the backend: train/gradient_sums.hpp. Every rank calls the same collectives in the same
 // order. The base class is a single rank.
 #pragma once
@@ -48,7 +48,7 @@ class communicator {
   virtual int size() const { return 1; }
 
   /// On a queue: copies send[s] to rank s, and from rank s into receive[s], in backend memory. Both lists have an entry
-  /// for each rank, which may be empty. What is sent is not overwritten, but by the own rank's entry at the same
+  /// for each rank, which may be empty. Sent bytes are not overwritten, except by the own rank's entry at the same
   /// address.
   virtual void transfer(queue, std::span<const std::span<const std::byte>> send,
                         std::span<const std::span<std::byte>> receive) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a recipe leaves open of how a tensor's form is quantized: signs of rotations and random words, which derive from
-// the step's state.
+// Options of a tensor's form that a recipe leaves open: signs of rotations and random words, which derive from the
+// step's state.
 #pragma once
 
 #include "rotoscale/block.hpp"
@@ -28,7 +28,7 @@ constexpr std::uint64_t stream_of(random_purpose purpose, gemm_kind gemm, bool r
   return stream_for(0, purpose, rest).stream;
 }
 
-/// Where a form's random words and signs come from; what changes from step to step is in the state.
+/// Sources of a form's random words and signs. Values that change from step to step are in the state.
 struct form_draws {
   std::uint64_t rounding = 0;                  ///< stream of random words, counter 0
   std::uint64_t signs = 0;                     ///< stream of the signs
@@ -63,7 +63,7 @@ inline form_draws draws_of(const operand_request& request, operand_form form) {
   if (rotation.signs == sign_kind::mask) {
     for (std::uint32_t& word : d.given_signs) word = rotation.mask << 16 | rotation.mask;
   }
-  // Weights are quantized once a step, whichever micro-batch comes first.
+  // Weights are quantized once a step, independent of the number of its first micro-batch.
   d.counts_micro_batches = request.tensor != tensor_role::w;
   return d;
 }

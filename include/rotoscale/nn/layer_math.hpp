@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the layers do to one element, and what follows from a row's sum: the formulas of docs/reference/layers.md, once,
-// for the CPU's loops and every device's kernels. Always inline: loops over rows become vector code only then.
+// The layers' arithmetic on one element and on a row's sum. The CPU's loops and every device's kernels share these
+// formulas of docs/reference/layers.md. Always inline: loops over rows become vector code only then.
 #pragma once
 
 #include "rotoscale/nn/math.hpp"
@@ -26,7 +26,7 @@ struct float_pair {
 }
 /// An element of the norm.
 [[gnu::always_inline]] ROTOSCALE_HD inline float rms_normed(float x, float rstd, float gain) { return x * rstd * gain; }
-/// What the backward pass adds to dx for each unit of x; dot = Σ gain dy x.
+/// Addend of the backward pass to dx for each unit of x; dot = Σ gain dy x.
 [[gnu::always_inline]] ROTOSCALE_HD inline float rms_pull(float dot, index_t d, float rstd) {
   return -(dot / static_cast<float>(d)) * rstd * rstd * rstd;
 }
@@ -69,13 +69,13 @@ enum class activation : std::uint8_t { ROTOSCALE_ACTIVATIONS(ROTOSCALE_NAME) };
 #undef ROTOSCALE_NAME
 
 /// Arithmetic of an activation:
-///   gated            it has two inputs, x (the gate) and up; otherwise `up` is not used
-///   contract         defined in docs/reference/layers.md
-///   forward_name     in digests
-///   backward_name    in digests
-///   sigmoid_input    whose sigmoid `s` value and gradients take
-///   value            h
-///   gradients        of x and up from dh
+///   gated            It has two inputs, x (the gate) and up. Otherwise `up` is not used.
+///   contract         Defined in docs/reference/layers.md.
+///   forward_name     In digests.
+///   backward_name    In digests.
+///   sigmoid_input    `value` and `gradients` take its sigmoid `s`.
+///   value            Returns h.
+///   gradients        Gradients of x and up from dh.
 template <activation>
 struct activation_math;
 

@@ -48,15 +48,15 @@ ROTOSCALE_HD inline double sqrt(double x) { return __builtin_sqrt(x); }
   return x < -87.33f ? 0.0f : (x > 88.72f ? fp32_from_bits(fp32_infinity_bits) : (x != x ? x : y));
 }
 
-/// 2^x as p · 2^n: p of a polynomial of degree 3 on [-1/2, 1/2], with its constant 1 and the least largest relative
-/// error (Lawson's iteration), and n in the place of an exponent.
+/// 2^x as p · 2^n, with n in the place of an exponent. A polynomial of degree 3 on [-1/2, 1/2] gives p. Its constant is
+/// 1, and its largest relative error is minimal (Lawson's iteration).
 struct binary_power {
   float p;          ///< 2^(x - n), of [2^-0.5, 2^0.5]
   std::uint32_t n;  ///< n · 2^23, modulo 2^32: to be added to p's bits
 };
 /// x of |x| < 2^22 as its nearest integer n and 2^(x - n).
 [[gnu::always_inline]] ROTOSCALE_HD inline binary_power split_exp2(float x) {
-  // Adding 1.5 * 2^23 rounds to an integer n, whose low bits are then those of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer n, whose low bits are then the sum's.
   const float shifted = x + 0x1.8p+23f;
   const float f = x - (shifted - 0x1.8p+23f);
   float p = fma(f, 0x1.c2a22cp-5f, 0x1.f00c5ap-3f);
@@ -64,8 +64,8 @@ struct binary_power {
   p = fma(p, f, 1.0f);
   return {p, fp32_bits(shifted) << 23};
 }
-/// 2^x for x <= 127: relative error below 1.02e-4 (13 bits), 2^0 exactly 1; 0 below -60, so that what is not 0 spans no
-/// more exponents than a step of a matrix unit needs; NaN for NaN and +Inf.
+/// 2^x for x <= 127: relative error below 1.02e-4 (13 bits), 2^0 exactly 1; NaN for NaN and +Inf. The result is 0 below
+/// -60: nonzero results then span no more exponents than a step of a matrix unit needs.
 [[gnu::always_inline]] ROTOSCALE_HD inline float exp2(float x) {
   const auto [p, n] = split_exp2(x);
   return x < -60.0f ? 0.0f : p * fp32_from_bits(n + fp32_bits(1.0f));
@@ -106,7 +106,7 @@ struct binary_power {
 
 inline constexpr int sum_lanes = 16;  ///< partial sums of ordered_sum
 
-/// The order of every sum along a row: lane j takes the elements j, j + 16, ... in turn, then lanes are folded by
+/// The order of every sum along a row. Lane j takes the elements j, j + 16, ... in turn. Then lanes are folded by
 /// halves (j + 8, j + 4, j + 2, j + 1). `step(i, partial)` returns partial with element i added.
 template <class Step>
 ROTOSCALE_HD inline float ordered_sum(index_t n, const Step& step) {

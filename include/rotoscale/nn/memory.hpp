@@ -21,7 +21,7 @@ enum class memory_kind {
   pinned   ///< of the host, for asynchronous copies
 };
 
-/// What memory is for: each category is one allocation.
+/// Uses of memory: each category is one allocation.
 enum class memory_category {
   weights,      ///< FP32 weights that do not train, tables
   masters,      ///< FP32 weights that train
@@ -30,9 +30,9 @@ enum class memory_category {
   quantized,    ///< operands made of weights, with the state of their scales
   adapters,     ///< operands made of adapters' matrices
   stash,        ///< operands of other recipes, kept in pinned memory for a later switch
-  activations,  ///< what the forward pass leaves for the backward pass
+  activations,  ///< saved by the forward pass for the backward pass
   workspace,    ///< lives within a pass, or holds a step's inputs and results
-  snapshot,     ///< what a checkpoint in the making holds and steps change, in pinned memory
+  snapshot,     ///< copies for a checkpoint that is being written while steps go on, in pinned memory
   transfers     ///< inputs and results of the steps in flight, in pinned memory
 };
 ROTOSCALE_ENUM_NAMES(memory_category, weights, masters, gradients, moments, quantized, adapters, stash, activations,
@@ -53,7 +53,7 @@ struct memory_plan {
   std::size_t operator[](memory_category c) const { return bytes[static_cast<std::size_t>(c)]; }
   /// Bytes of a category.
   std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
-  /// Bytes of all categories, the device's and the pinned ones of the host: what session_options::memory_limit bounds.
+  /// Bytes of all categories, on the device and pinned on the host, which session_options::memory_limit bounds.
   std::size_t total() const { return of_kind(memory_kind::device) + of_kind(memory_kind::pinned); }
   /// Bytes of all categories that lie there.
   std::size_t of_kind(memory_kind kind) const {
@@ -129,7 +129,7 @@ class memory_cursor {
   static constexpr std::size_t alignment = 256;  ///< bytes
 
   memory_cursor() = default;
-  /// Hands out memory of these arenas; what is put there is counted in the ledger, if there is one.
+  /// Hands out memory of these arenas, and counts it in the ledger, if there is one.
   explicit memory_cursor(const arena_bases& bases, memory_ledger* ledger = nullptr)
       : bases_(bases), ledger_(ledger), counts_only_(false) {}
 
@@ -157,7 +157,7 @@ class memory_cursor {
     return static_cast<T*>(take(c, static_cast<std::size_t>(n) * sizeof(T)));
   }
 
-  /// What is taken behind a mark may be taken again: for what lives at different times.
+  /// Memory taken after a mark may be taken again, for uses at different times.
   std::size_t mark(memory_category c) const { return used_[static_cast<std::size_t>(c)]; }
   /// Frees what was taken since mark() gave `mark`.
   void rewind(memory_category c, std::size_t mark) { used_[static_cast<std::size_t>(c)] = mark; }

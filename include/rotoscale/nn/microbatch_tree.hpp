@@ -50,7 +50,7 @@ ROTOSCALE_HD constexpr double add_leaves(const double* x, std::uint32_t n) {
 /// Order in which one rank adds its leaves [first, last). Sums that wait for their sibling are on a stack.
 class microbatch_sums {
  public:
-  /// What follows a leaf: its sum takes in the newest `merges` of the `waiting` sums, then waits itself.
+  /// Step after a leaf: its sum takes in the newest `merges` of the `waiting` sums, then waits itself.
   struct leaf {
     int waiting = 0;  ///< sums on the stack before
     int merges = 0;   ///< of them, newest first

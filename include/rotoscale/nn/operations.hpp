@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The table of operations. Each has a name, a class, a contract, typed arguments and the memory that a call uses:
-//   in       arguments that are read
-//   out      arguments that are written
-//   uses     memory of a call, outputs in the order of digests
-//   compose  definition of a fused operation by others
+//   in       Arguments that are read.
+//   out      Arguments that are written.
+//   uses     Memory of a call, outputs in the order of digests.
+//   compose  Definition of a fused operation by others.
 // Digests and profiles derive from it. Bodies are in nn/cpu/ and gpu/nn/, definitions in
 // docs/reference/layers.md. All pointers and views are backend memory. Values that change between steps are read from
 // step_state, so that graphs can be replayed.
@@ -56,7 +56,7 @@ using op_row = void (*)(backend& on, queue q, const typename Op::in& i, const ty
 template <class Op>
 using op_workspace = std::size_t (*)(const backend& on, const typename Op::in& i, const typename Op::out& o);
 
-/// What runs each operation on one kind of backend, and its workspace.
+/// Function of each operation on one kind of backend, and its workspace.
 struct operation_table {
 #define ROTOSCALE_ROW(name) \
   op_row<op::name> name;    \

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What the optimizer does to one element, and what follows from the norm of all gradients: once, for the CPU and every
-// device's kernels.
+// The optimizer's arithmetic on one element, and the factors from the norm of all gradients. The CPU and every device's
+// kernels share it.
 #pragma once
 
 #include "rotoscale/nn/math.hpp"
@@ -41,7 +41,7 @@ ROTOSCALE_HD inline float average_decay(const optimizer_config& c, std::uint64_t
   return growing < c.average_decay ? growing : c.average_decay;
 }
 
-/// What one step of AdamW does to every element of a parameter.
+/// Coefficients of one AdamW step for every element of a parameter.
 struct adamw_step {
   float keep;     ///< of the weight
   float step;     ///< learning rate over the first moment's bias correction

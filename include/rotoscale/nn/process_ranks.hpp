@@ -110,7 +110,7 @@ class process_rank final : public host_ranks {
     std::uint64_t bytes = 0;      ///< that follow
     std::array<char, 16> what{};  ///< name of the collective
   };
-  /// What is read next: a header; nothing, since this rank is not in that collective; bytes; bytes for nobody.
+  /// Next input: a header; none, since this rank is not in that collective; bytes; bytes to discard.
   enum class input { header, held, body, dropped };
   struct link {
     rank_socket socket;
@@ -256,7 +256,7 @@ class process_rank final : public host_ranks {
   void serve(int s, short events) {
     link& l = of(s);
     if (events == 0 || !l.socket.is_open()) return;
-    // What came before an end is read, for its reason.
+    // Reads bytes that came before an end, for its reason.
     if ((events & ~(POLLIN | POLLOUT)) != 0 && l.state == input::held) l.drop();
     while ((events & POLLOUT) != 0 && !l.is_sent() && l.send_some()) {
     }

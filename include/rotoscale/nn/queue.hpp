@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Queues, events, graphs and errors. A queue runs its operations in order, an event is a point in a queue, a graph is a
-// recorded sequence of operations. device::synchronize is the only wait, and throws the errors of operations.
+// recorded sequence of operations. The only wait is device::synchronize, which throws the errors of operations.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Who draws random words for what: every use has a stream of its own, so that no two share a word.
+// Random streams by purpose: every use has a separate stream, so that no two share a word.
 #pragma once
 
 #include "rotoscale/philox.hpp"

@@ -99,7 +99,7 @@ using clock = std::chrono::steady_clock;
 
 inline constexpr std::array<char, 16> rank_greeting = {'r', 'o', 't', 'o', 's', 'c', 'a', 'l',
                                                        'e', ' ', 'r', 'a', 'n', 'k', 's', '1'};
-/// What a rank says after the greeting.
+/// A rank's message after the greeting.
 struct rank_hello {
   std::array<char, 64> nonce{};
   std::int32_t rank = 0, size = 0;
@@ -309,7 +309,7 @@ inline std::optional<std::vector<rank_address>> read_table(const rank_meeting& m
   std::vector<rank_address> table(static_cast<std::size_t>(m.size));
   if (text.size() != table.size() * sizeof(rank_address)) throw rank_failure(0, "has another version");
   std::memcpy(table.data(), text.data(), text.size());
-  const std::uint32_t host = host_of(first);  // where those of rank 0's host are
+  const std::uint32_t host = host_of(first);  // address of ranks on rank 0's host
   for (rank_address& t : table) t.host = t.host == 0 ? host : t.host;
   return table;
 }

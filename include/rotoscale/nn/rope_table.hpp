@@ -90,8 +90,8 @@ struct rope_table {
 
 namespace detail {
 
-/// Share of the unscaled frequency in YaRN's blend for pair i: 1 up to the pair that makes beta_fast turns in the
-/// original context, 0 from the one that makes beta_slow, linear between (transformers: _compute_yarn_parameters).
+/// Share of the unscaled frequency in YaRN's blend for pair i (transformers: _compute_yarn_parameters). It is 1 up to
+/// the pair that makes beta_fast turns in the original context, 0 from beta_slow turns on, and linear between.
 inline double yarn_share(const rope_options& o, index_t i) {
   const rope_scaling& s = *o.scaling;
   const auto dim = static_cast<double>(o.head_dim);

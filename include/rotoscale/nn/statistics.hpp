@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What quantization did to a tensor: sums that a backend forms in its own memory, and the figures that follow from them
-// on the host. All are plain data, so that one download brings those of a whole step.
+// Errors of quantization: sums that a backend forms in its memory, and figures that the host derives from them. All are
+// plain data, so that one download brings a whole step's.
 #pragma once
 
 #include <cmath>
@@ -14,17 +14,17 @@
 
 namespace rotoscale::nn {
 
-/// A row of an FP4 operand whose block scales span at most so many binades is multiplied as int8 by sm_90's GEMM, or as
-/// E5M2; a row beyond makes its tile fall back to BF16 (docs/reference/contracts.md).
+/// Largest span of block scales, in binades, of an FP4 row that sm_90's GEMM multiplies as int8, or as E5M2. A row
+/// beyond makes its tile fall back to BF16 (docs/reference/contracts.md).
 inline constexpr int int8_window_binades = 3;
 inline constexpr int e5m2_window_binades = 26;  ///< the same for E5M2
 
 /// Below this ratio of gradient norm to quantization noise training is expected to stall: sqrt(3) (arXiv 2505.19115).
 inline constexpr double stall_ratio = 1.7320508075688772;
 
-/// One form of a tensor against what it was made of. The reference is the source, rotated in FP32 where the recipe
-/// rotates, not rounded to BF16; what is stored is decoded with its block scale and factor. Elements of which either is
-/// not finite count as such and nowhere else; so does a block of zeros in the spread of scales.
+/// One form of a tensor against its source, rotated in FP32 where the recipe rotates, and not rounded to BF16. Stored
+/// elements are decoded with block scale and factor. A pair with a NaN or Inf counts as nonfinite and nowhere else. A
+/// block of zeros in the spread of scales is counted likewise.
 struct operand_statistics {
   double signal = 0;            ///< Σ reference²
   double noise = 0;             ///< Σ (reference - stored)², differences rounded to FP32

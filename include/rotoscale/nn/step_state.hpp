@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What changes from step to step, in backend memory. Operations read it there, and nobody passes any of it by value, so
-// a graph that was recorded once does the right thing in every step.
+// Values that change from step to step, in backend memory. Operations read them there, and none is passed by value. So
+// a graph that was recorded once is right in every step.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// What the host decides before a step: one upload.
+/// Inputs that the host decides before a step: one upload.
 struct step_inputs {
   std::uint64_t seed = 0;                ///< of all random words
   std::uint64_t step = 0;                ///< optimizer step, counted from 0
@@ -24,7 +24,7 @@ struct step_inputs {
   std::uint32_t last_micro_batch = 0;    ///< the last number of all ranks
 };
 
-/// The block of backend memory: what the host uploaded, and what operations make of it.
+/// The block of backend memory: the host's upload, and results of operations.
 struct step_state {
   step_inputs inputs;                     ///< what was uploaded
   std::uint32_t micro_batch = 0;          ///< of this rank, counted from 0 in each step
@@ -34,10 +34,10 @@ struct step_state {
   double squares = 0.0;                   ///< sum of squares of all gradients
   double gradient_norm = 0.0;             ///< root of squares
   float gradient_scale = 0.0f;            ///< 1 / valid_tokens, 0 where there are none
-  float clip_factor = 1.0f;               ///< what gradients are multiplied by
+  float clip_factor = 1.0f;               ///< factor of gradients
   double losses[most_microbatches] = {};  ///< nats of each microbatch of all ranks
 
-  /// The micro-batch's number among those of all ranks: a leaf of the tree, and what random streams count.
+  /// The micro-batch's number over all ranks: a leaf of the tree, and the counter of random streams.
   ROTOSCALE_HD constexpr std::uint64_t global_micro_batch() const {
     return inputs.first_micro_batch + std::uint64_t{micro_batch} * inputs.micro_batch_stride;
   }
@@ -46,7 +46,7 @@ struct step_state {
     losses[global_micro_batch() % most_microbatches] = nats;
     loss_sum += nats;
   }
-  /// Adds losses by the tree, those of later microbatches as 0. Goes to the next microbatch.
+  /// Adds losses by the tree, with 0 for later microbatches. Goes to the next microbatch.
   ROTOSCALE_HD void end_micro_batch() {
     loss_sum = add_leaves(losses, inputs.last_micro_batch % most_microbatches + 1);
     ++micro_batch;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Typed views of backend memory. The element type is data, not a template argument, so that one virtual function serves
-// every storage type; only the code that reads elements names a C++ type (`as`).
+// every storage type. Only the code that reads elements names a C++ type (`as`).
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// What an element is stored as.
+/// Storage type of an element.
 enum class dtype : std::uint8_t { fp32, bf16, fp64, e4m3, e5m2, u8, i32, i64 };
 
 /// Bytes of an element.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process, each with a CPU backend of its own: they read each other's memory. A rank that
+// Ranks that are threads of one process, each with one CPU backend: they read each other's memory. A rank that
 // fails, sleeps or calls another collective ends all ranks with one message.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace rotoscale::nn {
 /// Where the ranks meet.
 class rank_group {
  public:
-  /// What a rank shows the others between two meetings.
+  /// Memory that a rank shows the others between two meetings.
   using shown = std::span<const std::span<const std::byte>>;
 
   /// For `size` ranks, which wait for each other for at most `timeout`.
@@ -29,7 +29,7 @@ class rank_group {
 
   /// Number of ranks.
   int size() const { return static_cast<int>(members_.size()); }
-  /// What a rank shows.
+  /// Memory that a rank shows.
   shown& published(int rank) { return of(rank).published; }
 
   /// Returns when all ranks have come to `what`. Throws rank_failure in all of them if one comes to something else,
@@ -49,7 +49,7 @@ class rank_group {
     if (!wake_.wait_for(lock, timeout_, [&] { return failure_ || generation_ != now; })) name_missing(what);
     if (generation_ == now) throw_if_failed();
   }
-  /// Returns when all ranks have read what was shown. They have met, so each comes, whatever has failed meanwhile.
+  /// Returns when all ranks have read the shown memory. They have met, so each comes, even after a failure.
   void part() {
     std::unique_lock lock(mutex_);
     const std::uint64_t now = generation_;
@@ -148,7 +148,7 @@ class thread_rank final : public host_ranks {
   int rank_;
 };
 
-/// Calls body(rank) for each rank of a group: rank 0 on this thread, others on threads of their own. If one throws, all
+/// Calls body(rank) for each rank of a group: rank 0 on this thread, others on one thread each. If one throws, all
 /// others do at their next collective. Then throws what the first one threw, or rank_failure if that was another rank
 /// than 0.
 template <class Body>

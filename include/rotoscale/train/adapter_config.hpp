@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// PEFT's adapter_config.json and lora_config. A key is used, or without effect on the arithmetic of a forward and
-// backward pass, or one that must be switched off (null, false or empty); everything else is refused.
+// PEFT's adapter_config.json and lora_config. A key is used, has no effect on the arithmetic of a forward and backward
+// pass, or must be switched off (null, false or empty). Other keys are refused.
 #pragma once
 
 #include <algorithm>
@@ -182,7 +182,7 @@ inline bool is_adapter(const std::filesystem::path& directory) {
   return std::filesystem::exists(directory / "adapter_model.safetensors", failed);
 }
 
-/// The numbers of an adapter: its adapter_config.json, `where` in messages; its targets are those that have tensors.
+/// The numbers of an adapter: its adapter_config.json, `where` in messages. Its targets are the modules with tensors.
 /// Throws io::error naming the key for an adapter of another kind.
 inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::safetensors_shards& tensors,
                                        const std::string& where) {
@@ -229,7 +229,7 @@ inline lora_config read_adapter_config(const std::filesystem::path& directory) {
   return read_adapter_config(io::read_json(path), io::safetensors_shards::open(directory, "adapter_model"), path);
 }
 
-/// What the adapter stood beside when it was trained; empty if nobody knows.
+/// Base model that the adapter was trained with; empty if unknown.
 inline std::string adapter_base(const std::filesystem::path& directory) {
   const nlohmann::ordered_json json = io::read_json(directory / "adapter_config.json");
   const auto found = json.find("base_model_name_or_path");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What training asks of a kind of model: its list of blocks, names of extents, and its config.json. models/ has one for
-// each kind.
+// Interface of a kind of model for training: its list of blocks, names of extents, and its config.json. Folder models/
+// has one for each kind.
 #pragma once
 
 #include <algorithm>

@@ -28,7 +28,7 @@ struct model_options : nn::pass_options {
   bool averages = false;                         ///< keep a moving average of the parameters that train
 };
 
-/// Number of the statistics of an adapter's matrix, by its parameter. Those of linear layers precede them.
+/// Number of the statistics of an adapter's matrix, by its parameter. Statistics of linear layers precede them.
 inline index_t record_of(const parameter_list& list, std::size_t parameter) {
   return static_cast<index_t>(list.linears()) + 1 + static_cast<index_t>(parameter - list.base_count());
 }

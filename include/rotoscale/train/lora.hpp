@@ -86,14 +86,14 @@ inline double pattern_value(const std::vector<lora_pattern>& patterns, const std
 
 }  // namespace detail
 
-/// Adapters of a run. The defaults are those of MLPerf's llama2_70b_lora.
+/// Adapters of a run. The defaults are from MLPerf's llama2_70b_lora.
 struct lora_config {
   int rank = 16;                                           ///< rows of A, columns of B
-  double alpha = 32.0;                                     ///< what is added is multiplied by alpha / rank
+  double alpha = 32.0;                                     ///< the added product is multiplied by alpha / rank
   double dropout = 0.1;                                    ///< probability, at the adapter's input
   std::vector<std::string> targets{"qkv_proj", "o_proj"};  ///< of lora_targets
   lora_init init = lora_init::kaiming_uniform;             ///< of A
-  std::optional<lora_patterns> patterns = {};              ///< null: rank and alpha are those of every module
+  std::optional<lora_patterns> patterns = {};              ///< null: rank and alpha hold for every module
 
   /// Rank of a module ("model.layers.0.self_attn.q_proj"); 0: it has no adapter.
   int rank_of(const std::string& module) const {
@@ -174,7 +174,7 @@ inline std::vector<std::string> lora_target_names() {
   return all;
 }
 
-/// The targets as Hugging Face names them: the parts of those that are fused.
+/// The targets as Hugging Face names them: the parts of fused ones.
 inline std::vector<std::string> unfused_targets(const lora_config& c) {
   std::vector<std::string> names;
   for (const lora_target& t : lora_targets) {

@@ -47,7 +47,7 @@ struct stored_dtype {
 inline constexpr stored_dtype stored_dtypes[] = {{"F32", "float32", std::numeric_limits<float>::infinity()},
                                                  {"BF16", "bfloat16", 0x1.FFp127f},
                                                  {"F16", "float16", 65520.0f}};
-/// "F32 or BF16": those that hold a number.
+/// Types that hold a number, as "F32 or BF16".
 inline std::string dtypes_for(float x) {
   std::string text;
   for (const stored_dtype& t : stored_dtypes) {
@@ -173,7 +173,7 @@ inline std::string element_text(const std::string& tensor, index_t i, const para
   return "tensor '" + tensor + "': element [" + place + "]";
 }
 
-/// Throws io::error for the first of a slice's rows' numbers that is NaN or Inf; `first_row` is that of the slice.
+/// Throws io::error for the first number of a slice's rows that is NaN or Inf. The slice begins at row `first_row`.
 inline void require_finite(const io::located_tensor& tensor, std::span<const float> rows, index_t first_row,
                            const parameter& p, bool is_transposed) {
   bool all = true;
@@ -207,8 +207,8 @@ inline void require_range(const std::string& where, const parameter& p, std::spa
 }
 
 /// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error
-/// for a tensor that is missing, of another shape or dtype, or not the one that it has to equal; without a prefix,
-/// which moments have, for a number that is not finite as well.
+/// for a tensor that is missing, has another shape or dtype, or differs from the tensor that it must equal. Without a
+/// prefix, which moments have, a number that is not finite throws as well.
 template <class Function>
 void read_rows(const io::safetensors_shards& model, const parameter& p, const std::string& prefix, index_t first_row,
                index_t rows, const Function& use) {

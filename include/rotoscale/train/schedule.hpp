@@ -128,7 +128,7 @@ inline nn::recipe read_recipe(const nlohmann::ordered_json& json, nn::recipe r, 
 
 }  // namespace detail
 
-/// A preset's recipe, or one read from a JSON file: keys as the log shows them, missing ones as in the preset that
+/// A preset's recipe, or one read from a JSON file. Its keys are the log's; missing ones are taken from the preset that
 /// "base" names (default: bf16). A changed format brings its own blocks, rule, policy and no rotation. `field` is what
 /// messages call the name's place.
 inline nn::recipe load_recipe(const std::string& name, const std::string& field = "recipe") {
@@ -162,8 +162,8 @@ inline bool is_schedule(const nlohmann::ordered_json& json) {
 
 namespace detail {
 
-/// A phase of a log, or of docs/reference/schedules.md, in a file's form: its step is "from_step", and its recipe is
-/// whole, or a name like "mxfp4_h16+forward:fp8_amd".
+/// A phase of a log, or of docs/reference/schedules.md, in a file's form. Its step is "from_step". Its recipe is whole,
+/// or a name like "mxfp4_h16+forward:fp8_amd".
 inline void from_log_form(nlohmann::ordered_json& phase, nn::phase& p) {
   if (!phase.contains("from_step") || phase.contains("at")) return;
   phase["at"] = phase["from_step"];
@@ -272,7 +272,7 @@ inline bool rounds_stochastically(const nn::recipe& r) {
   return false;
 }
 
-/// The GEMMs of a phase that takes over those of `gemms`.
+/// The recipe `before` with the GEMMs in `gemms` replaced.
 inline nn::linear_recipe merge_gemms(const nn::linear_recipe& before, const nn::linear_recipe& taken,
                                      nn::gemm_scope gemms) {
   const bool forward = gemms == nn::gemm_scope::forward;

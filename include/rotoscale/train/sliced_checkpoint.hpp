@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint that all ranks write together, each its shard, byte for byte that of one rank. Rank 0 makes the files
-// and renames the directory when all have written.
+// A checkpoint that all ranks write together, each its shard, equal to one rank's by bytes. Rank 0 makes the files and
+// renames the directory when all have written.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Triggers of healing: when they measure, what they have seen, when they fire, and whether they can at all.
+// Triggers of healing: times of measurements, their state, the step that they fire after, and whether they can fire.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace rotoscale::train {
 
-/// Behind which optimizer steps something is measured, such as the validation loss: behind each that completes another
-/// `every` units of work, a step being `per_step` of them; the first `skipped` times are left out.
+/// Interval of a measurement such as the validation loss. It follows each optimizer step that completes another `every`
+/// units of work. A step is `per_step` units. The first `skipped` times are left out.
 struct measurement_times {
   std::int64_t every = 1;     ///< steps, or sequences
   std::int64_t per_step = 1;  ///< of the same unit
@@ -46,7 +46,7 @@ struct measurement_times {
   }
 };
 
-/// What a trigger has seen in the phase before the one it starts: part of a checkpoint.
+/// A trigger's measurements in the phase before the one it starts: part of a checkpoint.
 struct trigger_state {
   std::int64_t measurements = 0;  ///< so far
   std::int64_t count = 0;         ///< measurements in a row that showed what it waits for
@@ -95,13 +95,13 @@ inline bool measures_noise(const nn::trigger& t, std::int64_t step, std::int64_t
          times_of(t, {}).includes(step + 1);
 }
 
-/// |reference| / |g - reference| of gradients and those of noise_reference; infinite where the two are equal.
+/// |reference| / |g - reference| of gradients g and noise_reference's; infinite where the two are equal.
 inline double gradient_to_noise(const nn::comparison_statistics& s) {
   if (!(s.error_squares > 0)) return std::numeric_limits<double>::infinity();
   return std::sqrt(s.reference_squares / s.error_squares);
 }
 
-/// What gradients are compared with: BF16 operands, with activations stored and attention computed as `r` does.
+/// Reference for gradients: BF16 operands, with activations stored and attention computed as `r` does.
 inline nn::recipe noise_reference(const nn::recipe& r) {
   nn::recipe reference = nn::presets::uniform("bf16", nn::operand_format::bf16, nn::operand_format::bf16);
   reference.activations = r.activations;
@@ -116,7 +116,7 @@ inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, const m
   return times_of(t, evaluations).nth(entered + std::max<std::int64_t>(1, t.not_before), measurements);
 }
 
-/// What of a run decides whether triggers can fire.
+/// Properties of a run that decide whether triggers can fire.
 struct triggered_run {
   std::int64_t steps = 0;         ///< of the run
   measurement_times evaluations;  ///< of the validation loss
@@ -126,8 +126,8 @@ struct triggered_run {
 };
 
 /// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16
-/// do not count. Beside adapters the weight gradients of frozen weights are not computed, and of dgrad GEMMs those
-/// count that an adapter's gradient comes through: of linear layers behind the first adapter's.
+/// do not count. With adapters the weight gradients of frozen weights are not computed. Then a dgrad GEMM counts if an
+/// adapter's gradient comes through it: its linear layer follows the first adapter's.
 inline bool has_noise(const nn::recipe& r, const triggered_run& run) {
   const auto any = [&](const nn::linear_recipe& l, bool dgrad_counts) {
     return is_quantized(l.fprop) || (dgrad_counts && is_quantized(l.dgrad)) ||
@@ -159,7 +159,7 @@ inline std::optional<std::string> find_trigger_fault(const nn::trigger& t) {
 
 }  // namespace detail
 
-/// What is wrong with the triggers of a run, one of them never firing included: "phases[1].trigger...".
+/// Fault of a run's triggers, as "phases[1].trigger...". A trigger that never fires is one.
 inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resolved_phase>& phases,
                                                      const triggered_run& run) {
   std::int64_t entered = 0;  // at the earliest

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Steps over random tokens before a run, as MLPerf's rules allow before the clock starts: whatever a device compiles,
-// allocates or tunes on first use is done, and the run itself is, byte for byte, one that had no such steps.
+// Steps over random tokens before a run, as MLPerf's rules allow before the clock starts. A device then compiles,
+// allocates and tunes before first use. The run itself equals a run without such steps by bytes.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace rotoscale::train {
 
-/// What a synthetic warm-up does.
+/// Options of a synthetic warm-up.
 struct warm_up_options {
   int steps = 0;                        ///< 0: none
-  nn::recipe recipe;                    ///< one of those that the session was made for
+  nn::recipe recipe;                    ///< one of the session's
   std::uint64_t seed = 0;               ///< of tokens and roundings
   float learning_rate = 1e-3f;          ///< constant; no update is kept
   std::function<void()> before_step{};  ///< may end it by an exception; the session is then good for nothing but reset

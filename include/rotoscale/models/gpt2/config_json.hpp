@@ -49,8 +49,8 @@ inline const models::config_keys& keys() {
 
 }  // namespace detail
 
-/// Reads a model_config. Throws io::error that names `where` and the key if the key changes the architecture, is
-/// unknown and not in `passed`, or has a value out of range.
+/// Reads a model_config. Throws io::error naming `where` and a key that changes the architecture, is unknown and not in
+/// `passed`, or has a value out of range.
 inline model_config read_model_config(nlohmann::ordered_json json, const std::string& where,
                                       const std::vector<std::string>& passed = {}) {
   const model_config config = models::read_fields(json, where, detail::keys(), passed, model_config());

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Low-rank adapter of a linear layer (Hu et al., arXiv:2106.09685): y += scale · dropout(x)·Aᵀ·Bᵀ, in high precision
 // under every recipe of the layer. It is two linear layers and a dropout. Query, key and value may have one adapter
-// each at a fused layer: each draws its own mask and adds to its rows of y, as in PEFT.
+// each at a fused layer. Each draws a separate mask and adds to its rows of y, as in PEFT.
 #pragma once
 
 #include <cmath>
@@ -113,7 +113,7 @@ class adapter {
   const_tensor_view dropped() const { return dropped_; }
   /// Input of B, likewise.
   const_tensor_view low() const { return low_; }
-  /// Gradient of low(), from backward() until that of another adapter.
+  /// Gradient of low(), from backward() until another adapter's backward().
   const_tensor_view low_gradient() const { return d_low_; }
   /// Columns of a tensor (tokens, out) that are its rows of y.
   template <class View>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Output head and loss: last norm, logits and cross entropy by chunks of tokens, so that the logits of all tokens are
-// never in memory at once. In the forward pass of a training step the head also computes its gradients.
+// Output head and loss: last norm, logits and cross entropy by chunks of tokens. The logits of all tokens are never in
+// memory at once. In the forward pass of a training step the head also computes its gradients.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +80,7 @@ class loss_head final : public block {
       use(const_tensor_view(all.part(0, from - chunk.first, to - from)));
     }
   }
-  /// x and dy are those of the first chunk, which is observed.
+  /// The first chunk's x and dy, which are observed.
   std::vector<linear_use> linears() override {
     if (chunks_.empty()) return {{&head_, {}, {}}};
     return {{&head_, x_of(chunks_[0]), logits_of(chunks_[0])}};

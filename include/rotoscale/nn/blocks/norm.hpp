@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The residual stream, and the norm at the entry of a block. A block leaves its result as the stream's branch; the next
+// The residual stream, and the norm at the entry of a block. A block leaves its result as the stream's branch. The next
 // norm adds it to the stream, normalizes the sum and quantizes the result in one operation.
 #pragma once
 

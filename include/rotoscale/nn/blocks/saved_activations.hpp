@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Activations that a forward pass saves for the backward pass: all as computed, all in 8 bits, or fewer and the rest is
-// recomputed. docs/reference/training.md has bytes a token, and the effect of 8 bits on gradients.
+// Activations that a forward pass saves for the backward pass: all as computed, all in 8 bits, or fewer with the others
+// recomputed. Bytes a token, and the effect of 8 bits on gradients: docs/reference/training.md.
 #pragma once
 
 #include <vector>

@@ -52,7 +52,7 @@ class statistics_probe {
     layers_.clear();
     layers_.resize(static_cast<std::size_t>(count));
   }
-  /// Gives a layer memory of its own for the FP32 gradient. Other layers share one.
+  /// Gives a layer separate memory for the FP32 gradient. Other layers share one.
   void own_gradient(memory_cursor& memory, const linear& l) {
     owner_ = l.record;
     own_ = memory.array<float>(memory_category::workspace, l.shape().out * l.shape().in);
@@ -125,7 +125,7 @@ class statistics_probe {
                  false},
                 {dense_tensor(exact_gradient(l), dtype::fp32, {l.shape().out, l.shape().in})});
   }
-  /// Compares the gradient, which was zero before this microbatch, with that of multiply().
+  /// Compares the gradient, which was zero before this microbatch, with multiply()'s.
   void compare(const pass& p, const linear& l) const {
     if (l.w.gradient.empty() || !layers_[static_cast<std::size_t>(l.record)].contract) return;
     p.ops->compare(p.queue,

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Causal grouped-query attention on the CPU in FP32, memory linear in the sequence: scores are formed for a block of
-// queries at a time and formed again in the backward pass from the stored log-sum-exp. Contract: every product is one
-// fma chain over its contraction index ascending; a row's maximum and sum run over the keys from its document's start
-// to the query, in ordered_sum's order. Tensors are FP32 or BF16 in memory; scores, probabilities and sums are FP32.
+// Causal grouped-query attention on the CPU in FP32, memory linear in the sequence. Scores are formed for a block of
+// queries at a time, and recomputed in the backward pass from the stored log-sum-exp. Every product is one fma chain
+// over its contraction index ascending. A row's maximum and sum run over the keys from its document's start to the
+// query, in ordered_sum's order. Tensors are FP32 or BF16 in memory; scores, probabilities and sums are FP32.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,7 @@ struct attention_scratch {
 
   attention_scratch(index_t seq, index_t dim) : attention_scratch(seq, dim, part_sizes(seq, dim)) {}
 
-  /// What a task takes.
+  /// Bytes of a task.
   static std::size_t bytes(index_t seq, index_t dim) {
     return scratch_array<float>::bytes(total(part_sizes(seq, dim)));
   }
@@ -167,7 +167,7 @@ inline void score_block(matrix<const float> q, index_t first, index_t m, index_t
 inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
 /// `starts` [batch, seq]: the place within its sequence where each token's document begins, at most its own; null: 0.
-/// Queries are those of the last tokens of the sequence that k and v are of.
+/// Queries belong to the last tokens of the sequence of k and v.
 template <class Q, class O>
 void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, const std::int32_t* starts,
                        thread_pool& pool) {
@@ -208,8 +208,8 @@ void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, f
   });
 }
 
-/// With P the probabilities and D = Σ_j dO_j O_j: dS = P ∘ (dO Vᵀ - D) / sqrt(head_dim), dQ = dS K, dK = dSᵀ Q,
-/// dV = Pᵀ dO. Tasks own a key-value head; the query heads of its group are added in order.
+/// With P the probabilities and D = Σ_j dO_j O_j: `dS = P ∘ (dO Vᵀ - D) / sqrt(head_dim)`, `dQ = dS K`, `dK = dSᵀ Q`,
+/// `dV = Pᵀ dO`. Tasks own a key-value head; the query heads of its group are added in order.
 template <class Q, class O, class D, class T>
 void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, const float* lse, view<D, 4> d_o,
                         view<T, 4> dq, view<T, 4> dk, view<T, 4> dv, const std::int32_t* starts, thread_pool& pool) {

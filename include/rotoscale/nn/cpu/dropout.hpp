@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Dropout on the CPU. A word is a pure function of seed, layer, pass and element, so threads, ranks and a second pass
+// Dropout on the CPU. A word is a pure function of seed, layer, pass and element. So threads, ranks and a second pass
 // over the same tensor agree on the mask.
 #pragma once
 

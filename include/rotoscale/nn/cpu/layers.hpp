@@ -36,7 +36,7 @@ inline void compute(const op::embedding_forward::in& i, const op::embedding_forw
   });
 }
 
-/// Tokens by number: those of one follow each other, ascending.
+/// Tokens grouped by number, ascending within a group.
 class token_order {
  public:
   token_order(const std::int32_t* tokens, index_t n, index_t vocabulary, index_t* room)

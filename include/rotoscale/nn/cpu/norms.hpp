@@ -86,8 +86,8 @@ inline void add_parts(const float* partial, index_t parts, index_t n, float* to,
   });
 }
 
-/// dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x)); dgain_j += Σ_t dy_j x_j rstd: partial sums of 64 rows, added in
-/// order, then to dgain.
+/// `dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x))`, `dgain_j += Σ_t dy_j x_j rstd`. Partial sums of 64 rows are
+/// added in order, then to dgain.
 inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o, thread_pool& pool) {
   const index_t rows = i.x.extent(0), d = i.x.extent(1), chunks = (rows + row_chunk - 1) / row_chunk;
   const auto partial = work<float>(chunks * d);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands decoded, and what was lost in them. Squares and products of FP32 numbers are exact in FP64, so that only the
-// stated additions round: 16 lanes along a row, folded by halves, then a tree over rows.
+// Decodes operands and measures their error. Squares and products of FP32 numbers are exact in FP64, so only the stated
+// additions round: 16 lanes along a row, folded by halves, then a tree over rows.
 #pragma once
 
 #include <cstring>

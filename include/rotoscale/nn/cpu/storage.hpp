@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tensors as FP32, whatever they are stored as: the row itself, or a widened copy; and back, rounded once to
-// nearest even. A BF16 value rounds to itself, so an operation that leaves an element alone leaves its bits. Also the
+// Rows of tensors as FP32: the stored row itself, or a widened copy. Stores round once to nearest even.
+// A BF16 value rounds to itself, so an operation that leaves an element alone leaves its bits. Also the
 // workspace of operations.
 #pragma once
 

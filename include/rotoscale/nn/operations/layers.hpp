@@ -7,7 +7,7 @@
 
 #include "rotoscale/nn/operations/use.hpp"
 
-/// Calls X(name) for each operation of layers. ROTOSCALE_FUSED_OPERATIONS has those that always quantize.
+/// Calls X(name) for each operation of layers. ROTOSCALE_FUSED_OPERATIONS lists operations that always quantize.
 #define ROTOSCALE_LAYER_OPERATIONS(X) \
   X(embedding_forward)                \
   X(embedding_backward)               \
@@ -51,8 +51,8 @@ struct embedding_backward {
   }
 };
 
-/// RMSNorm: y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps). With a bias LayerNorm: y = (x - mean) * rstd * gain
-/// + bias, rstd[t] = 1 / sqrt(variance + eps).
+/// RMSNorm: y = x * rstd * gain, rstd[t] = 1 / sqrt(mean(x²) + eps). With a bias LayerNorm:
+/// y = (x - mean) * rstd * gain + bias, rstd[t] = 1 / sqrt(variance + eps).
 struct norm_forward {
   static constexpr op_info info{"norm_forward", op_class::layer, {"rmsnorm", "rmsnorm-fp32-lanes16-rows64"}};
   struct in { const_tensor_view x; const float* gain; float epsilon; const float* bias = nullptr; };
@@ -155,8 +155,8 @@ struct rope {
   }
 };
 
-/// Causal grouped-query attention within documents: q and o (batch, queries, heads, head_dim), k and v (batch, seq,
-/// kv_heads, head_dim), lse (batch, heads, queries) with log Σ exp of the scaled scores. The queries are the last tokens
+/// Causal grouped-query attention within documents. Shapes: q and o (batch, queries, heads, head_dim), k and v (batch,
+/// seq, kv_heads, head_dim), lse (batch, heads, queries): log Σ exp of the scaled scores. Queries are the last tokens
 /// of a sequence. A query sees the keys of its document up to its own position. starts (batch, seq) of a microbatch:
 /// position where each token's document begins. Null data: a sequence is one document.
 struct attention_forward {
@@ -172,7 +172,7 @@ struct attention_forward {
   }
 };
 
-/// Gradients of q, k and v from that of o. Queries cover all tokens.
+/// Gradients of q, k and v from the gradient of o. Queries cover all tokens.
 struct attention_backward {
   static constexpr op_info info{"attention_backward", op_class::attention};
   struct in {
