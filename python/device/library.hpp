@@ -56,7 +56,7 @@ struct rotoscale_gemm_call {
   std::uint64_t workspace_bytes;
 };
 
-/// An operand of a recipe. Names are those of rotoscale.recipes.
+/// An operand of a recipe. Names are from rotoscale.recipes.
 struct rotoscale_operand_recipe {
   const char *format, *scale_rule, *scale_choice, *scaling, *source, *rounding, *policy, *signs;
   std::uint32_t mask;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // XLA's custom calls for rotoscale.jax on a device: the functions of library.hpp on XLA's stream. Their arguments,
-// results and attributes are those of the CPU's calls (python/src/xla.cpp).
+// results and attributes equal the CPU calls' (python/src/xla.cpp).
 #include "gpu/api/device.hpp"
 #include "gpu/train/queues.hpp"
 #include "library.hpp"

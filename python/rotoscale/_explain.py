@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What each preset makes of the same numbers."""
+"""Bytes of each preset for the same numbers."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,7 +23,7 @@ def explain(block: Any, *, format: str = "mxfp4", presets: list[str] | None = No
     """Quantizes `block` (one axis, whole blocks) under each preset and returns records with the bytes side by side.
 
     Keys: preset, scale_rule, policy, rotation, scales and codes (hexadecimal), values (FP32), sqnr_db. Without
-    `presets`, those that are defined for the format. `options` are quantize's.
+    `presets`, all that are defined for the format. `options` are quantize's.
     """
     chosen = [r for r in _core.presets if presets is None or r["name"] in presets]
     unknown = set(presets or ()) - {r["name"] for r in chosen}

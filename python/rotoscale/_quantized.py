@@ -54,7 +54,7 @@ class Quantized:
     global_factor  FP32 factor of the whole tensor: 1, or 1 / encode_factor
     format         name in rotoscale.block_formats
     shape          shape of the source
-    axis           -1, or 0 where blocks run along columns; the bytes are then those of the transpose
+    axis           -1, or 0 where blocks run along columns; the bytes are then the transpose's
     square         does one scale serve a square of elements?
     rotation       (points, signs) of the rotation before amax was taken; (0, 0): none
     layout         (placement of codes, placement of scales)
@@ -120,7 +120,7 @@ class Quantized:
         """The tensor as FP32, in the source's shape.
 
         unrotate=False leaves the rotation in, which a GEMM of two rotated operands cancels. A rotation is undone on the
-        CPU, whatever the device.
+        CPU, for every device.
         """
         if on_device(self.codes):
             return self._dequantize_on_device(unrotate and self.rotation[0] != 0)
@@ -203,13 +203,13 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
     scale_rule    floor, ceil, even or rceil (E8M0 scales)
     rounding      of elements, a name in rotoscale.roundings
     rotation      points of a Hadamard rotation, 0 for none, or (points, mask of signs)
-    axis          contraction axis: the last one, or 0 for a matrix, whose bytes are then those of the transpose
+    axis          contraction axis: the last one, or 0 for a matrix, whose bytes are then the transpose's
     policy        blocks of zeros, with NaN or with Inf: a name in rotoscale.policies
     random        seed, or (seed, stream), of stochastic rounding
     random_count  random bits per element, 1 to 32
     encode_factor NVFP4: factor of the whole tensor, or "amax" to take it from the tensor
     square        one scale for a square of elements (length x length)
-    scale_choice  NVFP4: what a block's amax becomes: amax (6), four_over_six (6 or 4), headroom (6 * 16/17),
+    scale_choice  NVFP4: a block's amax becomes: amax (6), four_over_six (6 or 4), headroom (6 * 16/17),
                   eden (MS-EDEN, which draws words for the scales)
 
     Raises TypeError for a wrong dtype, ValueError for a wrong name, shape, stride, device or number.
@@ -242,8 +242,8 @@ def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1
                global_factor: float = 1.0, rotation: int | tuple[int, int] = 0) -> np.ndarray:
     """float32 (..., k) of row-major codes, uint8 (..., bytes), and scales, uint8 (..., k / block length).
 
-    Numbers are multiplied by global_factor, and the rotation is undone. axis=0 returns the transpose, which is the
-    source of a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for shapes that
+    Numbers are multiplied by global_factor, and the rotation is undone. With axis=0 the transpose is returned, which is
+    the source of a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for shapes that
     do not fit each other.
     """
     expect(TEXT, format=format)

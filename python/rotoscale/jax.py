@@ -20,7 +20,7 @@ from ._quantized import BLOCKS, Quantized
 
 
 def _register():
-    """Registers the CPU's calls, and those of librotoscale_device if it is there. Returns XLA's names of platforms."""
+    """Registers the CPU's calls, and librotoscale_device's if it is there. Returns XLA's names of platforms."""
     targets = {"cpu": _core.xla_targets}
     try:
         library = _device.library()
@@ -103,7 +103,7 @@ def quantize(x: Any, *, preset: str = "ocp", format: str = "mxfp4", source: str 
 
     Returns a Quantized, which is a pytree of three arrays: codes and scales, uint8, and global_factor, float32 ().
     `random` may also be a key of jax.random, or uint32 of shape (2,) or (4,): seed and stream, low words first. The
-    other arguments are those of rotoscale.quantize, and static. Raises the same errors while JAX traces.
+    other arguments are as for rotoscale.quantize, and static. Raises the same errors while JAX traces.
     """
     x = _array("x", x, _SOURCES)
     words, seeds = _random_words(random)

@@ -4,7 +4,7 @@
 
     model = rotoscale.torch.convert(model, "mxfp4_h16")
 
-The bits are those of the C++ trainer on both. The layers are custom operators, so torch.compile takes them.
+The bits equal the C++ trainer's on both. The layers are custom operators, so torch.compile takes them.
 """
 import itertools
 import weakref
@@ -87,7 +87,7 @@ _layers = weakref.WeakValueDictionary()  # Gemms by their key
 class Gemms:
     """The three GEMMs of one linear layer under a recipe, on float32 arrays: y = x·wᵀ, dx = dy·w, dw = dyᵀ·x.
 
-    `layer` and `seed` name the random streams, `step` counts backward passes: they give stochastic rounding the words
+    `layer` and `seed` name the random streams, `step` counts backward passes. They give stochastic rounding the words
     that the C++ trainer draws in that layer and step.
     """
 
@@ -300,7 +300,7 @@ class _Plan:
 
 
 class DeviceGemms:
-    """The three GEMMs of one linear layer under a recipe, on tensors of one device. Steps are those of `gemms`."""
+    """The three GEMMs of one linear layer under a recipe, on tensors of one device. Steps are as in `gemms`."""
 
     def __init__(self, gemms, device):
         self.gemms = weakref.proxy(gemms)

@@ -29,7 +29,7 @@ quantize_request make_request(const std::string& preset, const std::string& form
                               std::uint64_t stream, int random_count, std::optional<float> encode_factor,
                               bool two_levels, bool square, int axis, const text& scale_choice_name);
 
-/// The source as the blocks see it, and shapes of the result: leading axes of the source are kept; along axis 0 the
+/// The source as the blocks see it, and shapes of the result. Leading axes of the source are kept. Along axis 0 the
 /// result is transposed.
 struct result_shape {
   block_axis axis = block_axis::row;

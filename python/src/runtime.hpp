@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What all calls share: the kernels for this processor and the thread pool.
+// State that all calls share: the kernels for this processor and the thread pool.
 #pragma once
 
 #include <memory>

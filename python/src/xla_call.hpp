@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A custom call of XLA as a handler reads it: buffers by position, attributes by name. Used by the CPU's handlers
-// (xla.cpp) and by those of a device (device/xla.cpp).
+// (xla.cpp) and by a device's (device/xla.cpp).
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's linear layer, for comparison with rotoscale.torch.
-//   linear_oracle RECIPE LAYER SEED TOKENS IN OUT   for each step, FP32 from stdin: x, w, dy; to stdout: y, dx, dw
+//   linear_oracle RECIPE LAYER SEED TOKENS IN OUT   For each step, FP32 from stdin: x, w, dy; to stdout: y, dx, dw.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The reference functions for comparison with the Python package. Input comes from stdin, results go to stdout.
-//   oracle quantize ROWS COLUMNS   FP32 numbers; for each preset, block format, rounding and axis, in the order of
-//                                  names.hpp: a byte 0 where options are not defined, or 1, codes, scales
-//   oracle gemm M N K              bytes of A, then of B, 8 per element; for each unit and each format that it takes:
-//                                  FP32 results
+//   oracle quantize ROWS COLUMNS   FP32 numbers. For each preset, block format, rounding and axis, in the order of
+//                                  names.hpp: a byte 0 where options are not defined, or 1, codes, scales.
+//   oracle gemm M N K              Bytes of A, then of B, 8 per element. For each unit and each format that it takes:
+//                                  FP32 results.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

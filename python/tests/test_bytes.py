@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes through Python equal those of the C++ reference: every preset, format, rounding and axis; every matrix unit."""
+"""Bytes through Python equal the C++ reference's: every preset, format, rounding and axis; every matrix unit."""
 import io
 
 import numpy as np

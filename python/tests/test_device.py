@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays on a device: the bytes of the CPU. Needs PyTorch and librotoscale_device.
 
-Without a device, ROTOSCALE_DEVICE_LIBRARY names a library that was built with -Dgpu=host: its kernels then compute CPU
-tensors, and the CPU's bytes are those of NumPy arrays.
+Without a device, ROTOSCALE_DEVICE_LIBRARY names a library that was built with -Dgpu=host. Its kernels then compute CPU
+tensors, and the CPU's bytes come from NumPy arrays.
 """
 import copy
 import os
