@@ -6,7 +6,7 @@
 usage: mutants.py HEADER [SOURCE...]   HEADER: include/rotoscale/scale.hpp, tested by tests/rotoscale/scale_test.cpp
                                        SOURCE: compiled with the test, as gpu/nn/layers.cpp
 
-Changes: exchanged operators, integers plus 1, removed statements. Prints those that no test notices.
+Changes: exchanged operators, integers plus 1, removed statements. Prints the changes that no test notices.
 """
 import concurrent.futures
 import json

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the default suite of a build in other worlds: a verdict depends on the code alone.
 # usage: tests/worlds.sh BUILD [WORLD...]
-# BUILD: a directory that tests/run.sh built. The world `user` needs it and the tree to be writable for uid 65534; `user`
-# and `tmpdir` need root. `latin1` needs the locale of `localedef -i de_DE -f ISO-8859-1 de_DE.ISO-8859-1`.
+# BUILD: a directory that tests/run.sh built. The world `user` needs it and the tree to be writable for uid 65534.
+# `user` and `tmpdir` need root. `latin1` needs the locale of `localedef -i de_DE -f ISO-8859-1 de_DE.ISO-8859-1`.
 # Exit status: the number of worlds with a failure.
 set -uo pipefail
 build=$(readlink -f "${1:?usage: tests/worlds.sh BUILD [WORLD...]}")
@@ -13,7 +13,7 @@ worlds=("$@")
 [ $# -gt 0 ] || worlds=(busy one-core address-space latin1 tmpdir user no-terminal)
 
 in_world() {
-  # Each world has logs of its own, so worlds can run side by side.
+  # Each world has separate logs, so worlds can run side by side.
   local suite=(meson test -C "$build" --no-rebuild --no-suite slow --logbase "world-$1")
   case $1 in
     busy) # all cores have other work

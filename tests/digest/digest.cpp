@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prints one line "name digest" per kind of result. digest.py compares the lines between compilers and flags.
 //
-// - the sections of numerics.hpp, fast block quantization, GEMMs, and training steps of a tiny model
-// - -DDIGEST_NUMERICS_ONLY leaves out training
-// - -DDIGEST_DEVICE (nvcc -x cu or hipcc) prints the device's sections, and fails where the host's differ.
+// - The sections of numerics.hpp, fast block quantization, GEMMs, and training steps of a tiny model.
+// - `-DDIGEST_NUMERICS_ONLY` leaves out training.
+// - `-DDIGEST_DEVICE` (nvcc -x cu or hipcc) prints the device's sections, and fails where the host's differ.
 //   Exit status 77 without a device.
 #include <cstdio>
 #include <cstdlib>

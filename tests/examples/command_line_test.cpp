@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Messages about command lines: "ARGUMENT: what is wrong with it", in the same words under every version of CLI11.
+// Messages about command lines, as "ARGUMENT: fault", in the same words under every version of CLI11.
 #include "examples/command_line.hpp"
 
 #include <doctest/doctest.h>

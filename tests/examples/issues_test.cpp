@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// tests/issues.json: what users of other libraries reported, with the bits that this one gives.
+// tests/issues.json: cases that users of other libraries reported, with the bits that this one gives.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -55,7 +55,7 @@ class Statistics(Scratch):
             self.assertIn(f"`{field}`", page)
 
     def test_adapters(self):
-        """With a frozen base, gradients are those of A and B. Unmeasured values are absent, not 0."""
+        """With a frozen base, only A and B have gradients. Unmeasured values are absent, not 0."""
         self.train("base", schedule="bf16")
         for targets, names in (("q_proj,k_proj,down_proj", {"q_proj": "qkv", "k_proj": "qkv", "down_proj": "down"}),
                                ("qkv_proj,o_proj", {"qkv_proj": "qkv", "o_proj": "o"})):

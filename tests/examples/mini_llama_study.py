@@ -11,7 +11,7 @@ from mini_llama import NO_PLOTS, SHAPE, TRAIN, Scratch, records, tree_of
 
 OPTIONS = {"data": ["text.txt"], "model": SHAPE,
            "train": {**TRAIN, "steps": 8, "checkpoint_every": 4, "keep_checkpoints": 3}}
-# What a fork and a run from the first step must agree in, byte for byte.
+# Files of a fork and of a run from the first step that must be equal, byte for byte.
 HEALED = {"phases": [{"recipe": "mxfp4", "at": 0}, {"recipe": "bf16", "at": 5}]}
 STUDY = {"name": "tiny", "seeds": 2, "baseline": "bf16", "options": OPTIONS,
          "arms": [{"name": "mxfp4"}, {"name": "bf16"}]}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""rotoscale-quantize: what it writes is what rotoscale-validate computes, and what it reads back is near the source.
+"""rotoscale-quantize writes the bytes that rotoscale-validate computes, and reads back values near the source.
 
 usage: quantize.py QUANTIZE VALIDATE
 """

@@ -239,7 +239,7 @@ TEST_CASE("summary.json has exactly its keys, and arms come by final loss") {
 }
 
 TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
-  // Windows that agree to 0.0001 change nothing: their spread is that of the evaluation.
+  // Windows that agree to 0.0001 change nothing: their spread is the evaluation's.
   const result r =
       report_without_plots({whole("bf16", 5, 2, {1.99, 2.0, 2.01}), whole("x", 5, 2.05, {2.04, 2.05, 2.06}),
                             whole("y", 5, 2.09), whole("z", 5, 2.9)});

@@ -132,8 +132,8 @@ TEST_CASE("A bootstrap interval has the quantiles of all resamples, and equal by
 }
 
 TEST_CASE("Sample sizes are those of published tables") {
-  // Paired t test, two-sided 5 %, power 80 % by the non-central t: 199, 34, 15 and 10 pairs for effects of 0.2, 0.5,
-  // 0.8 and 1.0 (G*Power 3, Faul et al. 2007; Cohen 1988).
+  // Paired t test, two-sided 5 %, power 80 % by the non-central t (G*Power 3, Faul et al. 2007; Cohen 1988).
+  // Effects of 0.2, 0.5, 0.8 and 1.0 need 199, 34, 15 and 10 pairs.
   CHECK(statistics::pairs_needed(1.0, 0.2) == 199);
   CHECK(statistics::pairs_needed(1.0, 0.5) == 34);
   CHECK(statistics::pairs_needed(1.0, 0.8) == 15);

@@ -175,7 +175,7 @@ TEST_CASE("a token file of a text: bytes, and pieces") {
   };
   CHECK(tokenizer().decode(encoded("")) == sample_text());
   if (!trained(o)) return;
-  // More than is encoded at once. Parts end after lines, so that the pieces equal those of the whole text.
+  // More than is encoded at once. Parts end after lines, so that the pieces equal the whole text's.
   std::string text;
   while (text.size() < (std::size_t{5} << 18)) text += sample_text();
   put(dir / "text", text);

@@ -165,7 +165,7 @@ class Searches(Program):
 
 class Factors(Program):
     def test_the_factor_of_a_tensor(self):
-        """Cases of odd seeds have an Inf, which makes NVFP4's factor 1; those of even seeds do not."""
+        """Cases of odd seeds have an Inf, which makes NVFP4's factor 1. Cases of even seeds have none."""
         for seed, is_one in ((1, True), (2, False), (4, False)):
             path = self.make("--quantizer", "nvidia", "--format", "nvfp4", "--seed", seed)
             tensors = load(path)
@@ -189,7 +189,7 @@ class Factors(Program):
             self.differs(r"\Afactor: \S+ expected of the amax, \S+ written\n", *known)
 
     def test_a_factor_that_the_dump_does_not_have(self):
-        """NVFP4's factor is that of the amax after the rotation (the definition) or of the source. The answer says
+        """NVFP4's factor comes from the amax after the rotation (the definition) or from the source's. The answer says
         which."""
         source, rows, columns = "the source's amax", "the amax of rotated rows", "the amax of rotated columns"
         for points, axis, of in ((0, "row", source), (64, "row", rows), (16, "column", columns), (16, "both", rows),

@@ -133,7 +133,7 @@ class RightDumps(Program):
         self.differs(r"amax: \S+ expected, 1 written", "--quantizer", "fp8", "--input", path)
 
     def test_fp8_without_its_factor(self):
-        """The factor is that of the tensor's amax, of the source's amax, or 1. The output says which."""
+        """The factor comes from the tensor's amax, from the source's amax, or is 1. The output says which."""
         made = ["--quantizer", "fp8", "--format", "fp8_e4m3", "--factor"]
         x = floats_of_bf16(load(self.make(*made, 1, result=False))["x"][2])
         amax = max(abs(v) for v in x if math.isfinite(v))

@@ -128,7 +128,7 @@ class BadInput(Program):
         self.refused("tensor 'x': 64 x 1 along the blocks are no whole blocks", "--quantizer", "ocp", "--input", path)
 
     def test_lost_output(self):
-        """An unreadable file gives the exit code of bad input, not that of identical."""
+        """An unreadable file gives the exit code of bad input, not the one of identical."""
         path = self.make("--quantizer", "te_rocm")
         for arguments in (["--list-models"], ["--list-quantizers"], ["--help"], ["--identify", "--input", path],
                           ["--quantizer", "te_rocm", "--input", path]):

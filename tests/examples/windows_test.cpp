@@ -110,7 +110,7 @@ TEST_CASE("text: windows that do not overlap, the end held out") {
   CHECK(second.targets == letters("hij"));  // across files
   CHECK(second.document_starts.empty());
   CHECK(window(*source, data_part::validation, 0).tokens == letters("mno"));
-  // FNV-1a of the bytes, equal to that of runs without token files.
+  // FNV-1a of the bytes, equal to runs without token files.
   CHECK(open_windows(make_options({(dir / "b").string()}, 1, 0.5))->fingerprint() == 0x2128F2162F48725Eu);
 }
 

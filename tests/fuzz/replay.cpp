@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds files to a fuzz target without libFuzzer, so that any compiler can replay a corpus or a failing input.
 //
-// replay TARGET PATH...   a folder stands for its files, in order of name
+// `replay TARGET PATH...`   A folder stands for its files, in order of name.
 
 #include <algorithm>
 #include <cstddef>

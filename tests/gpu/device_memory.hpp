@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the tests of gpu/: device arrays that are poisoned, guarded on both sides and compared by bytes, and
+// Shared by the tests of gpu/: device arrays that are poisoned, guarded on both sides and compared by bytes. Also
 // sources with every kind of block. A test program linked with a device library exits with 77 (skipped) if there is no
 // device.
 #pragma once

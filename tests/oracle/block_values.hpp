@@ -12,10 +12,10 @@ namespace rotoscale::oracle {
 
 /// rows × cols values (row-major), mostly of one magnitude. Occasional runs of `run` elements along a row are special:
 ///
-/// - all zero, negative zero, subnormal, or near FP32's maximum
-/// - on ties of E2M1
-/// - arbitrary bits
-/// - with one NaN or Inf
+/// - All zero, negative zero, subnormal, or near FP32's maximum.
+/// - On ties of E2M1.
+/// - Arbitrary bits.
+/// - With one NaN or Inf.
 inline std::vector<float> block_values(index_t rows, index_t cols, std::uint64_t seed, bool specials = true,
                                        std::size_t run = 32) {
   const random_stream random{seed, 77};

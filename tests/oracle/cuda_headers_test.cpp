@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's conversions as an oracle. cuda_fp4.h, cuda_fp6.h and cuda_fp8.h run on the host without a GPU, share no code
-// with this library, and convert double, float, half and bfloat16. Every conversion is compared. Deliberate differences
+// NVIDIA's conversions as an oracle. `cuda_fp4.h`, `cuda_fp6.h` and `cuda_fp8.h` run on the host, without a GPU. They
+// convert double, float, half and bfloat16 by separate code. Every conversion is compared. Deliberate differences
 // (docs/reference/oracles.md) are stated with both results.
 #include <cuda_fp4.h>
 #include <cuda_fp6.h>

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands for files_test.py, which compares their output with safetensors, transformers and numpy.
 //
-//    files_tool dump DIR            one JSON line per tensor: name, dtype, shape, hash of its elements as FP32
-//    files_tool copy DIR OUT LIMIT  streams a model's tensors into shards of at most LIMIT bytes
-//    files_tool config FILE         config.json, parsed and written again
-//    files_tool tokens FILE OUT     a token file's kind, count and hash; writes the same tokens to OUT
+//    `files_tool dump DIR`            One JSON line per tensor: name, dtype, shape, hash of its elements as FP32.
+//    `files_tool copy DIR OUT LIMIT`  Streams a model's tensors into shards of at most LIMIT bytes.
+//    `files_tool config FILE`         Parses config.json and writes it again.
+//    `files_tool tokens FILE OUT`     A token file's kind, count and hash; writes the same tokens to OUT.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

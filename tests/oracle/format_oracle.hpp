@@ -53,10 +53,10 @@ inline const std::vector<format_facts>& named_formats() {
 
 /// Formats that format.hpp does not name, to show that the library depends on no named format:
 ///
-/// - AMD's "E4M3 IEEE" and E3M4
-/// - formats without mantissa or exponent bits (sign and magnitude)
-/// - a format that flushes subnormals
-/// - a format whose lowest code is an ordinary number
+/// - AMD's "E4M3 IEEE" and E3M4.
+/// - Formats without mantissa or exponent bits (sign and magnitude).
+/// - A format that flushes subnormals.
+/// - A format whose lowest code is an ordinary number.
 inline const std::vector<format_facts>& custom_formats() {
   static const std::vector<format_facts> all{
       {"e4m3 ieee", {4, 3, 7}, 4, 3, 7, true, 0x77, 0x7C, 0x78, 240.0, 0x1p-6, 0x1p-9},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""What ml_dtypes, torch with torchao, microxcaling and gfloat give for the cases of tests/issues.json.
+"""Results of ml_dtypes, torch with torchao, microxcaling and gfloat for the cases of tests/issues.json.
 
 usage: libraries.py [--write]   prints the table, or writes it to docs/reference/libraries.md
 

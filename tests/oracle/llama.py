@@ -95,7 +95,7 @@ class Program:
 
 
 def compare_losses(name, ours, checkpoint, adapter, data):
-    """Compares `ours`, the loss of all held-out windows of `data`, with that of transformers, and returns the
+    """Compares `ours`, the loss of all held-out windows of `data`, with the loss of transformers, and returns the
     latter."""
     size = data.stat().st_size
     held_out = round(size * HELD_OUT_SHARE)

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands for numpy_test.py.
 //
-//    npy_tool copy VERSION IN OUT   reads an .npy file and writes it again
-//    npy_tool fp32 FORMAT IN OUT    writes its elements as FP32 in C order; FORMAT of raw codes as in ml_dtypes, or "-"
-//    npy_tool rewrite ORDER IN OUT  writes its elements, a matrix, through a typed view; ORDER: C or F
+//    copy VERSION IN OUT   Reads an .npy file and writes it again.
+//    fp32 FORMAT IN OUT    Writes its elements as FP32 in C order. FORMAT of raw codes is as in ml_dtypes, or "-".
+//    rewrite ORDER IN OUT  Writes its elements, a matrix, through a typed view. ORDER is C or F.
 
 #include <cstdio>
 #include <span>

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters of mini-llama against Hugging Face PEFT.
 
-- PEFT loads an adapter of mini-llama, and its loss in float64 equals that of `mini-llama eval` in FP32.
+- PEFT loads an adapter of mini-llama, and its loss in float64 equals `mini-llama eval` in FP32.
 - Adapters that PEFT saved, on a base that transformers saved, give the same loss in both.
 - Both merge to the same weights.
 - A run that starts with PEFT's adapters takes PEFT's steps under torch's AdamW.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Do the presets match their names? The scale of a block is computed from its amax in each implementation's own
-// arithmetic (FP32 products, bit fields, clamps), and compared with shared_scale under the preset's rule and policy.
+// Do the presets match their names? Each implementation's own arithmetic (FP32 products, bit fields, clamps) computes
+// the scale of a block from its amax. It is compared with shared_scale under the preset's rule and policy.
 // The list states the deliberate differences by amax. Any other difference fails, and so does a missing one.
 #include <doctest/doctest.h>
 

@@ -54,7 +54,7 @@ inline tensor conv1d(const tensor_map& params, const std::string& name, const te
   return add_table(linear(x, w, in, out), params.at(name + ".bias"));
 }
 
-/// Stores the gradients of weight and bias, and returns that of x.
+/// Stores the gradients of weight and bias, and returns the gradient of x.
 inline tensor conv1d_backward(const tensor_map& params, const std::string& name, const tensor& dy, const tensor& x,
                               size_t in, size_t out, tensor_map& grads) {
   const auto d = linear_backward(dy, x, transposed(params.at(name + ".weight"), in, out), in, out);

@@ -162,9 +162,9 @@ struct rope_scaling {
   double original_max_position_embeddings;
 };
 
-/// frequency_i = theta^(-2i/D). Llama 3 scaling, with c = original length / wavelength (turns of the pair in the
-/// original context): c > high keeps the frequency, c < low divides it by `factor`, and the interval between is linear
-/// in c.
+/// frequency_i = theta^(-2i/D). Llama 3 scaling depends on c = original length / wavelength, the turns of the pair in
+/// the original context. A pair with c > high keeps the frequency, one with c < low divides it by `factor`, and the
+/// interval between is linear in c.
 inline tensor rope_frequencies(size_t head_dim, double theta, const std::optional<rope_scaling>& scaling = {}) {
   const double two_pi = 2.0 * std::acos(-1.0);
   tensor frequencies(head_dim / 2);

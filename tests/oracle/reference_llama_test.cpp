@@ -49,13 +49,13 @@ double largest_difference(const tensor& x, const tensor& y) {
   return result;
 }
 
-// A central difference is D(h) = f' + h² f⁽³⁾/6 + h⁴ f⁽⁵⁾/120 + …, so (4 D(h) - D(2h)) / 3 removes the h² term and
+// A central difference is `D(h) = f' + h² f⁽³⁾/6 + h⁴ f⁽⁵⁾/120 + …`. So (4 D(h) - D(2h)) / 3 removes the h² term and
 // leaves -h⁴ f⁽⁵⁾/30. Error budget:
 //
 // - Truncation, with h = 2^-10: 3e-14 f⁽⁵⁾. The steepest f, an RMSNorm of values near 1, has f⁽⁵⁾ up to a few times
 //   5!, which gives 1e-11.
-// - Rounding: (4/3 + 1/6) e/h, where e is the error of one f. f is of order 10 and a sum of some hundreds of rounded
-//   terms, so e is near 1e-14 and the term near 1.5e-11.
+// - Rounding: (4/3 + 1/6) e/h, where e is the error of one f. The value f is of order 10 and a sum of some hundreds of
+//   rounded terms. So e is near 1e-14 and the term near 1.5e-11.
 //
 // The gradients should agree to 3e-11. The largest entry of the smallest gradient is 0.04, so that is 7e-10 of the
 // entry. The tolerance is 1e-9; the worst difference seen is 2e-11. A wrong or missing term gives 1e-3 or more.

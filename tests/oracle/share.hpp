@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The share of cases that a test runs. The default suite runs one in ROTOSCALE_SHARE of the vector code's random cases
-// for other instruction sets, and of the long combinations of the kernels in host mode. The slow suite runs all.
+// for other instruction sets. So it does of long combinations of the kernels in host mode. The slow suite runs all.
 #pragma once
 
 #include <cstdlib>

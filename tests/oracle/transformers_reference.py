@@ -12,8 +12,8 @@ from transformers.models.llama import modeling_llama
 
 
 class DoubleTorch:
-    """Replaces torch.float32 by float64. modeling_llama computes norms, softmax and angles in float32 for every
-    model type, which would leave errors of 1e-7 in a float64 reference."""
+    """Replaces torch.float32 by float64. For every model type modeling_llama computes norms, softmax and angles in
+    float32. This would leave errors of 1e-7 in a float64 reference."""
 
     float = float32 = torch.float64
 

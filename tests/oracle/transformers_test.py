@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of mini-llama against Hugging Face transformers in float64.
 
-- The loss of a checkpoint equals that of `mini-llama eval` in FP32.
+- The loss of a checkpoint equals `mini-llama eval` in FP32.
 - So do the loss and all logits (`eval --logits`) of six models that transformers saved: BF16 and FP16, in shards,
   tied, with grouped heads, with Llama 3.1's RoPE.
 - So do the logits of a GPT-2, which transformers saved, and of the checkpoint that one step writes.
-- The gradient of each tensor in one step of `mini-llama train` equals that of transformers.
+- The gradient of each tensor in one step of `mini-llama train` equals transformers'.
 - transformers loads the tokenizer of a written model, and it gives the tokens of `mini-llama tokenizer encode`.
 - Under bf16_tc, on matrix cores or their model, gradients are within the error of BF16 rounding.
 
@@ -33,8 +33,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 64}
 # FP32 against float64: about 100 roundings of 2^-24 per logit. Logits are at most 16 here.
 LOGIT_BOUND = 1e-4
-# The longest path through two layers and back has some 20 GEMMs of 64 to 128 terms and a softmax over 256: about 3000
-# additions in FP32. Their errors, at most 2^-24 of a sum each, are independent and add up as a root. The bound is three
+# The longest path through two layers and back has about 3000 additions in FP32: some 20 GEMMs of 64 to 128 terms and a
+# softmax over 256. Their errors, at most 2^-24 of a sum each, are independent and add up as a root. The bound is three
 # times that.
 GRADIENT_BOUND = 3 * 3000**0.5 * 2.0**-24
 # Operands and results of the 20 GEMMs are rounded to BF16 (eight significant bits): 60 roundings by at most 2^-8.

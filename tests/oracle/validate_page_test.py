@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Python and the commands of docs/reference/dumps.md in the page's order. rotoscale-validate must find
 every written dump identical. This script supplies the reader's part: a quantizer's source and result, a GEMM's
-inputs, and a kernel in float64, whose sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
+inputs, and a kernel in float64. Its sums of such inputs are exact. Skips (77) without numpy, ml_dtypes and
 safetensors. A block that imports another missing package is left out with its command.
 
 usage: validate_page_test.py VALIDATE PAGE

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a program takes from the heap, on all threads, by all forms of operator new, which it replaces, and fails
-// at a chosen one: for one translation unit of a program.
+// Counts a program's heap allocations on all threads, and fails at a chosen one. It replaces all forms of operator new:
+// for one translation unit of a program.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ inline void* counted_allocation_or_throw(std::size_t bytes, std::size_t alignmen
 
 }  // namespace rotoscale::testing
 
-// The forms for arrays and those that do not throw call these. Inlined, they look mismatched to the compiler.
+// The forms for arrays and the nonthrowing forms call these. Inlined, they look mismatched to the compiler.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return rotoscale::testing::counted_allocation_or_throw(bytes, 0);
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast GEMM equals gemm_ref by bytes in cases that random inputs rarely reach: sums that overflow FP32 and return,
-// accumulators that the model cannot represent, user formats and models at the kernels' limits.
+// The fast GEMM equals gemm_ref by bytes in cases that random inputs rarely reach. These are sums that overflow FP32
+// and return, accumulators that the model cannot represent, user formats and models at the kernels' limits.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The fast GEMM equals gemm_ref by bytes under every model of a matrix unit: all units with their formats, inputs that
-// distinguish models, tails of K, and the kernels' code around the instructions.
+// The fast GEMM equals gemm_ref by bytes under every model of a matrix unit. Cases: all units with their formats,
+// inputs that distinguish models, tails of K, and the kernels' code around the instructions.
 #include <doctest/doctest.h>
 
 #include <algorithm>

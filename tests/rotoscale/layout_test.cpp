@@ -146,7 +146,7 @@ TEST_CASE("each layout is the reshape and transpose that its users write") {
 }
 
 TEST_CASE("AITER's data shuffle is the same order of bytes for elements of any size") {
-  // shuffle_weight: K = 16 / element size, BK = 32; view(N / 16, 16, columns / BK, BK / K, K), permute (0, 2, 3, 1, 4).
+  // shuffle_weight: K = 16 / element size, BK = 32; `view(N / 16, 16, columns / BK, BK / K, K).permute(0, 2, 3, 1, 4)`.
   for (const index_t size : {1, 2, 4}) {
     for (const index_t rows : {16, 48}) {
       for (const index_t columns : {32, 96, 160}) {

@@ -170,8 +170,8 @@ TEST_CASE("Hopper, measured: TF32 operands lose their low 13 bits, a NaN too; wg
 }
 
 TEST_CASE("Hopper, measured: mma.sync FP8 takes k mod 4 in {0, 1} first, then {2, 3}") {
-  // 2^M at i and -2^M at j erase the ones that are added between them, including those of j's step if i is in an
-  // earlier step.
+  // 2^M at i and -2^M at j erase the ones that are added between them. If i is in an earlier step, they also erase the
+  // ones of j's step.
   const mma_model& m = model("hopper-mma-fp8-f32");
   const auto survivors = [&](int i, int j) {
     std::vector<float> a(32, 0x1p-9f), b(32, 0x1p-9f);

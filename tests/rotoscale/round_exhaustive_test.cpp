@@ -67,8 +67,8 @@ stretch make_stretch(const oracle::rounder& expected, std::uint32_t first, std::
   return s;
 }
 
-/// The leading 32 bits of each fraction in a stretch of normal numbers of one exponent, in integers: the number's
-/// 24-bit significand minus that of `low` (0 if low is 0), in units of step.
+/// The leading 32 bits of each fraction in a stretch of normal numbers of one exponent, in integers. It is the number's
+/// 24-bit significand minus low's (0 if low is 0), in units of step.
 struct fractions {
   std::uint32_t low = 0;
   int step_bits = 0;  ///< step = 2^step_bits last places of FP32

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Refusals of every launcher: each call must return the error_code with a message and leave its outputs untouched.
 //
-// - "no device": all devices are hidden from the runtime.
-// - "other architecture": the build has no code for this device.
-// - "null stream": another stream is captured on a device.
+// - `no device`: all devices are hidden from the runtime.
+// - `other architecture`: the build has no code for this device.
+// - `null stream`: another stream is captured on a device.
 // The latter two exit with 77 (skipped) without a device.
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of dense BF16 against the CPU's gemm under the contract of each of the device's units, by bytes: row-major and
-// transposed operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device
+// GEMMs of dense BF16 equal the CPU's gemm by bytes, under the contract of each of the device's units. Cases: row-major
+// and transposed operands, every output, ragged extents and strides, all kinds of numbers. Large shapes run on a device
 // only. In host mode AMD's kernel runs with its unit's model.
 #include <doctest/doctest.h>
 

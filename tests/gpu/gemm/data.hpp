@@ -97,14 +97,14 @@ enum class scales_of { ordinary, far, special, wide, narrow, outliers, apart };
 
 /// Random codes with scales of a kind:
 ///
-/// ordinary  10 binades
-/// far       20 binades, so that FP32 sums of parts depend on their order
-/// special   NaN, the ends of the range, blocks of zeros with distant scales
-/// wide      row 5 has nonzero blocks 60 binades apart
-/// narrow    4 binades, which fold into int8
-/// outliers  4 binades; 1 k-block of 128 elements in 150 is two binades off, and 1 block in 1500
-/// apart     3 binades in a k-block, k-blocks up to 12 apart: k-blocks fold into int8, sums of k-blocks depend on their
-/// order
+/// `ordinary`  10 binades.
+/// `far`       20 binades, so that FP32 sums of parts depend on their order.
+/// `special`   NaN, the ends of the range, blocks of zeros with distant scales.
+/// `wide`      Row 5 has nonzero blocks 60 binades apart.
+/// `narrow`    4 binades, which fold into int8.
+/// `outliers`  4 binades; 1 k-block of 128 elements in 150 is two binades off, and 1 block in 1500.
+/// `apart`     3 binades in a k-block, k-blocks up to 12 apart. They fold into int8, and their sums depend on the
+///             order.
 inline matrix_data random_matrix(int rows, int k, unsigned seed, scales_of kind,
                                  gemm_element element = gemm_element::e2m1) {
   std::mt19937 random(seed);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of per-tensor FP8 against the CPU's gemm under the contracts of Hopper's kernels, by bytes: every pair of
+// GEMMs of per-tensor FP8 equal the CPU's gemm by bytes, under the contracts of Hopper's kernels. Cases: every pair of
 // formats, any codes, factors, every output, ragged extents, split-K. Large shapes run on a device only.
 #include <doctest/doctest.h>
 

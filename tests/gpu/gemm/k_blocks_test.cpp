@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of fp32_blockwise on sm_90, against the operands' values: int8 and E5M2 contents of each k-block of 128
-// elements, the choice per k-block, and bounds of row sums.
+// Operands of fp32_blockwise on sm_90, against the operands' values. Tested are int8 and E5M2 contents of each k-block
+// of 128 elements, the choice per k-block, and bounds of row sums.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands of the sm_90 GEMM converted to int8, E5M2 and BF16: every code with every scale, and the choice of format
-// per row, against the definitions.
+// Operands of the sm_90 GEMM converted to int8, E5M2 and BF16, against the definitions: every code with every scale,
+// and the choice per row.
 #include <doctest/doctest.h>
 
 #include <random>

@@ -189,8 +189,8 @@ TEST_CASE("tiles on a matrix unit leave the CPU's bytes") {
       check<bf16>(contract, {1, 330, 1, 1, 128, 0, 2.0f, 200});
       check<float>(contract, {1, 330, 1, 1, 80, 0, 2.0f, 260});
     });
-    // sm_90's blocks of three tiles with ping-pong, if TMA can read the tensors: one tile (the other two have no keys),
-    // ragged, documents that start inside a tile, cached tokens, another scale.
+    // Blocks of three tiles with ping-pong on sm_90, if TMA can read the tensors. Cases: one tile (the others have no
+    // keys), ragged, documents that start inside a tile, cached tokens, another scale.
     for (const shape& s :
          {shape{1, 1, 1, 1, 128}, shape{1, 64, 1, 1, 96}, shape{2, 130, 2, 1, 128}, shape{1, 270, 2, 1, 128, 60},
           shape{1, 400, 2, 1, 128, 90, 2.0f, 150}, shape{1, 200, 1, 1, 112, 0, 8.0f}}) {

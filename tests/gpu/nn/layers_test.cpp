@@ -220,7 +220,7 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
 
 namespace {
 
-/// Counts elements whose bits differ from those of A's functions. x takes every step-th number.
+/// Counts elements whose bits differ from A's functions. x takes every step-th number.
 template <class A>
 index_t differing_activations(A, std::uint32_t step, index_t count) {
   const auto same = [](float x, float y) { return fp32_bits(x) == fp32_bits(y) || (std::isnan(x) && std::isnan(y)); };

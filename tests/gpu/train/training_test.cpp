@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Training on a device gives the CPU's bytes: weights, moments, scales and step state for every kind of recipe, several
-// microbatches, masked targets, with and without graphs.
+// Training on a device gives the CPU's bytes: weights, moments, scales and step state. Cases: every kind of recipe,
+// several microbatches, masked targets, with and without graphs.
 #include <doctest/doctest.h>
 
 #include <cstdio>

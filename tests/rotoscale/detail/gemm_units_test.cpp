@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Every unit of gemm_units.hpp and every version of AMX's BF16 chains equals gemm_ref by bytes: those of this
-// processor, and their algorithms with emulated instructions.
+// Every unit of gemm_units.hpp and every version of AMX's BF16 chains equals gemm_ref by bytes. Units of this
+// processor run natively, and all algorithms with emulated instructions.
 #include "rotoscale/detail/gemm_units.hpp"
 
 #include <doctest/doctest.h>

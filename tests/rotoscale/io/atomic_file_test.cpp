@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The contract of the atomic writers: the final name only ever shows a complete file or directory, and nothing else
-// remains. tests/examples/mini_llama_kill.py traces the order of system calls that ensures this after a loss of power.
+// remains. For a loss of power, tests/examples/mini_llama_kill.py traces the order of system calls.
 
 #include "rotoscale/io/atomic_file.hpp"
 

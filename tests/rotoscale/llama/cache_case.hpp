@@ -23,7 +23,7 @@ class cache_case {
   }
 
   struct continuation {
-    index_t rows = 0;  ///< rows of a continued pass; 0: unsupported, and `logits` are those of the first pass
+    index_t rows = 0;  ///< rows of a continued pass; 0: unsupported, and `logits` are the first pass's
     std::vector<float> logits;
   };
   /// Logits by continued passes.

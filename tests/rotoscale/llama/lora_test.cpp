@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters on a frozen model: gradients against the double-precision model, number of quantizations, reproducible
-// dropout masks, ranks that give the bits of one rank, memory.
+// dropout masks, ranks with the bits of one, memory.
 #include "rotoscale/train/lora.hpp"
 
 #include <thread>
@@ -365,7 +365,7 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
       const oracle::recipe_gemms quantized(r, oracle::head_number(shape), 5);
       const oracle::linear_gemms exact;
       const bool narrow = std::string(name) != "fp32";
-      // Distance of all adapter gradients from those of the model with a base's GEMMs.
+      // Distance of all adapter gradients from the model's with a base's GEMMs.
       const llama::model& m = c.session.model();
       double loss = 0;
       const auto distance = [&](const oracle::linear_gemms& base, bool rounds) {

@@ -145,7 +145,7 @@ TEST_CASE("a contract set in a file gives the contracts that the file does not n
   CHECK(message_of([&] { load(R"({"contracts": "native"})"); }).find("'native' is no contract set") !=
         std::string::npos);
 
-  // A schedule's set holds for all its phases, whatever their recipes name.
+  // A schedule's set holds for all its phases, even if their recipes name others.
   put(file, R"({"contracts": "bf16", "phases": [{"recipe": "mxfp4_tc"}, {"recipe": "fp8_amd", "at": 5, "gemms": )"
             R"("forward"}]})");
   for (const nn::resolved_phase& p : train::resolve(train::load_schedule(file), 10, file)) {

@@ -124,7 +124,7 @@ TEST_CASE("records are of the tensors they name") {
         CHECK(row.amax == column.amax);
         CHECK(row.signal == doctest::Approx(column.signal).epsilon(1e-5));
       }
-      // The error of dw comes from those of dy and x and is at most the format's share. A wrong x or dy gives about 1.
+      // The error of dw comes from errors of dy and x and is at most the format's share. A wrong x or dy gives about 1.
       const double error = s.gradient.relative_error().value(), cosine = s.gradient.cosine().value();
       const bool bf16 = std::string(name) == "bf16" || i + 1 == all.size();
       const double lost = std::sqrt(
@@ -138,7 +138,7 @@ TEST_CASE("records are of the tensors they name") {
       sum.add(s.gradient);
     }
     CHECK(llama::all_gradients(all).error_squares == sum.error_squares);
-    // The gradients' norm is that of the arena.
+    // The gradients' norm equals the arena's.
     const auto gradients = c.by_name(true);
     double o_proj = 0;
     for (const double g : gradients.at("model.layers.1.self_attn.o_proj.weight")) o_proj += g * g;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A synthetic warm-up has no effect: weights, moments, scales and histories after steps equal, by bytes, those of a
-// session without it.
+// A synthetic warm-up has no effect: after steps, weights, moments, scales and histories equal a session without it, by
+// bytes.
 #include "rotoscale/train/warm_up.hpp"
 
 #include "session_case.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Every backend operation as cases for any backend: inputs from a seed, results as bytes. A backend must give the CPU's
-// bytes, and a fused operation those of its composition.
+// bytes, and a fused operation its composition's.
 #pragma once
 
 #include <algorithm>

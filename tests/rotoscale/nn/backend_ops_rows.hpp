@@ -297,7 +297,7 @@ inline op_case::prepared optimizer_case(op_scene& c, int width) {
 inline std::vector<op_case> row_cases() {
   std::vector<op_case> all;
   add_row_cases(all, "rmsnorm", rmsnorm_case);
-  // The grids are those of rmsnorm.
+  // The grids are rmsnorm's.
   for (const row_shape& s : {row_shape{1, 1, 0},
                              {65, 16, 20},
                              {130, 70, 0},

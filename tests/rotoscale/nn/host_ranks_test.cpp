@@ -65,7 +65,7 @@ TEST_CASE("bytes arrive where they are meant, integers are added, maxima are tho
     for (const int size : {1, 2, 4}) {
       run(size, minute, [&](nn::communicator& rank) {
         const auto n = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank.rank());
-        // Rank r sends 99 999 r + s bytes to each rank s, all of them 16 r + s: more than sockets hold, and none.
+        // Rank r sends 99 999 r + s bytes to each rank s, each 16 r + s. Sockets hold fewer; rank 0 sends itself none.
         std::vector<std::vector<std::byte>> out, in;
         std::vector<std::span<const std::byte>> send;
         std::vector<std::span<std::byte>> receive;
@@ -88,7 +88,7 @@ TEST_CASE("bytes arrive where they are meant, integers are added, maxima are tho
   }
 }
 
-/// The message that every rank ends with, after a prefix that names the one that failed itself.
+/// The message that every rank ends with, after a prefix that names the rank that failed itself.
 template <class Run>
 std::string failure_of(const Run& run, int size, const part& body, std::chrono::milliseconds timeout = minute) {
   std::mutex mutex;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The error bounds stated in nn/math.hpp, against the C library in double precision; special values; the stated order
-// of sums; and the steps in docs/reference/numerics.md, by bits.
+// The error bounds stated in nn/math.hpp, against the C library in double precision. Also special values, the stated
+// order of sums, and the steps in docs/reference/numerics.md, by bits.
 #include "rotoscale/nn/math.hpp"
 
 #include <doctest/doctest.h>

@@ -89,7 +89,7 @@ inline double roundings_apart(const tensor& got, const tensor& expected) {
 }
 
 /// d f / d x_i as (4 D(h) - D(2h)) / 3, which removes the h² term of the central difference. With h = 2^-10 the
-/// remaining error, h⁴ f⁽⁵⁾ / 30 and rounding / h, is below 1e-9 of the gradients here, far below FP32's 6e-8.
+/// remaining error, `h⁴ f⁽⁵⁾ / 30` and `rounding / h`, is below 1e-9 of the gradients here, far below FP32's 6e-8.
 template <class Objective>
 double numeric_derivative(const Objective& f, tensor& x, std::size_t i) {
   constexpr double h = 0x1p-10;

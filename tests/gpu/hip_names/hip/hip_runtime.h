@@ -37,6 +37,6 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t*, int);
 hipError_t hipDriverGetVersion(int*);
 hipError_t hipRuntimeGetVersion(int*);
 
-// What clang calls for kernel<<<grid, block>>>(...).
+// The function that clang calls for kernel<<<grid, block>>>(...).
 extern "C" hipError_t __hipPushCallConfiguration(dim3, dim3, std::size_t = 0, hipStream_t = nullptr);
 extern "C" hipError_t hipLaunchKernel(const void*, dim3, dim3, void**, std::size_t, hipStream_t);

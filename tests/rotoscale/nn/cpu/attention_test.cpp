@@ -91,7 +91,7 @@ struct attention_case {
                             d_qkv.v(), starts(), pool);
   }
   double objective() const { return dot(oracle::attention(q, k, v, s.oracle()), dy); }
-  /// Terms of the objective that depend on entry i: of q its query's, of k or v those of the queries that see its key.
+  /// Terms of the objective that depend on entry i: of q its query's, of k or v the terms of queries that see its key.
   double objective_around(std::size_t i, bool of_query) const {
     const oracle::attention_shape n = s.oracle();
     const std::size_t heads = of_query ? n.heads : n.kv_heads, vector = i / n.head_dim;

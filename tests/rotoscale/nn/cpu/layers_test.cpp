@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The row-wise layers against the double-precision oracle: forward passes directly, backward passes against central
-// differences of the oracle's forward pass, on strided views as the model passes them; the optimizer against PyTorch's
+// The row-wise layers against the double-precision oracle, on strided views as the model passes them. Backward passes
+// are compared with central differences of the oracle's forward pass. The optimizer is compared with PyTorch's
 // formulas.
 //
 // Tolerances are counts of FP32 roundings (roundings_apart): a result of n operations on numbers no larger than it has
@@ -56,7 +56,7 @@ TEST_CASE("RMSNorm forward and backward") {
 
     run<op::rmsnorm_backward>({sdy, sx, w.data(), rstd.data()}, {sdx, dw.data()});
     const auto objective = [&] { return dot(oracle::rmsnorm(x, weight, eps), dy); };
-    // Gradients of inputs are added to the residual's, gradients of weights to those of other microbatches.
+    // Gradients of inputs are added to the residual's, gradients of weights to other microbatches'.
     const tensor want_x = oracle::add(numeric_gradient(objective, x), dx0);
     CHECK(roundings_apart(sdx.values(), want_x) < 24);
     const tensor want_w = oracle::add(numeric_gradient(objective, weight), dw0);

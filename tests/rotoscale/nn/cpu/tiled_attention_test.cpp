@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The tiled attention contract: by bytes against the contract written row by row with mma_ref; against double precision
-// within bounds from the roundings of BF16, the polynomial and the unit; and the effect of masks. Also documents for
-// the FP32 contract.
+// The tiled attention contract. It equals the contract written row by row with mma_ref by bytes. It agrees with double
+// precision within bounds from the roundings of BF16, the polynomial and the unit. Also the effect of masks, and
+// documents for the FP32 contract.
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
 
 #include "../numbers.hpp"
