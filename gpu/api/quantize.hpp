@@ -106,8 +106,9 @@ status quantize(block_format f, matrix<const bf16> source, const quantized_outpu
 /// Quantizes M × N `source` to numbers: code * scale, without the factor, as dequantize gives it in BF16. `values` of
 /// both outputs are dense M × N matrices in the source's orientation, aligned to 16 bytes. `rows` has blocks along N,
 /// `columns` along M. One of them may be null. Blocks and options are those of has_values_kernel. Extents along blocks
-/// are multiples of 32, of squares both. One launch on `s`, two if the orientations differ in rounding or choice. No
-/// allocation. On any status but ok, nothing was launched.
+/// are multiples of 32, of squares both. Where `amax` is not null, it is measured first. One launch on `s`, one more
+/// with amax, and one if the orientations differ in rounding or choice. No allocation. On any status but ok, nothing
+/// was launched.
 status quantize_values(block_format f, matrix<const float> source, const quantized_output& rows,
                        const quantized_output& columns, stream s);
 /// From BF16.

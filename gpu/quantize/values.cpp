@@ -46,38 +46,39 @@ inline quantize_path values_path(quantize_kernel_args a, bool row) {
   return out.options.rounding == rounding::stochastic ? quantize_path::mxfp4_stochastic : quantize_path::mxfp4_nearest;
 }
 
-template <class T, class Element>
-auto values_kernel_of(quantize_path path) {
-  if constexpr (std::is_same_v<Element, e2m1>) {
-    switch (path) {
-      case quantize_path::nvfp4_nearest: return values_kernel<T, Element, quantize_path::nvfp4_nearest>;
-      case quantize_path::nvfp4_stochastic: return values_kernel<T, Element, quantize_path::nvfp4_stochastic>;
-      case quantize_path::nvfp4_square: return values_kernel<T, Element, quantize_path::nvfp4_square>;
-      case quantize_path::nvfp4_chosen: return values_kernel<T, Element, quantize_path::nvfp4_chosen>;
-      case quantize_path::nvfp4_chosen_square: return values_kernel<T, Element, quantize_path::nvfp4_chosen_square>;
-      case quantize_path::nvfp4_eden: return values_kernel<T, Element, quantize_path::nvfp4_eden>;
-      case quantize_path::mxfp4_nearest: return values_kernel<T, Element, quantize_path::mxfp4_nearest>;
-      case quantize_path::mxfp4_stochastic: return values_kernel<T, Element, quantize_path::mxfp4_stochastic>;
-      default: break;
-    }
-  }
-  return values_kernel<T, Element, quantize_path::general>;
-}
-
-template <class T, class Element>
-status launch_values(const quantize_kernel_args& a, quantize_path path, const device_info& device, stream s) {
-  const unsigned resident = values_blocks_per_processor * static_cast<unsigned>(device.processors);
-  const dim3 grid{a.tiles < resident ? a.tiles : resident, 1, 1};
-  return launch(values_kernel_of<T, Element>(path), grid, dim3{tile_threads, 1, 1}, values_shared_bytes<T>, s, a);
+/// Launches a path's kernel. `behind`: after a kernel of this launcher.
+template <class T, class Element, quantize_path Path = quantize_path::general>
+status launch_path(const quantize_kernel_args& a, const device_info& device, bool behind, stream s) {
+  const unsigned resident = values_blocks_per_processor<Path> * static_cast<unsigned>(device.processors);
+  const dim3 grid{a.tiles < resident ? a.tiles : resident, 1, 1}, block{tile_threads, 1, 1};
+  const auto kernel = values_kernel<T, Element, Path>;
+  return behind ? launch_behind(kernel, grid, block, values_shared_bytes<T>, s, a)
+                : launch(kernel, grid, block, values_shared_bytes<T>, s, a);
 }
 template <class T>
-status launch_values(const quantize_kernel_args& a, quantize_path path, const device_info& device, stream s) {
+status launch_fp4(const quantize_kernel_args& a, quantize_path path, const device_info& device, bool behind, stream s) {
+  using enum quantize_path;
+  switch (path) {
+    case nvfp4_nearest: return launch_path<T, e2m1, nvfp4_nearest>(a, device, behind, s);
+    case nvfp4_stochastic: return launch_path<T, e2m1, nvfp4_stochastic>(a, device, behind, s);
+    case nvfp4_square: return launch_path<T, e2m1, nvfp4_square>(a, device, behind, s);
+    case nvfp4_chosen: return launch_path<T, e2m1, nvfp4_chosen>(a, device, behind, s);
+    case nvfp4_chosen_square: return launch_path<T, e2m1, nvfp4_chosen_square>(a, device, behind, s);
+    case nvfp4_eden: return launch_path<T, e2m1, nvfp4_eden>(a, device, behind, s);
+    case mxfp4_nearest: return launch_path<T, e2m1, mxfp4_nearest>(a, device, behind, s);
+    case mxfp4_stochastic: return launch_path<T, e2m1, mxfp4_stochastic>(a, device, behind, s);
+    default: return launch_path<T, e2m1>(a, device, behind, s);
+  }
+}
+template <class T>
+status launch_values(const quantize_kernel_args& a, quantize_path path, const device_info& device, bool behind,
+                     stream s) {
   const format& element = a.format.element;
-  if (element == formats::e2m1) return launch_values<T, e2m1>(a, path, device, s);
-  if (element == formats::e2m3) return launch_values<T, e2m3>(a, path, device, s);
-  if (element == formats::e3m2) return launch_values<T, e3m2>(a, path, device, s);
-  if (element == formats::e4m3) return launch_values<T, e4m3>(a, path, device, s);
-  return launch_values<T, e5m2>(a, path, device, s);
+  if (element == formats::e2m1) return launch_fp4<T>(a, path, device, behind, s);
+  if (element == formats::e2m3) return launch_path<T, e2m3>(a, device, behind, s);
+  if (element == formats::e3m2) return launch_path<T, e3m2>(a, device, behind, s);
+  if (element == formats::e4m3) return launch_path<T, e4m3>(a, device, behind, s);
+  return launch_path<T, e5m2>(a, device, behind, s);
 }
 
 template <class T>
@@ -101,15 +102,19 @@ status quantize_to_values(block_format f, matrix<const T> source, const quantize
   if (status s = current_device(device); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;
   count_small_tiles(a);
+  const bool measures = rows.amax != nullptr || columns.amax != nullptr;
+  if (measures) {
+    if (status s = measure_amax(f, source, rows, columns, stream); !s.ok()) return s;
+  }
   const quantize_path row_path = values_path(a, true), column_path = values_path(a, false);
   if (rows.values == nullptr || columns.values == nullptr || row_path == column_path) {
-    return launch_values<T>(a, rows.values != nullptr ? row_path : column_path, device, stream);
+    return launch_values<T>(a, rows.values != nullptr ? row_path : column_path, device, measures, stream);
   }
   quantize_kernel_args first = a;
   first.column.codes = nullptr;
   a.row.codes = nullptr;
-  const status s = launch_values<T>(first, row_path, device, stream);
-  return s.ok() ? launch_values<T>(a, column_path, device, stream) : s;
+  const status s = launch_values<T>(first, row_path, device, measures, stream);
+  return s.ok() ? launch_values<T>(a, column_path, device, true, stream) : s;
 }
 
 }  // namespace

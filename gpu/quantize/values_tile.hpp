@@ -12,8 +12,12 @@
 
 namespace rotoscale::gpu {
 
-/// Thread blocks per SM.
-inline constexpr unsigned values_blocks_per_processor = 4;
+/// Thread blocks per SM: with their registers the paths keep a run and its exchange of scales without spills.
+template <quantize_path Path>
+inline constexpr unsigned values_blocks_per_processor =
+    Path == quantize_path::general                                                 ? 4
+    : Path == quantize_path::mxfp4_nearest || Path == quantize_path::nvfp4_nearest ? 8
+                                                                                   : 6;
 
 template <class T>
 inline constexpr std::size_t values_shared_bytes = small_tile_bytes<T> + small_tile_bytes<bf16>;
@@ -132,9 +136,10 @@ __device__ inline void store_values_of_rows(const quantize_kernel_args& a, const
 
 /// `codes` of an output are BF16 numbers, their rows `code_stride` bytes apart.
 template <class T, class Element, quantize_path Path>
-__global__ void __launch_bounds__(tile_threads, values_blocks_per_processor)
+__global__ void __launch_bounds__(tile_threads, values_blocks_per_processor<Path>)
     values_kernel(const ROTOSCALE_GRID_CONSTANT quantize_kernel_args a) {
   constexpr format F = Element::format;
+  wait_for_kernel_before();
   auto* shared = dynamic_shared<unsigned char>();
   const tile_view<bf16> stage{shared + small_tile_bytes<T>};
   make_general_options(a);

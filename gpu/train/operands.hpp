@@ -343,11 +343,11 @@ class operands final : public nn::operand_set {
   template <class T>
   status launch_blocks(const quantizer_launch& l, matrix<const T> source, const nn::step_state* state, stream s) const {
     const block_target t = block_target_of(l, state);
+    if (plan_.of(l.form).in_bf16) return quantize_values(t.blocks, source, t.rows, t.columns, s);
     status done;
     if (t.rows.amax != nullptr || t.columns.amax != nullptr) {
       done = measure_amax(t.blocks, source, t.rows, t.columns, s);  // a factor of the tensor follows from it
     }
-    if (done.ok() && plan_.of(l.form).in_bf16) return quantize_values(t.blocks, source, t.rows, t.columns, s);
     return done.ok() ? gpu::quantize(t.blocks, source, t.rows, t.columns, s) : done;
   }
   /// What the row form holds, its rotation undone, rounded to BF16.
