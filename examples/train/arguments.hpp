@@ -13,6 +13,7 @@
 #include "device.hpp"
 #include "field_names.hpp"
 #include "merge.hpp"
+#include "prediction.hpp"
 #include "replay.hpp"
 #include "report/report.hpp"
 #include "rotoscale/io/error.hpp"
@@ -35,6 +36,7 @@ struct arguments {
   replay_options replay;
   std::map<std::string, std::string> flags;  ///< given flags, under all of their names
   field_names names;
+  cluster planned;  ///< by plan --profile
   bool no_progress = false;
   bool profile_operations = false;  ///< a table by operation as well
   std::optional<std::int64_t> statistics_every;

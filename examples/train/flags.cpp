@@ -259,6 +259,16 @@ void define_memory(CLI::App& sub, arguments& a) {
       ->group("run");
 }
 
+/// GPUs whose step plan predicts.
+void define_prediction(CLI::App& plan, cluster& c) {
+  plan.add_option("--profile", c.profile, "predict a step of many GPUs from this output of profile on one")
+      ->group("run");
+  plan.add_option("--gpus", c.gpus, "of a node")->check(CLI::Range(1, 1024))->group("run");
+  plan.add_option("--nodes", c.nodes, "of so many GPUs")->check(CLI::Range(1, 1024))->group("run");
+  plan.add_option("--link", c.link, "GB/s of a GPU to those of its node, each way")->group("run");
+  plan.add_option("--node-link", c.node_link, "GB/s of a GPU to those of other nodes, each way")->group("run");
+}
+
 void define_plan(CLI::App& app, arguments& a) {
   CLI::App* plan = app.add_subcommand("plan", "the memory that train would take with these options");
   define_config(*plan, a);
@@ -269,6 +279,7 @@ void define_plan(CLI::App& app, arguments& a) {
   define_run(*plan, a);
   define_device(*plan, a.device);
   define_ranks(*plan, a);
+  define_prediction(*plan, a.planned);
 }
 
 void define_study(CLI::App& app, study_options& o) {

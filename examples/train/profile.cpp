@@ -17,6 +17,7 @@
 #include "front.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/philox.hpp"
+#include "throughput.hpp"
 
 #if defined(ROTOSCALE_TRAIN_DEVICES)
 #include "gpu/api/gemm_library.hpp"
@@ -251,9 +252,10 @@ double profile_steps(const trainer_state& state, random_run& run, bool graphs, s
   const std::size_t phases = state.phases.size();
   const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
   const auto tokens = static_cast<double>(run.session().step_tokens());
+  const double flops = model_flops_per_token(run.session().model(), state.run.train.sequence);
   out << run.ops().description() << ", recipe " << state.phases.front().recipe.name << phase
-      << format_text(", %.0f tokens a step\nstep %.3f ms, %.0f tokens/s%s\n", tokens, seconds * 1e3, tokens / seconds,
-                     graphs ? "" : ", without graphs");
+      << format_text(", %.0f tokens a step, %.6f GFLOP a token\nstep %.3f ms, %.0f tokens/s%s\n", tokens, flops * 1e-9,
+                     seconds * 1e3, tokens / seconds, graphs ? "" : ", without graphs");
   return seconds;
 }
 

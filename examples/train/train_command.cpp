@@ -86,6 +86,31 @@ int train(int argc, char** argv, arguments& a, rank_team& team) {
   return team.run(*t, a, state);
 }
 
+/// Predicts a step of many GPUs.
+int plan_cluster(const arguments& a, const trainer_state& state) {
+  const chosen_backend device = choose_backend(a.device);
+  train::session_options options =
+      session_options_for(state.run, 0, a.session.statistics_every > 0, a.session.async_checkpoints);
+  const nn::recipe& recipe = state.phases.front().recipe;
+  train::model counted(*device.ops, state.run.architecture(), options.model);
+  nn::memory_cursor counting;
+  naming_flags(a.names, [&] { counted.lay_out(counting, recipe); });
+  predicted_run run;
+  run.flops_per_token = model_flops_per_token(counted, state.run.train.sequence);
+  run.trained = static_cast<double>(counted.parameters().arena_size());
+  run.backward = state.run.lora ? 0.5 : 2.0 / 3;  // FLOP, if frozen weights have no gradients
+  run.groups = state.run.architecture().layers + 1;
+  run.tokens = state.run.train.batch * state.run.train.sequence;
+  run.microbatches = state.run.train.accumulate;
+  run.memory = [&](nn::communicator& rank, int own) {
+    options.micro_batches = own;
+    options.model.statistics &= rank.rank() == 0;
+    return train::plan_session(*device.ops, state.run.architecture(), options, {recipe}, &rank);
+  };
+  predict(a.planned, run, std::cout);
+  return exit_ok;
+}
+
 }  // namespace
 
 int train(int argc, char** argv, arguments& a) {
@@ -97,6 +122,7 @@ int plan(arguments& a) {
   settle_statistics(a);
   const trainer_state state = begin(a, given_files::none);
   const std::optional<nn::recipe> synthetic = find_synthetic_recipe(a, state);
+  if (!a.planned.profile.empty()) return plan_cluster(a, state);
   rank_team team(a);
   team.check(state, a);
   const chosen_backend device = choose_backend(a.device);

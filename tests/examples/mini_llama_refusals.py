@@ -217,6 +217,27 @@ class Memory(Scratch):
         self.assertEqual(parameters, "parameters   8039698432, 9437184 of them train")
         self.refuse(self.train_command("out", "--lora-rank", 4), "--init: is missing")
 
+    def test_a_step_of_many_gpus_is_predicted(self):
+        """By hand: masses of bytes over the rates of links, times of the profile over ranks."""
+        self.write("one", "A GPU, recipe bf16, 128 tokens a step\nstep 100.000 ms, 1280 tokens/s\n\n"
+                   "class  calls        us   share\noptimizer      1   20000.0   20.0%\n")
+        options = [*as_flags({**SHAPE, "batch": 2, "sequence": 32, "accumulate": 8, "recipe": "bf16", "threads": 1})]
+        arena = self.planned(*options)[0]["masters"] * 1e-9
+        on = ["plan", "--profile", "one", "--gpus", 2, *options]
+        out = self.succeed(*on, "--nodes", 2, "--link", 0.4, "--node-link", 0.1)
+        # Two microbatches of 64 tokens; a quarter of the arena from the neighbour, a half from the other node.
+        compute, gather = 2 * 80 * 64 / 128, 1e3 * (arena / 4 / 0.4 + arena / 2 / 0.1)
+        shown = max(gather - compute / 2 * 2 / 3, gather / 2)  # one layer, and the rest
+        wanted = {"compute": compute, "reduce": gather, "gather": gather, "step": compute + 5 + shown + gather}
+        for name, value in wanted.items():
+            found = re.search(rf"^{name} .*?([\d.]+) ms", out, re.M)
+            self.assertAlmostEqual(float(found[1]), value, delta=0.006, msg=out)
+        alone = (compute + 20) / wanted["step"]
+        self.assertAlmostEqual(float(re.search(r"^efficiency +([\d.]+)", out, re.M)[1]), alone, delta=6e-4)
+        self.refuse(on, "--link: is required")
+        self.refuse([*on, "--link", 1, "--nodes", 3], "--node-link: is required")
+        self.refuse(["plan", "--profile", "text.txt", *options], "--profile: text.txt is no output of profile")
+
     def test_a_snapshot_is_taken_where_it_fits(self):
         some = {"checkpoint_every": 4, "steps": 8, "schedule": "bf16"}
         self.assertEqual(self.plan(**{**some, "checkpoint_every": 8})["snapshot"], 0)  # no step follows
