@@ -116,10 +116,10 @@ class Ranks(OnRanks):
             self.assertRegex(ended[1 - rank][1], rf"\Amini-llama: rank {rank} failed: " + full)
             self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
 
-    def test_a_killed_rank_ends_all_in_one_line(self):
+    def test_a_rank_killed_in_a_checkpoint_ends_all_in_one_line(self):
         self.unbroken()
-        places = {0: {"FAULTS_SIGNAL_IN": step_record(3), "FAULTS_SIGNAL": 9}, 1: {"FAULTS_KILL_AT": 3}}
-        for rank, faults in places.items():
+        faults = {"FAULTS_SIGNAL_IN": "/.step-000000004", "FAULTS_SIGNAL": int(signal.SIGKILL)}
+        for rank in (0, 1):
             ended = self.on_ranks("processes", 2, of_rank={rank: {"faults": faults}})
             self.assertEqual(ended[rank][0], -signal.SIGKILL)
             self.assertEqual(ended[1 - rank], (2, f"mini-llama: rank {rank} has ended\n"))
@@ -188,9 +188,10 @@ class Random(OnRanks):
                 shutil.rmtree(self.folder / "run")
 
     def test_a_stopped_rank_is_named(self):
-        processes = self.processes(3, "--timeout", 3, steps=3000, accumulate=3)
+        processes = self.processes(3, "--timeout", 3, steps=3000, accumulate=3, max_epochs=99)
         log = self.folder / "run/log.jsonl"
         while not log.exists() or step_record(3) not in log.read_text():
+            self.assertIsNone(processes[0].poll())
             time.sleep(0.05)
         processes[1].send_signal(signal.SIGSTOP)
         others = self.outcomes([processes[0], processes[2]])
