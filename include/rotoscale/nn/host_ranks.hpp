@@ -12,6 +12,7 @@
 
 namespace rotoscale::nn {
 
+/// Collectives by `exchange`.
 class host_ranks : public communicator {
  public:
   void transfer(queue, std::span<const std::span<const std::byte>> send,

@@ -22,6 +22,7 @@
 
 namespace rotoscale::nn {
 
+/// Patience of a rank.
 struct process_rank_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of each collective
   std::chrono::milliseconds grace = std::chrono::seconds(10);    ///< after a failure, before `lost`
@@ -30,6 +31,7 @@ struct process_rank_options {
   std::function<void(const rank_failure&)> lost = {};
 };
 
+/// One rank, with sockets to all others.
 class process_rank final : public host_ranks {
  public:
   /// `sockets` has a connection to each rank, and an empty one at this rank's place.

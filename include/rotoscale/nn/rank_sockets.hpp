@@ -33,8 +33,11 @@ namespace rotoscale::nn {
 class rank_socket {
  public:
   rank_socket() = default;
+  /// Of a descriptor.
   explicit rank_socket(int fd) : fd_(fd) {}
+  /// Leaves the other one empty.
   rank_socket(rank_socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  /// Closes what it had.
   rank_socket& operator=(rank_socket&& other) noexcept {
     rank_socket old(std::exchange(fd_, std::exchange(other.fd_, -1)));
     return *this;
@@ -42,7 +45,9 @@ class rank_socket {
   ~rank_socket() {
     if (fd_ >= 0) ::close(fd_);
   }
+  /// Its descriptor, or -1.
   int get() const { return fd_; }
+  /// Has it a descriptor?
   bool is_open() const { return fd_ >= 0; }
 
 #ifdef POLLRDHUP
@@ -67,8 +72,11 @@ class wake_pipe {
       ::fcntl(ends[i], F_SETFD, FD_CLOEXEC);
     }
   }
+  /// What the thread polls.
   int get() const { return ends_[0].get(); }
+  /// Wakes it.
   void ring() { (void)!::write(ends_[1].get(), "", 1); }
+  /// After it woke.
   void silence() {
     char bytes[64];
     while (::read(get(), bytes, sizeof bytes) > 0) {
@@ -82,15 +90,16 @@ class wake_pipe {
 /// Where a rank listens.
 struct rank_address {
   std::uint32_t host = 0;  ///< IPv4, in the network's order; 0: this host
-  std::uint16_t port = 0;
+  std::uint16_t port = 0;  ///< TCP
 };
 
 /// Who meets.
 struct rank_meeting {
-  int rank = 0, size = 1;
-  bool is_local = false;  ///< all ranks are on this host: listens there alone
-  std::string nonce;      ///< of this start
-  std::chrono::steady_clock::time_point deadline;
+  int rank = 0;                                    ///< this one
+  int size = 1;                                    ///< number of ranks
+  bool is_local = false;                           ///< all ranks are on this host: listens there alone
+  std::string nonce;                               ///< of this start
+  std::chrono::steady_clock::time_point deadline;  ///< until when all have come
 };
 
 namespace detail {
@@ -210,7 +219,9 @@ class rank_listener {
     }
     port_ = ntohs(at.sin_port);
   }
+  /// Where it listens.
   std::uint16_t port() const { return port_; }
+  /// Its descriptor.
   int get() const { return socket_.get(); }
 
   /// Takes one connection and its hello; not open: it said nothing of use within 5 s.
