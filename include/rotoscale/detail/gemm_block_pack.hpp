@@ -64,7 +64,7 @@ class block_packing {
 
   /// Scratch bytes of pack_row and pack_panel.
   std::size_t pack_bytes() const {
-    return scratch_array<std::int8_t>::bytes(lane_count * row_room()) +
+    return scratch_array<std::int8_t>::bytes(lane_count * row_room()) + scratch_array<double>::bytes(runs_) +
            scratch_array<std::int8_t>::bytes(elements_room(a_.k));
   }
 
@@ -75,11 +75,8 @@ class block_packing {
     auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
     auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
     pack_elements(a_, r, bytes);
-    const std::uint8_t* const stored = powers_of_two(a_, r);
-    for (index_t g = 0; g < runs_; ++g) {
-      scales[g] = static_cast<Scale>(scale_of(a_, r, g, stored, bytes, range));
-      corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of(bytes + 4 * quads_ * g);
-    }
+    pack_scales(a_, r, bytes, scales, range);
+    for (index_t g = 0; g < runs_; ++g) corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of(bytes + 4 * quads_ * g);
     return range;
   }
 
@@ -91,6 +88,7 @@ class block_packing {
     auto* const scales = reinterpret_cast<Scale*>(to);
     std::byte* const quads = to + runs_ * columns * static_cast<index_t>(sizeof(Scale));
     const scratch_array<std::int8_t> rows(lane_count * row_room());
+    const scratch_array<Scale> own(runs_);
     for (index_t j0 = 0; j0 < columns; j0 += lane_count) {
       for (index_t j = j0; j < j0 + lane_count; ++j) {
         std::int8_t* const row = rows.data() + (j - j0) * row_room();
@@ -100,10 +98,8 @@ class block_packing {
           continue;
         }
         pack_elements(b_, first + j, row);
-        const std::uint8_t* const stored = powers_of_two(b_, first + j);
-        for (index_t g = 0; g < runs_; ++g) {
-          scales[g * columns + j] = static_cast<Scale>(scale_of(b_, first + j, g, stored, row, range)) / 4;
-        }
+        pack_scales(b_, first + j, row, own.data(), range);
+        for (index_t g = 0; g < runs_; ++g) scales[g * columns + j] = own[g] / 4;
       }
       for (index_t q = 0; q < words; q += lane_count)
         pack_quads(rows.data() + 4 * q, words - q, quads + 4 * (q * columns + j0));
@@ -126,40 +122,53 @@ class block_packing {
   }
   /// Room for a row in its own order (one extra element if k is odd), then in the plan's order.
   index_t elements_room(index_t k) const { return k + 1 + plan_.positions(); }
-  /// The E8M0 scales of row r if scale g is that of run g; else null.
-  const std::uint8_t* powers_of_two(const gemm_operand& x, index_t r) const {
-    const bool one_each = plan_.ascending() && x.block == run_ && x.scale == formats::e8m0;
-    return one_each ? x.scales + r / x.block_rows * x.scale_stride : nullptr;
+  /// Does each run have one E8M0 scale and whole bytes of codes?
+  bool has_plain_runs(const gemm_operand& x) const {
+    return plan_.ascending() && x.block == run_ && x.scale == formats::e8m0 && 4 * quads_ == run_ && run_ % 16 == 0;
+  }
+  /// Scales of a row's runs, whose packed elements are `elements`.
+  template <class Scale>
+  void pack_scales(const gemm_operand& x, index_t r, const std::int8_t* elements, Scale* to,
+                   operand_range& range) const {
+    index_t g = 0;
+    if (has_plain_runs(x)) {
+      const std::uint8_t* const codes = x.codes + r * x.code_stride;
+      const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
+      int least = range.least, most = range.most;
+      for (; g < x.k / run_; ++g) {
+        const bool nan = stored[g] == nan_scale_byte, counts = !nan && any_code(codes + run_ / 2 * g);
+        const int exponent = scale_exponent(stored[g]);
+        least = counts && exponent < least ? exponent : least;
+        most = counts && exponent > most ? exponent : most;
+        const std::uint32_t bits = stored[g] == 0 ? fp32_bits(0x1p-127f) : std::uint32_t{stored[g]} << 23;
+        to[g] = static_cast<Scale>(fp32_from_bits(nan ? fp32_nan_bits : counts ? bits : fp32_bits(1.0f)));
+      }
+      range.least = least;
+      range.most = most;
+    }
+    for (; g < runs_; ++g) to[g] = static_cast<Scale>(scale_of(x, r, g, elements, range));
+  }
+  /// Is a code of the run not zero?
+  bool any_code(const std::uint8_t* codes) const {
+    std::uint64_t any = 0;
+    for (int i = 0; i < run_ / 2; i += 8) {
+      std::uint64_t sixteen;
+      __builtin_memcpy(&sixteen, codes + i, sizeof sixteen);
+      any |= sixteen;
+    }
+    return (any & 0x7777777777777777u) != 0;
   }
   std::int32_t sum_of(const std::int8_t* run) const {
     std::int32_t sum = 0;
     for (index_t i = 0; i < 4 * quads_; ++i) sum += run[i];
     return sum;
   }
-  /// Is an element of the run not zero?
-  bool any_element(const std::int8_t* run) const {
-    std::uint64_t any = 0;
-    index_t i = 0;
-    for (; i + 8 <= 4 * quads_; i += 8) {
-      std::uint64_t eight;
-      __builtin_memcpy(&eight, run + i, sizeof eight);
-      any |= eight;
-    }
-    for (; i < 4 * quads_; ++i) any |= static_cast<std::uint8_t>(run[i]);
-    return any != 0;
-  }
-  /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN. `stored`: from powers_of_two.
-  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::uint8_t* stored, const std::int8_t* elements,
-                 operand_range& range) const {
+  /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN.
+  float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
     const index_t k = plan_.k_of(g * run_);
     if (k < 0) return 1.0f;
-    const bool any = any_element(elements + 4 * quads_ * g);
-    if (stored != nullptr) {
-      const std::uint8_t byte = stored[g];
-      if (!any && byte != nan_scale_byte) return 1.0f;
-      if (byte != nan_scale_byte) range.include(scale_exponent(byte));
-      return byte == 0 || byte == nan_scale_byte ? scale_value(byte) : fp32_from_bits(std::uint32_t{byte} << 23);
-    }
+    bool any = false;
+    for (index_t i = 4 * quads_ * g; i < 4 * quads_ * (g + 1); ++i) any = any || elements[i] != 0;
     const unpacked u = x.block == 0 ? unpacked{value_class::finite} : unpack(x.scale, operand_scale(x, r, k));
     if (u.kind == value_class::finite) {
       if (!any) return 1.0f;
@@ -169,6 +178,10 @@ class block_packing {
   }
   /// Packs a row's doubled elements run by run, each padded to whole quads.
   void pack_elements(const gemm_operand& x, index_t r, std::int8_t* to) const {
+    if (plan_.ascending() && 4 * quads_ == run_) {
+      unpack_doubled(x.codes + r * x.code_stride, x.k, to);
+      return void(std::fill(to + x.k, to + 4 * quads_ * runs_, std::int8_t{0}));
+    }
     const scratch_array<std::int8_t> memory(elements_room(x.k));
     std::int8_t* const row = memory.data();
     unpack_doubled(x.codes + r * x.code_stride, x.k, row);
