@@ -127,6 +127,13 @@ void device_backend::order(nn::queue after, const nn::event& before) {
   if (!of(after).failed) of(after).failed = of(before.of).failed;
   run(after, {"order"}, [&] { return wait(of(after).stream, of(before.of).find(before.ticket)); });
 }
+void device_backend::follow(nn::queue after, nn::queue before) {
+  if (!of(after).failed) of(after).failed = of(before).failed;
+  run(after, {"order"}, [&] {
+    const status marked = gpu::record(of(before).end, of(before).stream);
+    return marked.ok() ? wait(of(after).stream, of(before).end) : marked;
+  });
+}
 void device_backend::synchronize(const nn::event& until) { of(until.of).synchronize(until.ticket); }
 
 void device_backend::transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) {

@@ -48,6 +48,7 @@ class device_backend final : public nn::backend {
   void release_queue(nn::queue q) noexcept override { queues_[static_cast<std::size_t>(q.id)].reset(); }
   nn::event record(nn::queue on) override;
   void order(nn::queue after, const nn::event& before) override;
+  void follow(nn::queue after, nn::queue before) override;
   void synchronize(const nn::event& until) override;
   using backend::synchronize;
   void transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) override;

@@ -71,6 +71,7 @@ class device_queue {
     expect(allocate(faults, fault_words));
     expect(fill(faults, 0, fault_words * sizeof(std::uint32_t), stream));
     for (event& e : events_) expect(create(e));  // none is created in a step
+    expect(create(end));
     void* pinned = nullptr;
     expect(allocate_pinned(pinned, fault_words * sizeof(std::uint32_t)));
     seen_ = static_cast<std::uint32_t*>(pinned);
@@ -81,6 +82,7 @@ class device_queue {
   ~device_queue() {
     (void)gpu::synchronize(stream);  // a copy to `seen_` may be under way
     for (const event e : events_) (void)destroy(e);
+    (void)destroy(end);
     (void)release_pinned(seen_);
     (void)release(faults);
     (void)destroy(stream);
@@ -114,6 +116,7 @@ class device_queue {
   }
 
   gpu::stream stream;
+  event end;                                 ///< of the work so far, for another queue; may be recorded in a graph
   const char* last = "the first operation";  ///< name of the last operation
   std::optional<nn::backend_error> failed;
   void* workspace = nullptr;

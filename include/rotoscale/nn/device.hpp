@@ -54,6 +54,8 @@ class device {
   virtual event record(queue on) = 0;
   /// Later operations of the queue wait for the event.
   virtual void order(queue after, const event& before) = 0;
+  /// Later operations of `after` wait for all operations of `before` so far. A graph may contain it.
+  virtual void follow(queue after, queue before) { order(after, record(before)); }
   /// The only wait. Throws backend_error with the name of the failed operation.
   virtual void synchronize(const event& until) = 0;
   /// Copies bytes. Host memory is pinned, or does not change until the queue is synchronized. No overlap.

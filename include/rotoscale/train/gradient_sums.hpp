@@ -18,18 +18,19 @@ namespace rotoscale::train {
 
 using nn::arena_range;
 
-/// Part of arenas of `elements` that rank `rank` of `ranks` owns, in whole chunks of the norm.
-constexpr arena_range shard_of(index_t elements, int rank, int ranks) {
+/// Part of a range of arenas that rank `rank` of `ranks` owns, in whole chunks of the norm.
+constexpr arena_range shard_of(arena_range all, int rank, int ranks) {
   constexpr index_t chunk = nn::parameter_alignment;
-  const index_t chunks = (elements + chunk - 1) / chunk;
-  const index_t first = std::min(elements, chunks * rank / ranks * chunk);
-  return {first, std::min(elements, chunks * (rank + 1) / ranks * chunk) - first};
+  const index_t chunks = (all.count + chunk - 1) / chunk;
+  const index_t first = std::min(all.count, chunks * rank / ranks * chunk);
+  return {all.first + first, std::min(all.count, chunks * (rank + 1) / ranks * chunk) - first};
 }
 
 /// Adds one step's gradients.
 class gradient_sums {
  public:
-  static constexpr index_t piece = index_t{1} << 20;  ///< elements that one rank adds between two exchanges
+  /// Elements of all ranks' buffers, 128 MiB: exchanges are large and few.
+  static constexpr index_t buffered = index_t{1} << 25;
 
   /// `own`: microbatches of each rank. `ranks` may be null: one rank.
   gradient_sums(nn::backend& ops, int own, nn::communicator* ranks)
@@ -53,21 +54,31 @@ class gradient_sums {
     inputs.last_micro_batch = leaves_ - 1;
   }
 
-  /// This rank's part of arenas of `elements`: all of them without other ranks.
-  arena_range shard(index_t elements) const { return shard_of(elements, rank(), size()); }
+  /// Divides the arenas among ranks, by ranges whose gradients are complete at once. So all ranks send at all times.
+  void divide(std::vector<arena_range> ranges) { ranges_ = std::move(ranges); }
+  /// This rank's parts, of each range one. Without other ranks `all`.
+  std::vector<arena_range> shards(arena_range all) const {
+    if (!is_parallel()) return {all};
+    std::vector<arena_range> own;
+    for (const arena_range& r : ranges_) own.push_back(shard_of(r, rank(), size()));
+    return own;
+  }
 
   /// Takes memory for arenas of `elements`.
   void lay_out(nn::memory_cursor& memory, index_t elements) {
-    elements_ = elements;
     waiting_.clear();
     for (int i = 0; i < plan().most_waiting(); ++i) {
       waiting_.push_back(memory.array<float>(nn::memory_category::gradients, elements));
     }
     if (!is_parallel()) return;
-    std::size_t nodes = 0;
-    for (const nn::microbatch_sums& p : plans_) nodes += p.nodes().size();
-    buffer_elements_ = std::min(piece, shard_of(elements, size() - 1, size()).count);
-    buffers_ = memory.array<float>(nn::memory_category::workspace, static_cast<index_t>(nodes) * buffer_elements_);
+    index_t nodes = 0;
+    for (const nn::microbatch_sums& p : plans_) nodes += static_cast<index_t>(p.nodes().size());
+    constexpr index_t chunk = nn::parameter_alignment;
+    piece_ = 0;
+    for (const arena_range& r : ranges_) piece_ = std::max(piece_, shard_of(r, size() - 1, size()).count);
+    piece_ = std::min(piece_, buffered / nodes / chunk * chunk);
+    const auto others = nodes - static_cast<index_t>(plan().nodes().size());
+    buffers_ = memory.array<float>(nn::memory_category::workspace, others * piece_);
   }
 
   /// Microbatch i of this rank has its gradients in `range` of the arena `gradient`: adds those that can be added. The
@@ -94,17 +105,13 @@ class gradient_sums {
   void gather_losses(nn::queue q, nn::step_state* state) const {
     gather(q, [&](int r) { return bytes_of(state->losses + static_cast<std::uint32_t>(r) * own_, own_); });
   }
-  /// Gathers the shards of an arena in place, on all ranks.
-  void gather_shards(nn::queue q, float* arena) const {
-    gather(q, [&](int r) { return bytes_of(arena, shard_of(elements_, r, size())); });
+  /// Gathers the ranks' parts of a range of an arena in place, on all ranks.
+  void gather_range(nn::queue q, float* arena, arena_range range) const {
+    gather(q, [&](int r) { return bytes_of(arena, shard_of(range, r, size())); });
   }
-  /// Gathers numbers of the chunks of an arena in place.
-  void gather_chunks(nn::queue q, double* chunks) const {
-    constexpr index_t chunk = nn::parameter_alignment;
-    gather(q, [&](int r) {
-      const arena_range own = shard_of(elements_, r, size());
-      return bytes_of(chunks + own.first / chunk, static_cast<std::size_t>((own.count + chunk - 1) / chunk));
-    });
+  /// Gathers those of all ranges.
+  void gather_shards(nn::queue q, float* arena) const {
+    for (const arena_range& r : ranges_) gather_range(q, arena, r);
   }
 
  private:
@@ -143,59 +150,66 @@ class gradient_sums {
     };
     if (r.count > 0) ops_->add(q, {rows(x), rows(y)}, {rows(sum)});
   }
-  float* buffer(std::size_t i) const { return buffers_ + static_cast<index_t>(i) * buffer_elements_; }
   /// Each rank adds the nodes of its shard, a piece at a time.
   void add_over_ranks(nn::queue q, float* gradient, arena_range range) const {
     index_t most = 0;
-    for (int s = 0; s < size(); ++s) most = std::max(most, intersection(range, shard_of(elements_, s, size())).count);
-    for (index_t at = 0; at < most; at += buffer_elements_) {
+    for (int s = 0; s < size(); ++s) most = std::max(most, shard_of(range, s, size()).count);
+    for (index_t at = 0; at < most; at += piece_) {
       const auto part = [&](int s) {
-        const arena_range shard = intersection(range, shard_of(elements_, s, size()));
+        const arena_range shard = shard_of(range, s, size());
         const index_t skipped = std::min(at, shard.count);
-        return arena_range{shard.first + skipped, std::min(buffer_elements_, shard.count - skipped)};
+        return arena_range{shard.first + skipped, std::min(piece_, shard.count - skipped)};
       };
-      const arena_range own = part(rank());
-      collect(q, gradient, part, own.count);
-      add_nodes(q, own.count);
-      if (own.count > 0) ops_->copy(q, gradient + own.first, buffer(0), bytes_of(buffer(0), {0, own.count}).size());
+      collect(q, gradient, part);
+      add_nodes(q, gradient, part(rank()));
     }
   }
-  /// Fills the buffers with this rank's part of every node, ascending.
+  /// Arena of node k of this rank.
+  float* own_node(float* gradient, std::size_t k) const {
+    return k + 1 == plan().nodes().size() ? gradient : waiting_[k];
+  }
+  /// Fills the buffers with the other ranks' nodes of this rank's part, ascending.
   template <class Part>
-  void collect(nn::queue q, float* gradient, const Part& part, index_t own) const {
+  void collect(nn::queue q, float* gradient, const Part& part) const {
     std::size_t most = 0;
     for (const nn::microbatch_sums& p : plans_) most = std::max(most, p.nodes().size());
+    const arena_range own = part(rank());
     for (std::size_t k = 0; k < most; ++k) {
-      std::size_t next = k;  // buffer of node k of rank s
+      float* next = buffers_ + static_cast<index_t>(k) * piece_;  // for node k of rank s
       exchange(
           q,
           [&](int s) -> std::span<std::byte> {
-            if (k >= plan().nodes().size()) return {};
-            return bytes_of(k + 1 == plan().nodes().size() ? gradient : waiting_[k], part(s));
+            if (k >= plan().nodes().size() || s == rank()) return {};
+            return bytes_of(own_node(gradient, k), part(s));
           },
           [&](int s) -> std::span<std::byte> {
-            const std::size_t nodes = plans_[static_cast<std::size_t>(s)].nodes().size(), here = next;
-            next += nodes;
-            return k >= nodes ? std::span<std::byte>() : bytes_of(buffer(here), static_cast<std::size_t>(own));
+            const std::size_t nodes = plans_[static_cast<std::size_t>(s)].nodes().size();
+            if (s == rank()) return {};
+            float* const here = std::exchange(next, next + static_cast<index_t>(nodes) * piece_);
+            return k >= nodes ? std::span<std::byte>() : bytes_of(here, {0, own.count});
           });
     }
   }
-  /// Adds all nodes by the tree into buffer 0.
-  void add_nodes(nn::queue q, index_t count) const {
-    std::vector<std::pair<nn::leaf_range, std::size_t>> stack;
-    std::size_t i = 0;
-    for (const nn::microbatch_sums& p : plans_) {
-      for (nn::leaf_range sum : p.nodes()) {
-        std::size_t at = i++;
+  /// Adds all nodes by the tree, into the gradient.
+  void add_nodes(nn::queue q, float* gradient, arena_range own) const {
+    std::vector<std::pair<nn::leaf_range, float*>> stack;
+    float* next = buffers_;
+    for (std::size_t s = 0; s < plans_.size(); ++s) {
+      for (std::size_t k = 0; k < plans_[s].nodes().size(); ++k) {
+        nn::leaf_range sum = plans_[s].nodes()[k];
+        const bool is_own = static_cast<int>(s) == rank();
+        float* at = is_own ? own_node(gradient, k) + own.first : std::exchange(next, next + piece_);
         for (; !stack.empty() && nn::are_siblings(stack.back().first, sum, leaves_); stack.pop_back()) {
-          add_into(q, buffer(stack.back().second), buffer(stack.back().second), buffer(at), {0, count});
-          at = stack.back().second;
+          float* const older = stack.back().second;
           sum.first = stack.back().first.first;
+          float* const to = sum == nn::leaf_range{0, leaves_} ? gradient + own.first : older;
+          add_into(q, to, older, at, {0, own.count});
+          at = to;
         }
         stack.emplace_back(sum, at);
       }
     }
-    ROTOSCALE_ASSERT(stack.size() == 1 && stack.front().second == 0);
+    ROTOSCALE_ASSERT(stack.size() == 1 && stack.front().second == gradient + own.first);
   }
 
   nn::backend* ops_ = nullptr;
@@ -203,8 +217,9 @@ class gradient_sums {
   std::uint32_t own_ = 1, leaves_ = 1;
   std::vector<nn::microbatch_sums> plans_;  ///< by rank
   std::vector<float*> waiting_;             ///< arenas of sums, oldest first
-  float* buffers_ = nullptr;                ///< a piece of each node
-  index_t buffer_elements_ = 0, elements_ = 0;
+  float* buffers_ = nullptr;                ///< a piece of each other rank's nodes
+  std::vector<arena_range> ranges_;
+  index_t piece_ = 0;
 };
 
 }  // namespace rotoscale::train

@@ -103,14 +103,20 @@ class model {
     return weights_.arena_values(q, from, number, first_row, rows);
   }
 
+  /// Called before the blocks of a group read its weights.
+  using before_group = std::function<void(std::size_t group)>;
   /// Losses of a microbatch into loss(). With p.training also the gradients of the head and of its input.
-  void forward(nn::pass p, const nn::token_source& tokens, const nn::token_source& targets) {
+  void forward(nn::pass p, const nn::token_source& tokens, const nn::token_source& targets,
+               const before_group& before = nullptr) {
     p.tokens = tokens;
     p.targets = targets;
     p.starts = starts_;
     p.probe = &probe_;
     if (p.observe) probe_.clear(p);
-    for_each_block([&](nn::block& b) { b.forward(p); });
+    for (std::size_t g = 0; g < groups(); ++g) {
+      if (before) before(g);
+      for (const auto& b : blocks_.groups[g].blocks) b->forward(p);
+    }
     if (p.training) weights_.clear_lent(p.queue);
   }
   /// Adds to every gradient. Follows a forward pass with p.training. Reports each range of complete gradients.
@@ -128,6 +134,14 @@ class model {
       if (ready) report(g, ready);
     }
   }
+  /// Ranges that backward passes report for group `g`. Of all groups they are the arenas.
+  std::vector<nn::arena_range> ranges_of(std::size_t g) const {
+    std::vector<nn::arena_range> all;
+    report(g, [&](index_t first, index_t count) { all.push_back({first, count}); });
+    return all;
+  }
+  /// Number of groups.
+  std::size_t groups() const { return blocks_.groups.size(); }
   /// Calls use(logits) for the tokens [first, first + count) of a pass in order, a chunk of the head at a time:
   /// (tokens, vocabulary) in backend memory, which the next chunk overwrites. With a cache the pass has the tokens from
   /// p.past on, and earlier tokens have been through such passes.

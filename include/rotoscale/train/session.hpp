@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A session: a model with its memory, queue, step state and graphs, to train, evaluate and sample. A training step is
-// four graphs that are launched again and again. Its only wait is for its result, on request.
+// a few graphs that are launched again and again. Its only wait is for its result, on request.
 #pragma once
 
 #include <cstring>
@@ -77,6 +77,7 @@ class session {
     allocate();
     queue_ = {ops, "session"};
     if (!stash_.empty()) stash_queue_ = {ops, "stash"};
+    if (sums_.is_parallel() && options_.model.training) exchange_queue_ = {ops, "exchange"};
     if (has_snapshot()) snapshot_.open(ops);
     recipe_ = recipes.front();
     bind(false);
@@ -127,11 +128,14 @@ class session {
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
-    const nn::parameter_arena a = model_.arena(), own = model_.weights().shard();
+    const nn::parameter_arena a = model_.arena();
     ops_->fill_zero(queue_, a.gradient, static_cast<std::size_t>(a.size) * sizeof(float));
-    for (float* arena : {own.m, own.v, own.average}) {
-      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
+    for (const nn::parameter_arena& own : model_.weights().shards()) {
+      for (float* arena : {own.m, own.v, own.average}) {
+        if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
+      }
     }
+    are_weights_complete_ = true;
     use(r);
   }
   /// Other extents within the same memory, for evaluations and samples.
@@ -187,6 +191,8 @@ class session {
     return t.observed ? t.statistics : std::span<linear_statistics>();
   }
 
+  /// Gathers what other ranks have updated. All ranks call it after steps, before weights are used but in steps.
+  void complete_weights();
   /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
@@ -221,7 +227,8 @@ class session {
   /// Waits until the snapshot taken last is in host memory.
   void finish_snapshot() const { snapshot_.finish(*ops_); }
 
-  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none.
+  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none. All ranks call
+  /// it.
   const parameter* find_overflow();
 
   /// A pass that a backward pass follows.
@@ -254,7 +261,12 @@ class session {
         sums_(ops, options_.micro_batches, ranks),
         model_(ops, shape, options_.model),
         memory_(ops) {
-    model_.weights().set_shard(sums_.shard(model_.parameters().arena_size()));
+    std::vector<nn::arena_range> ranges;
+    for (std::size_t g = 0; g < model_.groups(); ++g) {
+      for (const nn::arena_range& r : model_.ranges_of(g)) ranges.push_back(r);
+    }
+    sums_.divide(ranges);
+    model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}));
     if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
 
@@ -341,7 +353,9 @@ class session {
   void capture();
   bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   void gradients_of_micro_batch(int i, bool observe = false);
+  model::before_group weights_arriving_at(int i, const nn::pass& p);
   void add_gradients(int i);
+  nn::queue exchange_queue() const { return sums_.is_parallel() ? exchange_queue_ : queue_; }
   void update_parameters();
   index_t chunk_count() const {
     return (model_.parameters().arena_size() + nn::parameter_alignment - 1) / nn::parameter_alignment;
@@ -371,13 +385,15 @@ class session {
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
   nn::arena_memory memory_;
-  nn::owned_queue queue_, stash_queue_;
+  nn::owned_queue queue_, stash_queue_, exchange_queue_;
   snapshot snapshot_;
   nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double *squares_ = nullptr, *chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
-  std::unique_ptr<nn::graph> begin_, micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
+  bool are_weights_complete_ = true;  ///< here are the parts that other ranks have updated
+  std::unique_ptr<nn::graph> begin_, first_micro_batch_, micro_batch_, last_micro_batch_, observed_micro_batch_,
+      update_, evaluation_;
   step_transfers transfers_;
 };
 
@@ -388,6 +404,7 @@ inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture&
 }
 
 inline const parameter* session::find_overflow() {
+  complete_weights();
   const parameter_list& list = model_.parameters();
   std::vector<double> squares(list.segments().size());
   ops_->sum_squares(queue_, {model_.arena().weight, model_.arena()}, {squares_});
@@ -400,17 +417,32 @@ inline const parameter* session::find_overflow() {
   return nullptr;
 }
 
-/// Gradients of microbatch i. The last one's are added to those of all others, a range as soon as it is complete.
+/// Gradients of microbatch i. The last one's are added to those of all others, a range as soon as it is complete, under
+/// the backward pass of the layers before it.
 inline void session::gradients_of_micro_batch(int i, bool observe) {
   nn::pass p = training_pass();
   p.observe = observe;
   model_.weights().clear_gradients(queue_);
-  model_.forward(p, tokens(), targets());
-  model::gradients_ready ready;
-  if (is_last(i)) {
-    ready = [this, i](index_t first, index_t count) { sums_.add(queue_, i, model_.arena().gradient, {first, count}); };
-  }
-  model_.backward(p, tokens(), ready);
+  model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
+  if (!is_last(i)) return model_.backward(p, tokens());
+  model_.backward(p, tokens(), [this, i](index_t first, index_t count) {
+    if (sums_.is_parallel()) ops_->follow(exchange_queue_, queue_);
+    sums_.add(exchange_queue(), i, model_.arena().gradient, {first, count});
+  });
+  if (sums_.is_parallel()) ops_->follow(queue_, exchange_queue_);
+}
+
+/// The first microbatch gathers the weights that ranks have updated, a group at a time, under the forward pass of the
+/// groups before it.
+inline model::before_group session::weights_arriving_at(int i, const nn::pass& p) {
+  if (i != 0 || !sums_.is_parallel()) return nullptr;
+  ops_->follow(exchange_queue_, queue_);
+  return [this, p](std::size_t group) {
+    const std::vector<nn::arena_range> ranges = model_.ranges_of(group);
+    for (const nn::arena_range& r : ranges) sums_.gather_range(exchange_queue_, model_.arena().weight, r);
+    ops_->follow(queue_, exchange_queue_);
+    model_.weights().quantize_ranges(p, ranges);
+  };
 }
 
 /// Adds the gradients of a microbatch that is not the last.
@@ -432,7 +464,12 @@ inline void session::update_scales() {
 inline void session::capture() {
   evaluation_.reset();  // captured when there is something to evaluate
   if (!options_.model.training) return;
-  begin_ = ops_->capture(queue_, [this] {
+  // Ranks exchange while they record, so they record at the first launch, together.
+  const auto record = [this](std::function<void()> operations) {
+    if (sums_.is_parallel()) return std::make_unique<nn::graph>(std::move(operations));
+    return ops_->capture(queue_, std::move(operations));
+  };
+  begin_ = record([this] {
     ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
     if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(&state_->valid_tokens, nn::dtype::i64, {1}));
     ops_->set_gradient_scale(queue_, {}, {state_});
@@ -444,20 +481,31 @@ inline void session::capture() {
     ops_->next_micro_batch(queue_, {}, {state_});
   };
   const int last = options_.micro_batches - 1;
-  if (last > 0) micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, false); });
-  last_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(last, false); });
-  if (options_.model.statistics) observed_micro_batch_ = ops_->capture(queue_, [=] { micro_batch(0, true); });
-  update_ = ops_->capture(queue_, [this] { update_parameters(); });
+  if (last > 0) first_micro_batch_ = record([=] { micro_batch(0, false); });
+  if (last > 1 && sums_.is_parallel()) micro_batch_ = record([=] { micro_batch(1, false); });
+  last_micro_batch_ = record([=] { micro_batch(last, false); });
+  if (options_.model.statistics) observed_micro_batch_ = record([=] { micro_batch(0, true); });
+  update_ = record([this] { update_parameters(); });
 }
 
-/// Norm of all gradients, and AdamW on this rank's shard of the parameters. All ranks get the new values.
+/// Norm of all gradients, and AdamW on this rank's shards of the parameters.
 inline void session::update_parameters() {
-  const nn::parameter_arena own = model_.weights().shard();
-  const index_t first = model_.weights().shard_range().first / nn::parameter_alignment;
-  ops_->square_chunks(queue_, {own.gradient, own.size}, {chunk_squares_ + first});
-  sums_.gather_chunks(queue_, chunk_squares_);
-  ops_->gradient_norm(queue_, {own.gradient, own.size, chunk_count(), options_.optimizer}, {chunk_squares_, state_});
-  ops_->adamw(queue_, {options_.optimizer, state_}, {own});
+  const nn::parameter_arena all = model_.arena();
+  const std::vector<nn::parameter_arena> shards = model_.weights().shards();
+  const index_t chunks = chunk_count();
+  if (sums_.is_parallel()) ops_->fill_zero(queue_, chunk_squares_, static_cast<std::size_t>(chunks) * sizeof(double));
+  for (const nn::parameter_arena& own : shards) {
+    const index_t first = (own.gradient - all.gradient) / nn::parameter_alignment;
+    ops_->square_chunks(queue_, {own.gradient, own.size}, {chunk_squares_ + first});
+  }
+  // One rank has the bits of a number, all others have 0, so that a sum of integers gathers them.
+  if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
+  ops_->gradient_norm(queue_, {all.gradient, all.size, chunks, options_.optimizer}, {chunk_squares_, state_});
+  for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, state_}, {own});
+}
+
+inline void session::complete_weights() {
+  if (std::exchange(are_weights_complete_, true)) return;
   sums_.gather_shards(queue_, model_.arena().weight);
 }
 
@@ -485,15 +533,22 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.weights().note_update();
+  are_weights_complete_ = !sums_.is_parallel();
 }
 
 inline void session::launch_gradients(bool observe) {
-  model_.weights().requantize(training_pass());
+  model_.weights().requantize(training_pass(), sums_.is_parallel());
   ops_->launch(queue_, *begin_);
   for (int i = 0; i < options_.micro_batches; ++i) {
-    ops_->launch(queue_, observe && i == 0 ? *observed_micro_batch_ : is_last(i) ? *last_micro_batch_ : *micro_batch_);
+    const bool is_first = i == 0 || !sums_.is_parallel();
+    ops_->launch(queue_, *(observe && i == 0 ? observed_micro_batch_
+                           : is_last(i)      ? last_micro_batch_
+                           : is_first        ? first_micro_batch_
+                                             : micro_batch_));
     add_gradients(i);
   }
+  model_.weights().note_quantized();
+  are_weights_complete_ = true;
 }
 
 inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,
@@ -513,6 +568,7 @@ inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& i
 inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                             std::span<const std::int32_t> targets,
                                             std::span<const std::int32_t> starts) {
+  ROTOSCALE_ASSERT(are_weights_complete_);
   upload_pass(evaluation_state_, inputs, tokens, targets, starts);
   model_.weights().requantize(evaluation_pass());
   if (!evaluation_) {
@@ -527,13 +583,15 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
 
 /// Exchanges the weights that train with their moving average. Gradients are free between steps.
 inline void session::exchange_average() {
-  const nn::parameter_arena own = model_.weights().shard();
-  const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
   snapshot_.order(*ops_, queue_);
-  ops_->copy(queue_, own.gradient, own.weight, bytes);
-  ops_->copy(queue_, own.weight, own.average, bytes);
-  ops_->copy(queue_, own.average, own.gradient, bytes);
-  sums_.gather_shards(queue_, model_.arena().weight);
+  for (const nn::parameter_arena& own : model_.weights().shards()) {
+    const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
+    ops_->copy(queue_, own.gradient, own.weight, bytes);
+    ops_->copy(queue_, own.weight, own.average, bytes);
+    ops_->copy(queue_, own.average, own.gradient, bytes);
+  }
+  are_weights_complete_ = false;
+  complete_weights();
   model_.weights().note_update();
 }
 
@@ -623,6 +681,7 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
+  complete_weights();
   model_.weights().invalidate();
   sums_.number(inputs);
   upload_pass(state_, inputs, tokens, targets, starts);

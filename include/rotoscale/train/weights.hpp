@@ -37,7 +37,7 @@ class weights {
   /// Weights without memory. `training`: a backward pass follows. `averages`: those that train have a moving average.
   weights(nn::backend& ops, parameter_list list, bool training, bool averages)
       : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages) {
-    set_shard({0, list_.arena_size()});
+    set_shards({{0, list_.arena_size()}});
   }
 
   /// Names and shapes.
@@ -47,22 +47,31 @@ class weights {
     if (is_sharded()) return {masters_, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
     return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_, average_};
   }
-  /// The part that this rank updates, as arenas of its own.
-  nn::parameter_arena shard() const {
-    return {masters_ + shard_.first, gradients_ + shard_.first,  m_,      v_, shard_.count,
-            shard_segments_,         shard_segments_in_backend_, average_};
+  /// The parts that this rank updates, as arenas.
+  std::vector<nn::parameter_arena> shards() const {
+    std::vector<nn::parameter_arena> all;
+    for (const shard& s : shards_) {
+      const index_t at = s.range.first;
+      float* const average = average_ == nullptr ? nullptr : average_ + s.at;
+      all.push_back(
+          {masters_ + at, gradients_ + at, m_ + s.at, v_ + s.at, s.range.count, s.segments, s.in_backend, average});
+    }
+    return all;
   }
-  /// Its place in the arenas.
-  nn::arena_range shard_range() const { return shard_; }
   /// Do other ranks update parts?
-  bool is_sharded() const { return shard_.count != list_.arena_size(); }
-  /// Sets the part that this rank updates, before the first layout. By default all.
-  void set_shard(nn::arena_range r) {
-    shard_ = r;
-    shard_segments_.clear();
-    for (const nn::parameter_arena::segment& s : list_.segments()) {
-      const nn::arena_range own = intersection(r, {s.first, s.count});
-      if (own.count > 0) shard_segments_.push_back({own.first - r.first, own.count, s.decays});
+  bool is_sharded() const { return shards_.size() != 1 || owned_ != list_.arena_size(); }
+  /// Sets the parts that this rank updates, before the first layout: a parameter is in one. By default all.
+  void set_shards(const std::vector<nn::arena_range>& parts) {
+    shards_.clear();
+    owned_ = 0;
+    for (const nn::arena_range& r : parts) {
+      if (r.count == 0) continue;
+      shard& now = shards_.emplace_back(shard{r, owned_, {}, nullptr});
+      owned_ += r.count;
+      for (const nn::parameter_arena::segment& s : list_.segments()) {
+        const nn::arena_range own = intersection(r, {s.first, s.count});
+        if (own.count > 0) now.segments.push_back({own.first - r.first, own.count, s.decays});
+      }
     }
   }
   /// A parameter's memory.
@@ -83,14 +92,14 @@ class weights {
     const index_t n = list_.arena_size();
     masters_ = memory.array<float>(category::masters, n);
     gradients_ = memory.array<float>(category::gradients, n);
-    m_ = memory.array<float>(category::moments, shard_.count);
-    v_ = memory.array<float>(category::moments, shard_.count);
-    if (averages_) average_ = memory.array<float>(category::moments, shard_.count);
+    m_ = memory.array<float>(category::moments, owned_);
+    v_ = memory.array<float>(category::moments, owned_);
+    if (averages_) average_ = memory.array<float>(category::moments, owned_);
     const auto segments = [&](std::size_t count) {
       return memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(count));
     };
     segments_ = segments(list_.segments().size());
-    shard_segments_in_backend_ = is_sharded() ? segments(shard_segments_.size()) : segments_;
+    for (shard& s : shards_) s.in_backend = is_sharded() ? segments(s.segments.size()) : segments_;
     std::vector<bool> is_matrix(list_.all().size(), false);
     keeps_source_.assign(list_.all().size(), true);
     index_t largest = 0;
@@ -178,8 +187,9 @@ class weights {
   void upload(nn::queue q) const {
     const auto& segments = list_.segments();
     ops_->upload(q, segments_, segments.data(), segments.size() * sizeof segments[0]);
-    if (!is_sharded() || shard_segments_.empty()) return;
-    ops_->upload(q, shard_segments_in_backend_, shard_segments_.data(), shard_segments_.size() * sizeof segments[0]);
+    for (const shard& s : shards_) {
+      if (is_sharded()) ops_->upload(q, s.in_backend, s.segments.data(), s.segments.size() * sizeof segments[0]);
+    }
   }
   /// FP32 values of a parameter in backend memory: kept, or loaded last.
   nn::const_tensor_view loaded(std::size_t number) const {
@@ -199,16 +209,32 @@ class weights {
   void note_update() {
     for (parameter& p : list_.all()) p.version += p.trains;
   }
-  /// Quantizes every weight that changed since it was quantized last.
-  void requantize(const nn::pass& p) {
+  /// Quantizes every weight that changed since it was quantized last. `frozen_only`: quantize_ranges does the others.
+  void requantize(const nn::pass& p, bool frozen_only = false) {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const parameter& w = list_[linears_[i]->w.number];
-      if (prepared_[i].valid && prepared_[i].version == w.version) continue;
+      if ((prepared_[i].valid && prepared_[i].version == w.version) || (frozen_only && w.trains)) continue;
       if (linears_[i]->w.values.empty()) {
         throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
       }
       quantize(p, i, linears_[i]->w.values);
       prepared_[i] = {w.version, true};
+    }
+  }
+  /// Quantizes the weights that train and begin in these ranges of the arenas. note_quantized() follows for all.
+  void quantize_ranges(const nn::pass& p, std::span<const nn::arena_range> ranges) const {
+    for (std::size_t i = 0; i < linears_.size(); ++i) {
+      const parameter& w = list_[linears_[i]->w.number];
+      for (const nn::arena_range& r : ranges) {
+        if (w.trains && intersection(r, {w.offset, 1}).count > 0) quantize(p, i, linears_[i]->w.values);
+      }
+    }
+  }
+  /// Every weight that trains was quantized.
+  void note_quantized() {
+    for (std::size_t i = 0; i < linears_.size(); ++i) {
+      const parameter& w = list_[linears_[i]->w.number];
+      if (w.trains) prepared_[i] = {w.version, true};
     }
   }
   /// Sets values from element `first` on. They count when the last element is set: a weight without FP32 values is
@@ -248,20 +274,23 @@ class weights {
   /// Of the elements `r` of a parameter, those that this rank updates.
   nn::arena_range owned(std::size_t number, nn::arena_range r) const {
     const index_t at = list_[number].offset;
-    const nn::arena_range own = intersection(shard_, {at + r.first, r.count});
-    return {own.first - at, own.count};
+    for (const shard& s : shards_) {
+      const nn::arena_range own = intersection(s.range, {at + r.first, r.count});
+      if (own.count > 0) return {own.first - at, own.count};
+    }
+    return {};
   }
-  /// Optimizer's state of elements that this rank updates, from that arena of shard().
+  /// Optimizer's state of elements that this rank updates, from that arena of shards().
   std::vector<float> owned_values(nn::queue q, float* nn::parameter_arena::*arena, std::size_t number,
                                   nn::arena_range owned) const {
-    return download(q, shard().*arena + (list_[number].offset + owned.first - shard_.first), owned.count);
+    return download(q, owned_place(arena, list_[number].offset + owned.first), owned.count);
   }
   /// Sets it from values of the parameter from element `first` on, which other ranks may update. Waits.
   void set_owned_values(nn::queue q, float* nn::parameter_arena::*arena, std::size_t number,
                         std::span<const float> values, index_t first) const {
     const nn::arena_range own = owned(number, {first, static_cast<index_t>(values.size())});
     if (own.count == 0) return;
-    float* const to = shard().*arena + (list_[number].offset + own.first - shard_.first);
+    float* const to = owned_place(arena, list_[number].offset + own.first);
     ops_->upload(q, to, values.data() + (own.first - first), static_cast<std::size_t>(own.count) * sizeof(float));
     ops_->synchronize(q);
   }
@@ -271,6 +300,13 @@ class weights {
  private:
   static nn::const_tensor_view dense(const float* data, const parameter& p) {
     return nn::dense_tensor(const_cast<float*>(data), nn::dtype::fp32, {p.rows, p.cols});
+  }
+  /// Place of an element of the arenas that this rank updates.
+  float* owned_place(float* nn::parameter_arena::*arena, index_t element) const {
+    const std::vector<nn::parameter_arena> all = shards();
+    std::size_t i = 0;
+    while (intersection(shards_[i].range, {element, 1}).count == 0) ++i;
+    return all[i].*arena + (element - shards_[i].range.first);
   }
   std::vector<float> download(nn::queue q, const float* from, index_t count) const {
     std::vector<float> host(static_cast<std::size_t>(count));
@@ -290,6 +326,13 @@ class weights {
     nn::quantize_frozen(p, *l.weights(), source, scales.entry(l.shape().layer, nn::tensor_role::w), locations_[i].fp8);
   }
 
+  /// A part that this rank updates.
+  struct shard {
+    nn::arena_range range;
+    index_t at = 0;                                      ///< in the arenas of moments
+    std::vector<nn::parameter_arena::segment> segments;  ///< places in it
+    nn::parameter_arena::segment* in_backend = nullptr;
+  };
   struct prepared {
     std::uint64_t version = 0;
     bool valid = false;
@@ -299,9 +342,8 @@ class weights {
   bool training_, averages_;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
-  nn::arena_range shard_;                                     ///< elements that this rank updates
-  std::vector<nn::parameter_arena::segment> shard_segments_;  ///< places in it
-  nn::parameter_arena::segment* shard_segments_in_backend_ = nullptr;
+  std::vector<shard> shards_;
+  index_t owned_ = 0;  ///< elements of all shards
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
         *staging_ = nullptr;
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
