@@ -134,7 +134,10 @@ void device_backend::follow(nn::queue after, nn::queue before) {
     return marked.ok() ? wait(of(after).stream, of(before).end) : marked;
   });
 }
-void device_backend::synchronize(const nn::event& until) { of(until.of).synchronize(until.ticket); }
+void device_backend::synchronize(const nn::event& until) {
+  const auto wait = [&] { of(until.of).synchronize(until.ticket); };
+  guard_ == nullptr ? wait() : guard_->wait(wait);
+}
 
 void device_backend::transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) {
   const bool on_device = kind == nn::copy_kind::on_device;

@@ -26,6 +26,14 @@ std::optional<nn::gemm_contract> supported_contract(const nn::gemm_recipe& gemm,
 /// What runs each operation on a device.
 extern const nn::operation_table device_operations;
 
+/// Is asked to do each wait of the host for the device.
+class wait_guard {
+ public:
+  virtual ~wait_guard() = default;
+  /// Calls `for_device`, which waits. May throw instead of returning.
+  virtual void wait(const std::function<void()>& for_device) = 0;
+};
+
 class device_backend final : public nn::backend {
  public:
   explicit device_backend(const train_options& options);
@@ -83,6 +91,16 @@ class device_backend final : public nn::backend {
     });
   }
 
+  /// Runs launch(stream), which returns a status, on a queue. Keeps its error.
+  template <class Launch>
+  void run_on(nn::queue q, const timed_operation& what, const Launch& launch) {
+    run(q, what, [&] { return launch(of(q).stream); });
+  }
+  /// Index of its device.
+  int number() const { return options_.device; }
+  /// From here on `by` does the waits. Null: the backend itself.
+  void guard_waits(wait_guard* by) { guard_ = by; }
+
  private:
   nn::operand_request with_storage_of_codes(nn::operand_request r) const {
     r.row_in_bf16 = r.row_in_bf16 && !options_.keeps_codes;
@@ -120,6 +138,7 @@ class device_backend final : public nn::backend {
   std::vector<std::unique_ptr<device_queue>> queues_;  ///< null: released
   std::optional<timed_events> timed_;
   bool capturing_ = false;
+  wait_guard* guard_ = nullptr;
 };
 
 }  // namespace rotoscale::gpu

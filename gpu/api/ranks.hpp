@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that train on a device each. NCCL or RCCL, found at run time, copies device memory between them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "rotoscale/nn/communicator.hpp"
+#include "status.hpp"
+
+namespace rotoscale::gpu {
+
+/// One rank with a device. Collectives of host memory are another communicator's.
+class device_rank : public nn::communicator {
+ public:
+  /// Connects the devices of all ranks, which call it together before other collectives. Throws nn::rank_failure.
+  virtual void connect() = 0;
+  /// Waits for the work of all ranks, which call it together. No collective of device memory follows. Throws
+  /// nn::rank_failure.
+  virtual void close() = 0;
+};
+
+/// Options of a device's rank.
+struct rank_options {
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait of the host for a device
+};
+
+/// Makes a rank of a backend of make_device_backend. `host` has the collectives of host memory. Both outlive it, and it
+/// outlives graphs with its collectives. If a rank fails, work that waits for it ends, and the others throw
+/// nn::rank_failure at their next wait.
+/// unsupported_device in a build for the host, or if the library is not installed.
+status make_device_rank(nn::backend& ops, nn::communicator& host, const rank_options& options,
+                        std::unique_ptr<device_rank>& made);
+
+}  // namespace rotoscale::gpu

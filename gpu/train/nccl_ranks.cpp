@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The Rotoscale authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/train/nccl_ranks.hpp"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace rotoscale::gpu {
+
+namespace {
+
+constexpr auto watch_interval = std::chrono::milliseconds(20);
+
+}  // namespace
+
+nccl_rank::nccl_rank(device_backend& ops, nn::communicator& host, const rank_options& options,
+                     const nccl::functions& library)
+    : ops_(&ops), host_(&host), options_(options), nccl_(library) {
+  ops_->guard_waits(this);
+}
+
+nccl_rank::~nccl_rank() {
+  stop_watching();
+  disconnect();
+  ops_->guard_waits(nullptr);
+}
+
+void nccl_rank::connect() {
+  nccl::unique_id id{};
+  nccl::result found = rank() == 0 ? nccl_.GetUniqueId(&id) : nccl::success;
+  const auto expect = [&] {
+    if (found == nccl::success) return;
+    throw nn::rank_failure(rank(), std::string("cannot connect its device: ") + nccl_.GetErrorString(found));
+  };
+  expect();
+  const auto ids = nn::gather_values<char>(*host_, std::span<const char>(id.internal));
+  std::memcpy(id.internal, ids.front().data(), sizeof id.internal);
+  found = nccl_.CommInitRank(&comm_, size(), id, rank());
+  expect();
+  is_open_ = true;
+  watcher_ = std::thread([this] { watch(); });
+  warm_up();
+}
+
+/// NCCL connects pairs of ranks at their first exchange, which shall not be in a graph.
+void nccl_rank::warm_up() {
+  const auto n = static_cast<std::size_t>(size());
+  auto* const memory = static_cast<std::byte*>(ops_->allocate(16 + 2 * n, nn::memory_kind::device));
+  std::vector<std::span<const std::byte>> send(n, {memory + 16, 1});
+  std::vector<std::span<std::byte>> receive;
+  for (std::size_t r = 0; r < n; ++r) receive.emplace_back(memory + 16 + n + r, 1);
+  const nn::queue q;
+  transfer(q, send, receive);
+  sum(q, nn::dense_tensor(memory, nn::dtype::i64, {1}));
+  max(q, nn::dense_tensor(memory, nn::dtype::fp32, {1}));
+  ops_->synchronize(q);
+  ops_->release(memory, nn::memory_kind::device);
+}
+
+void nccl_rank::close() {
+  ops_->synchronize(nn::queue{});
+  host_->barrier();  // no rank disconnects while another one's device still reads from it
+  stop_watching();
+  is_open_ = false;
+}
+
+/// Calls f(), a function of NCCL, unless this rank is disconnected.
+template <class Call>
+status nccl_rank::call(const Call& f) {
+  const std::lock_guard lock(calls_);
+  if (!is_open_) return {error_code::device_error, "", "the ranks are not connected"};
+  const nccl::result result = f();
+  return result == nccl::success ? status{} : status{error_code::device_error, "", nccl_.GetErrorString(result)};
+}
+
+void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>> send,
+                         std::span<const std::span<std::byte>> receive) {
+  ops_->run_on(q, {"transfer", nn::op_class::copy}, [&](stream s) {
+    const auto own = static_cast<std::size_t>(rank());
+    if (receive[own].data() != send[own].data()) {
+      const status copied = gpu::copy(receive[own].data(), send[own].data(), receive[own].size(), s);
+      if (!copied.ok()) return copied;
+    }
+    return call([&] {
+      nccl::result all = nccl_.GroupStart();
+      const auto keep = [&](nccl::result r) { all = all == nccl::success ? r : all; };
+      for (std::size_t r = 0; r < send.size(); ++r) {
+        const int peer = static_cast<int>(r);
+        if (r == own) continue;
+        if (!send[r].empty()) keep(nccl_.Send(send[r].data(), send[r].size(), nccl::int8, peer, comm_, s.handle));
+        if (receive[r].empty()) continue;
+        keep(nccl_.Recv(receive[r].data(), receive[r].size(), nccl::int8, peer, comm_, s.handle));
+      }
+      keep(nccl_.GroupEnd());
+      return all;
+    });
+  });
+}
+
+void nccl_rank::reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how) {
+  ops_->run_on(q, {name, nn::op_class::copy}, [&](stream s) {
+    return call([&] {
+      return nccl_.AllReduce(x.data, x.data, static_cast<std::size_t>(x.size()), type, how, comm_, s.handle);
+    });
+  });
+}
+
+/// Waits for the device. What it computed counts only if no rank has failed.
+void nccl_rank::wait(const std::function<void()>& for_device) {
+  waits_since_ = clock::now().time_since_epoch().count();
+  try {
+    for_device();
+  } catch (const nn::backend_error&) {
+    waits_since_ = 0;
+    host_->check();
+    throw;
+  }
+  waits_since_ = 0;
+  host_->check();
+}
+
+/// Body of the thread: disconnects when a rank has failed, so that no device waits for it.
+void nccl_rank::watch() {
+  (void)select_device(ops_->number());
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, watch_interval, [&] { return stops_; })) {
+    lock.unlock();
+    if (has_failed()) return disconnect();
+    lock.lock();
+  }
+}
+
+bool nccl_rank::has_failed() {
+  const clock::rep since = waits_since_;
+  const clock::time_point began{clock::duration(since)};
+  nccl::result result = nccl::success;
+  const nccl::result asked = nccl_.CommGetAsyncError(comm_, &result);
+  if (asked != nccl::success) result = asked;
+  if (result != nccl::success && result != nccl::in_progress) {
+    host_->abort(std::string("failed: ") + nccl_.GetErrorString(result));
+  } else if (since != 0 && clock::now() - began > options_.timeout) {
+    host_->abort("waited " + std::to_string(options_.timeout.count()) + " ms for another rank's device");
+  }
+  try {
+    host_->check();
+  } catch (const nn::rank_failure&) {
+    return true;
+  }
+  return false;
+}
+
+void nccl_rank::stop_watching() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+/// Ends NCCL's work on the device. A call that waits for another rank returns an error. Returns when no graph has
+/// exchanges any more.
+void nccl_rank::disconnect() {
+  is_open_ = false;
+  if (calls_.try_lock_for(std::chrono::seconds(1))) calls_.unlock();  // later calls are refused
+  if (comm_ != nullptr) (void)nccl_.CommAbort(std::exchange(comm_, nullptr));
+}
+
+status make_device_rank(nn::backend& ops, nn::communicator& host, const rank_options& options,
+                        std::unique_ptr<device_rank>& made) {
+  const bool hip = std::string_view(build_mode()) == "hip";
+  if (ops.runs_at_once()) return {error_code::unsupported_device, "", "ranks of a build for the host share memory"};
+  static const std::optional<nccl::functions> library = nccl::load(hip ? "librccl.so.1" : "libnccl.so.2");
+  if (!library) {
+    return {error_code::unsupported_device, "",
+            hip ? "librccl.so.1 (RCCL) is not found; LD_LIBRARY_PATH may name its folder"
+                : "libnccl.so.2 (NCCL) is not found; LD_LIBRARY_PATH may name its folder"};
+  }
+  made = std::make_unique<nccl_rank>(static_cast<device_backend&>(ops), host, options, *library);
+  return {};
+}
+
+}  // namespace rotoscale::gpu
