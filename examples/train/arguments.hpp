@@ -29,6 +29,7 @@ struct arguments {
   session_options session;
   std::string config, model_config, checkpoint, resume, schedule_override;
   device_choice device;
+  int gpus = 0;                                ///< devices that are a rank each; 0: session.ranks
   std::string rendezvous;                      ///< where processes of a launcher meet; empty: this is no rank of theirs
   int timeout = 600;                           ///< of each collective, in seconds
   std::optional<effective_schedule> schedule;  ///< from --config, unless a flag names another

@@ -86,6 +86,9 @@ void define_ranks(CLI::App& sub, arguments& a) {
                  "threads that divide a step's microbatches and --threads; results do not depend on it")
       ->check(CLI::Range(1, 256))
       ->group("run");
+  sub.add_option("--gpus", a.gpus, "the same with a device for each, from --device-number on")
+      ->check(CLI::Range(1, 256))
+      ->group("run");
 }
 
 /// Where ranks of several processes meet.
@@ -95,6 +98,7 @@ void define_launch(CLI::App& train, arguments& a) {
                   "this process is a rank that torchrun, srun or mpirun starts; they meet by this file, which all see, "
                   "or with `env` at MASTER_ADDR and MASTER_PORT")
       ->excludes(train.get_option("--ranks"))
+      ->excludes(train.get_option("--gpus"))
       ->group("run");
   train.add_option("--timeout", a.timeout, "seconds that ranks wait for each other")
       ->capture_default_str()

@@ -7,10 +7,12 @@
 #include <thread>
 
 #include "examples/standard_streams.hpp"
-#include "examples/threads.hpp"
 #include "front.hpp"
 #include "launch.hpp"
-#include "rotoscale/nn/cpu/make_backend.hpp"
+
+#if defined(ROTOSCALE_TRAIN_DEVICES)
+#include "gpu/api/device.hpp"
+#endif
 
 namespace rotoscale::program {
 
@@ -24,43 +26,98 @@ std::optional<std::string> find_scale_fault(const nn::recipe& r) {
          "leaves the same bytes on any number of ranks";
 }
 
+/// Has the host more than one of these?
+bool has_numbers(const device_choice& d) { return d.name == "cuda" || d.name == "hip"; }
+
+/// Ranks of the CPU share its threads.
+void choose_threads(const std::string& flag, int ranks, device_choice& d) {
+  if (d.name != "auto" && d.name != "cpu") {
+    throw io::error(flag, "are threads of the CPU (--device cpu); --gpus takes devices");
+  }
+  d.name = "cpu";
+  const int all = d.threads > 0 ? d.threads : static_cast<int>(std::thread::hardware_concurrency());
+  d.threads = std::max(1, all / ranks);
+}
+
+/// Throws io::error if this build or machine has fewer devices.
+void choose_devices(const std::string& flag, int ranks, device_choice& d) {
+#if defined(ROTOSCALE_TRAIN_DEVICES)
+  if (d.name == "cpu") throw io::error(flag, "are devices, not --device cpu; --ranks takes threads");
+  if (d.name == "auto") d.name = gpu::build_mode();
+  int count = 0;
+  const bool is_host = d.name == "host" || !gpu::count_devices(count).ok();  // the second is refused later
+  if (!is_host && d.number + ranks > count) {
+    throw io::error(flag, "from number " + std::to_string(d.number) + " (--device-number): there are " +
+                              std::to_string(count) + " devices");
+  }
+#else
+  (void)ranks, (void)d;
+  throw io::error(flag, "this program was built for the CPU alone (Meson option gpu)");
+#endif
+}
+
 }  // namespace
 
 rank_team::rank_team(arguments& a)
-    : size_(a.session.ranks), group_(size_, std::chrono::seconds(a.timeout)), first_(group_, 0) {
-  if (!a.rendezvous.empty()) join(a);
-  if (size_ == 1 || process_) return;
-  if (a.device.name != "auto" && a.device.name != "cpu") {
-    throw io::error("--ranks", std::to_string(size_) + ": are threads of the CPU (--device cpu)");
+    : size_(a.gpus > 0 ? a.gpus : a.session.ranks),
+      flag_((a.gpus > 0 ? "--gpus " : "--ranks ") + std::to_string(size_)),
+      timeout_(a.timeout),
+      group_(size_, timeout_),
+      first_(group_, 0) {
+  if (a.gpus > 0 && a.session.ranks > 1) throw io::error(flag_, "excludes --ranks");
+  members_.resize(static_cast<std::size_t>(size_));
+  if (!a.rendezvous.empty()) {
+    join(a);
+  } else if (a.gpus > 0) {
+    choose_devices(flag_, size_, a.device);
+  } else if (size_ > 1) {
+    choose_threads(flag_, size_, a.device);
   }
-  a.device.name = "cpu";
-  const int all = a.device.threads > 0 ? a.device.threads : static_cast<int>(std::thread::hardware_concurrency());
-  a.device.threads = std::max(1, all / size_);
-  a.session.communicator = &first_;
+  a.session.ranks = size_;
+  if (size_ > 1 && !process_) a.session.communicator = &first_;
 }
 
 /// Becomes one of the processes of a launcher.
 void rank_team::join(arguments& a) {
-  if (a.device.name != "auto" && a.device.name != "cpu") {
-    throw io::error("--rendezvous", "its ranks are of the CPU (--device cpu)");
-  }
   const launch_place place = find_launch();
-  a.device.name = "cpu";
+  if (a.device.name == "auto") a.device.name = "cpu";
+  if (has_numbers(a.device)) a.device.number += place.local_rank;
   if (a.device.threads == 0) {
     a.device.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, place.local_size));
   }
-  const std::chrono::seconds timeout(a.timeout);
   const auto end = [](const nn::rank_failure& e) {
     print_error(program_name, e.what());
     std::_Exit(exit_bad_input);  // the run's thread computes; a kill leaves as little
   };
-  process_.emplace(place.rank, meet_ranks(place, a.rendezvous, timeout),
-                   nn::process_rank_options{.timeout = timeout, .lost = end});
+  process_.emplace(place.rank, meet_ranks(place, a.rendezvous, timeout_),
+                   nn::process_rank_options{.timeout = timeout_, .lost = end});
   a.session.ranks = size_ = place.size;
   a.session.communicator = &*process_;
   a.session.own_process = true;
+  flag_ = "--rendezvous of " + std::to_string(size_) + " ranks";
   if (place.rank != 0) a.session.roof.clear();
+}
+
+const chosen_backend& rank_team::open(const device_choice& choice) {
+  choice_ = choice;
+  members_[0].device = choose_backend(choice_);
+  return members_[0].device;
+}
+
+void rank_team::link(member& own, nn::communicator& host) const {
+#if defined(ROTOSCALE_TRAIN_DEVICES)
+  if (size_ == 1 || own.device.ops->runs_at_once()) return;
+  const gpu::status s = gpu::make_device_rank(*own.device.ops, host, {.timeout = timeout_}, own.link);
+  if (!s.ok()) throw io::error(flag_, s.message());
+#else
+  (void)own, (void)host;
+#endif
+}
+
+void rank_team::link(arguments& a) {
+  link(members_[0], process_ ? static_cast<nn::communicator&>(*process_) : first_);
+  if (members_[0].link) a.session.communicator = members_[0].link.get();
 }
 
 int rank_team::run_process(const std::function<int()>& body) {
@@ -76,15 +133,14 @@ int rank_team::run_process(const std::function<int()>& body) {
 
 void rank_team::check(const trainer_state& state, const arguments& a) const {
   if (size_ == 1) return;
-  if (!a.digest_steps.empty()) throw io::error("--digest-steps", "digests are of one rank (--ranks)");
+  if (!a.digest_steps.empty()) throw io::error("--digest-steps", "digests are of one rank (" + flag_ + ")");
   const int microbatches = state.run.train.accumulate;
-  const std::string flag = "--ranks " + std::to_string(size_);
   if (microbatches % size_ != 0) {
-    throw io::error(flag, "must divide the " + std::to_string(microbatches) + " microbatches of a step (" +
-                              a.names.name("train.accumulate") + ")");
+    throw io::error(flag_, "must divide the " + std::to_string(microbatches) + " microbatches of a step (" +
+                               a.names.name("train.accumulate") + ")");
   }
   for (const nn::resolved_phase& phase : state.phases) {
-    if (const auto fault = find_scale_fault(phase.recipe)) throw io::error(flag, *fault);
+    if (const auto fault = find_scale_fault(phase.recipe)) throw io::error(flag_, *fault);
   }
 }
 
@@ -97,22 +153,45 @@ std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::comm
   return lines;
 }
 
+/// Trains as this process's first rank. The exit code counts also if another rank fails after it.
+void rank_team::run_first(trainer& first, std::optional<int>& code) const {
+  const auto& link = members_[0].link;
+  if (link) link->connect();
+  code = first.run();
+  if (link) link->close();
+}
+
+/// Trains as one of the other ranks.
+void rank_team::run_other(nn::thread_rank& rank, const arguments& a, const trainer_state& state,
+                          const std::optional<resume_point>& from) {
+  member& own = members_[static_cast<std::size_t>(rank.rank())];
+  device_choice choice = choice_;
+  if (has_numbers(choice)) choice.number += rank.rank();
+  own.device = choose_backend(choice);
+  link(own, rank);
+  session_options session = a.session;
+  session.communicator = &rank;
+  session.progress = false;
+  session.roof.clear();
+  if (own.link) {
+    session.communicator = own.link.get();
+    own.link->connect();
+  }
+  trainer(*own.device.ops, state, session, from).run();
+  if (own.link) own.link->close();
+}
+
 int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,
                    const std::optional<resume_point>& from) {
-  if (size_ == 1 || process_) return first.run();
   std::optional<int> code;
+  if (size_ == 1 || process_) {
+    run_first(first, code);
+    return *code;
+  }
   try {
     nn::run_ranks(group_, [&](nn::thread_rank& rank) {
-      if (rank.rank() == 0) {
-        code = first.run();
-        return;
-      }
-      session_options own = a.session;
-      own.communicator = &rank;
-      own.progress = false;
-      own.roof.clear();
-      const auto ops = naming_threads([&] { return nn::make_cpu_backend(a.device.threads); });
-      trainer(*ops, state, own, from).run();
+      if (rank.rank() != 0) return run_other(rank, a, state, from);
+      run_first(first, code);
     });
   } catch (const nn::rank_failure&) {
     if (!code || *code == 0) throw;  // else rank 0 has said why

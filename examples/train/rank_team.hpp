@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a run with a CPU backend each: threads of this process (train --ranks), or processes (--rendezvous).
+// The ranks of a run with a backend each: threads of this process, of the CPU (train --ranks) or with a GPU (--gpus),
+// or processes (--rendezvous).
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.hpp"
+#include "gpu/api/ranks.hpp"
 #include "rotoscale/nn/process_ranks.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 
@@ -15,10 +19,15 @@ namespace rotoscale::program {
 
 class rank_team {
  public:
-  /// Of a.session.ranks ranks, or of a launcher's, which it meets: sets this process's communicator, and the device
-  /// with its threads. Throws io::error if the device has no ranks, and nn::rank_failure.
+  /// Of a.gpus or a.session.ranks ranks, or of a launcher's, which it meets: sets their number, this process's
+  /// communicator for plans, and the device with its threads. Throws io::error if the device has no ranks, and
+  /// nn::rank_failure.
   explicit rank_team(arguments& a);
 
+  /// Opens the device of this process's first rank.
+  const chosen_backend& open(const device_choice& choice);
+  /// Sets the communicator of that rank for training. Throws io::error without NCCL or RCCL.
+  void link(arguments& a);
   /// Throws io::error if the run's steps cannot be divided among the ranks with equal bytes.
   void check(const trainer_state& state, const arguments& a) const;
   /// Does this process write the log?
@@ -32,12 +41,26 @@ class rank_team {
   std::string memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of);
 
  private:
+  /// A rank's backend, and its communicator if ranks do not share memory. All outlive the last rank's work.
+  struct member {
+    chosen_backend device;
+    std::unique_ptr<gpu::device_rank> link;
+  };
+
   void join(arguments& a);
+  void link(member& own, nn::communicator& host) const;
+  void run_first(trainer& first, std::optional<int>& code) const;
+  void run_other(nn::thread_rank& rank, const arguments& a, const trainer_state& state,
+                 const std::optional<resume_point>& from);
 
   int size_;
+  std::string flag_;  ///< that names the number of ranks
+  std::chrono::seconds timeout_;
   nn::rank_group group_;
   nn::thread_rank first_;
   std::optional<nn::process_rank> process_;
+  device_choice choice_;
+  std::vector<member> members_;
 };
 
 }  // namespace rotoscale::program

@@ -244,6 +244,7 @@ void check_resume_flags(int argc, char** argv) {
   const std::vector<std::string> allowed = {"--resume",
                                             "--threads",
                                             "--ranks",
+                                            "--gpus",
                                             "--rendezvous",
                                             "--timeout",
                                             "--stop-at",

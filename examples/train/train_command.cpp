@@ -52,7 +52,8 @@ bool takes_digests(const arguments& a) {
 /// Trains as this process's part of the ranks.
 int train(int argc, char** argv, arguments& a, rank_team& team) {
   a.device.keeps_codes = takes_digests(a);
-  const chosen_backend device = choose_backend(a.device);
+  const chosen_backend& device = team.open(a.device);
+  team.link(a);
   nn::digest_observer digests(*device.ops);
   std::optional<digest_recorder> recorder;
   const auto watch = [&](const trainer_state& state) {
@@ -125,7 +126,7 @@ int plan(arguments& a) {
   if (!a.planned.profile.empty()) return plan_cluster(a, state);
   rank_team team(a);
   team.check(state, a);
-  const chosen_backend device = choose_backend(a.device);
+  const chosen_backend& device = team.open(a.device);
   train::session_options options = session_options_for(state.run, a.session.memory_limit,
                                                        a.session.statistics_every > 0, a.session.async_checkpoints);
   options.micro_batches /= a.session.ranks;
