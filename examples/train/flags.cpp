@@ -267,8 +267,7 @@ void define_memory(CLI::App& sub, arguments& a) {
 void define_prediction(CLI::App& plan, cluster& c) {
   plan.add_option("--profile", c.profile, "predict a step of many GPUs from this output of profile on one")
       ->group("run");
-  plan.add_option("--gpus", c.gpus, "of a node")->check(CLI::Range(1, 1024))->group("run");
-  plan.add_option("--nodes", c.nodes, "of so many GPUs")->check(CLI::Range(1, 1024))->group("run");
+  plan.add_option("--nodes", c.nodes, "of --gpus each")->check(CLI::Range(1, 1024))->group("run");
   plan.add_option("--link", c.link, "GB/s of a GPU to those of its node, each way")->group("run");
   plan.add_option("--node-link", c.node_link, "GB/s of a GPU to those of other nodes, each way")->group("run");
 }

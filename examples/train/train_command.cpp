@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The commands train and plan.
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -108,7 +109,9 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
     options.model.statistics &= rank.rank() == 0;
     return train::plan_session(*device.ops, state.run.architecture(), options, {recipe}, &rank);
   };
-  predict(a.planned, run, std::cout);
+  cluster planned = a.planned;
+  planned.gpus = std::max(1, a.gpus);
+  predict(planned, run, std::cout);
   return exit_ok;
 }
 
