@@ -152,6 +152,10 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
   r.name = "from the forward's operands";
   r.dgrad.right.source = r.wgrad.right.source = nn::operand_source::forward;
   check_against_oracle(r, small_config(false));
+  r = preset("nvfp4_4_6");
+  r.name = "4/6 from the forward's operands";
+  r.dgrad.right.source = r.wgrad.right.source = nn::operand_source::forward;
+  check_against_oracle(r, small_config(false));
   auto wide = small_config(false);
   wide.hidden_size = wide.intermediate_size = 128;
   wide.num_key_value_heads = 4;
