@@ -24,6 +24,8 @@ constexpr struct {
                {"fp8_amd", "AMD's MLPerf v6.0 FP8: history 4, most recent amax"},
                {"fp8_scaled_stash", "fp8_amd with scaled frozen weights"},
                {"fp8_current", "Transformer Engine's Float8CurrentScaling"},
+               {"fp8_row", "E4M3, a scale for each row of an operand"},
+               {"fp8_blocks", "E4M3, DeepSeek-V3's FP32 scales of 1 x 128 and 128 x 128"},
                {"mxfp8", "Transformer Engine's MXFP8BlockScaling"},
                {"nvfp4", "Transformer Engine's NVFP4BlockScaling"},
                {"nvfp4_4_6", "nvfp4 with 4/6 scales, headroom for stochastic rounding"},

@@ -62,7 +62,7 @@ std::optional<nn::gemm_contract> supported_contract(const nn::gemm_recipe& gemm,
   if (!found || !check_gemm(call_of(*found, gemm, rows, cols, k), device).ok()) return std::nullopt;
   // Matrix units read vectors of 16 bytes. Rows of FP8 are padded to them, rows of BF16 are not, along either axis.
   const bool on_unit = found->options.model != fp32_fma_chain && found->options.model != fp32_blockwise;
-  const bool padded = nn::is_fp8(gemm.left.format) && nn::is_fp8(gemm.right.format);
+  const bool padded = nn::is_fp8(nn::stored_format(gemm.left)) && nn::is_fp8(nn::stored_format(gemm.right));
   const bool vectors = rows % 8 == 0 && cols % 8 == 0 && k % 8 == 0;
   return !on_unit || padded || vectors ? found : std::nullopt;
 }

@@ -13,6 +13,7 @@
 
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/device.hpp"
+#include "gpu/api/kept_values.hpp"
 #include "gpu/api/nn.hpp"
 #include "gpu/api/quantize_state.hpp"
 #include "rotoscale/nn/operand.hpp"
@@ -21,18 +22,19 @@ namespace rotoscale::gpu {
 
 /// Bytes between rows of codes: FP8 as matrix kernels read it.
 inline index_t code_stride(const nn::operand_recipe& r, index_t k) {
-  const index_t bytes = packed_bytes(nn::element_format(r.format), k);
-  return nn::is_fp8(r.format) ? (bytes + 15) / 16 * 16 : bytes;
+  const nn::operand_format stored = nn::stored_format(r);
+  const index_t bytes = packed_bytes(nn::element_format(stored), k);
+  return nn::is_fp8(stored) ? (bytes + 15) / 16 * 16 : bytes;
 }
 
 /// An operand of a recipe with k contiguous, without memory.
 inline gemm_operand operand_of(const nn::operand_recipe& r, index_t rows, index_t k) {
   gemm_operand o;
-  o.element = nn::element_format(r.format);
+  o.element = nn::element_format(nn::stored_format(r));
   o.rows = rows;
   o.k = k;
   o.code_stride = code_stride(r, k);
-  if (!nn::has_blocks(r.format)) return o;
+  if (!nn::has_blocks(nn::stored_format(r))) return o;
   const block_format blocks = nn::block_format_of(r);
   o.block = blocks.length;
   o.block_rows = blocks.rows;
@@ -50,7 +52,10 @@ class operands final : public nn::operand_set {
       if (!this->request().recipe(f)) continue;
       forms_[index(f)] = describe(f, bytes, source);
       amax_[index(f)] = reinterpret_cast<std::uint32_t*>(bytes + plan_.of(f).amax);
-      values_ = reinterpret_cast<bf16*>(bytes + plan_.of(f).values);
+      values_[index(f)] = reinterpret_cast<bf16*>(bytes + plan_.of(f).values);
+      numbers_[index(f)] = reinterpret_cast<float*>(bytes + plan_.of(f).numbers);
+      inner_[index(f)] = bytes + plan_.of(f).inner;
+      inner_scales_[index(f)] = bytes + plan_.of(f).scales;
       if (nn::is_current(*this->request().recipe(f))) scale_ = reinterpret_cast<float*>(bytes + plan_.of(f).scale);
     }
     for (const unsigned forms : {1u, 2u, 3u}) {
@@ -90,7 +95,7 @@ class operands final : public nn::operand_set {
       return gpu::quantize(made.blocks(), from, row ? q : none, row ? none : q, s);
     };
     if (own.source == nn::operand_source::forward) {
-      return make(row_major<const bf16>(values_, request().rows, request().cols));
+      return make(row_major<const bf16>(values_[1], request().rows, request().cols));
     }
     return source.type == nn::dtype::bf16 ? make(as_matrix<const bf16>(source)) : make(as_matrix<const float>(source));
   }
@@ -132,7 +137,7 @@ class operands final : public nn::operand_set {
     return (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
   }
   struct place {
-    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0, scale = 0;
+    std::size_t codes = 0, scales = 0, factor = 0, amax = 0, values = 0, scale = 0, numbers = 0, inner = 0;
     bool in_place = false;
     bool in_bf16 = false;  ///< numbers in place of codes
   };
@@ -143,8 +148,8 @@ class operands final : public nn::operand_set {
   };
 
   /// A launch that makes one form, or both. dequantize_row makes the column form of the row form, requantize_row
-  /// quantizes it from that.
-  enum class launch_kind { cast, blocks, dequantize_row, requantize_row, bf16_copy };
+  /// quantizes it from that. values makes the BF16 of quantized values, in several launches.
+  enum class launch_kind { cast, blocks, values, dequantize_row, requantize_row, bf16_copy };
   struct quantizer_launch {
     launch_kind kind;
     nn::operand_form form;
@@ -194,6 +199,11 @@ class operands final : public nn::operand_set {
         at.codes = p.forms[0].codes;
         continue;
       }
+      if (nn::keeps_values(own)) {
+        at.codes = take(rows * code_stride(own, k));
+        place_values(at, own, rows, k, take);
+        continue;
+      }
       at.in_bf16 = is_stored_in_bf16(r, f);
       at.codes = take(at.in_bf16 ? rows * k * index_t{sizeof(bf16)} : rows * code_stride(own, k));
       if (own.source == nn::operand_source::forward) at.values = take(rows * k * index_t{sizeof(bf16)});
@@ -207,11 +217,23 @@ class operands final : public nn::operand_set {
         at.amax = take(amax_words * sizeof(std::uint32_t));
       }
       // Both forms of a tensor have one scale.
-      const bool has_factor = !row && r.row && nn::is_fp8(r.row->format);
+      const bool has_factor = !row && r.row && nn::is_fp8(nn::stored_format(*r.row));
       if (nn::is_fp8(own.format)) at.factor = has_factor ? p.forms[0].factor : take(sizeof(float));
       if (nn::is_current(own)) at.scale = has_factor ? p.forms[0].scale : take(3 * sizeof(float));
     }
     return p;
+  }
+
+  /// Memory that makes kept values: numbers of groups, and codes of an inner quantizer with the values that it takes.
+  template <class Take>
+  static void place_values(place& at, const nn::operand_recipe& own, index_t rows, index_t k, const Take& take) {
+    const nn::value_recipe v = nn::value_recipe_of(own, rows, k);
+    at.numbers = take(2 * v.groups * index_t{sizeof(float)});
+    if (v.kind == nn::value_kind::scaled) return;
+    const block_format f = nn::block_format_of(own);
+    at.values = take(rows * k * index_t{sizeof(bf16)});
+    at.inner = take(rows * packed_bytes(f.element, k));
+    at.scales = take(rows / f.rows * (k / f.length));
   }
 
   gemm_operand describe(nn::operand_form f, std::uint8_t* memory, nn::const_tensor_view source) const {
@@ -238,7 +260,7 @@ class operands final : public nn::operand_set {
       o.code_stride = r.cols * 2;
       o.transposed = !row;
     }
-    if (nn::has_factor(own.format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (nn::has_factor(nn::stored_format(own))) o.factor = reinterpret_cast<const float*>(memory + at.factor);
     if (o.block != 0) o.scales = memory + at.scales;
     return o;
   }
@@ -246,21 +268,25 @@ class operands final : public nn::operand_set {
   launch_plan plan_launches(unsigned forms) const {
     launch_plan p;
     const bool requantizes = (forms & 2u) != 0 && request().column->source == nn::operand_source::forward;
-    const auto add = [&](launch_kind kind, bool (*has)(nn::operand_format), bool alike) {
-      const bool row = (forms & 1u) != 0 && has(request().row->format);
-      const bool column = (forms & 2u) != 0 && !requantizes && has(request().column->format);
+    const auto add = [&](launch_kind kind, bool (*has)(const nn::operand_recipe&), bool alike) {
+      const bool row = (forms & 1u) != 0 && has(*request().row);
+      const bool column = (forms & 2u) != 0 && !requantizes && has(*request().column);
       const bool both = row && column && alike;
       if (row) p.launches.push_back({kind, nn::operand_form::row, both});
       if (column && !both) p.launches.push_back({kind, nn::operand_form::column});
     };
-    add(launch_kind::cast, nn::is_fp8, have_same_codes());
-    add(launch_kind::blocks, nn::has_blocks, have_same_blocks());
     add(
-        launch_kind::dequantize_row, [](auto f) { return f == nn::operand_format::dequantized; }, false);
+        launch_kind::cast, [](auto& o) { return nn::is_fp8(nn::stored_format(o)); }, have_same_codes());
+    add(
+        launch_kind::blocks, [](auto& o) { return nn::has_blocks(nn::stored_format(o)); }, have_same_blocks());
+    add(
+        launch_kind::values, [](auto& o) { return nn::keeps_values(o); }, false);
+    add(
+        launch_kind::dequantize_row, [](auto& o) { return o.format == nn::operand_format::dequantized; }, false);
     if (requantizes) p.launches.push_back({launch_kind::requantize_row, nn::operand_form::column});
     if (request().source == nn::dtype::fp32) {
       add(
-          launch_kind::bf16_copy, [](auto f) { return f == nn::operand_format::bf16; }, true);
+          launch_kind::bf16_copy, [](auto& o) { return o.format == nn::operand_format::bf16; }, true);
     }
     p.fused = p.launches.size() == 1 && (forms != 3 || p.launches[0].both) && is_fused(p.launches[0]);
     return p;
@@ -319,10 +345,11 @@ class operands final : public nn::operand_set {
       const fp8_target t = fp8_target_of(l, scales, state);
       return cast_transpose_fp8(t.options, source, t.scale, t.out, s);
     }
+    if (l.kind == launch_kind::values) return make_values(l, source, state, s);
     if (l.kind == launch_kind::dequantize_row) return dequantize_row_form(bf16_codes(l.form), state, s);
     if (l.kind == launch_kind::requantize_row) {
-      const status done = dequantize_row_form(values_, state, s);
-      return done.ok() ? launch_blocks(l, row_major<const bf16>(values_, request().rows, request().cols), state, s)
+      const status done = dequantize_row_form(values_[1], state, s);
+      return done.ok() ? launch_blocks(l, row_major<const bf16>(values_[1], request().rows, request().cols), state, s)
                        : done;
     }
     if (l.kind == launch_kind::bf16_copy) {
@@ -330,6 +357,29 @@ class operands final : public nn::operand_set {
       return {};
     }
     return launch_blocks(l, source, state, s);
+  }
+  /// Makes BF16 of quantized values: before the quantizer, the quantizer, back, and after it.
+  template <class T>
+  status make_values(const quantizer_launch& l, matrix<const T> source, const nn::step_state* state, stream s) const {
+    const bool column = l.form == nn::operand_form::column;
+    const gemm_operand& made = form(l.form);
+    const nn::operand_recipe& own = *request().recipe(l.form);
+    const value_form how{nn::value_recipe_of(own, made.rows, made.k), column, numbers_[index(l.form)]};
+    bf16* const to = bf16_codes(l.form);
+    if (status done = measure_values(how, source, s); !done.ok()) return done;
+    if (how.how.kind == nn::value_kind::scaled) return prepare_values(how, source, to, s);
+    bf16* const values = values_[index(l.form)];
+    if (status done = prepare_values(how, source, values, s); !done.ok()) return done;
+    quantized_output q = block_output_of(l.form, state);
+    q.codes = inner_[index(l.form)];
+    q.scales = inner_scales_[index(l.form)];
+    const block_format f = nn::block_format_of(own);
+    const auto from = row_major<const bf16>(values, request().rows, request().cols);
+    const quantized_output none;
+    if (status done = gpu::quantize(f, from, column ? none : q, column ? q : none, s); !done.ok()) return done;
+    const gemm_operand inner = make_operand(f, q, made.rows, made.k);
+    if (status done = decode_operand(inner, column, to, formats::bf16, request().cols, s); !done.ok()) return done;
+    return finish_values(how, source, to, s);
   }
   /// Makes the scale of an FP8 tensor from its own maximum.
   template <class T>
@@ -419,7 +469,9 @@ class operands final : public nn::operand_set {
   plan plan_;
   gemm_operand forms_[2];
   std::uint32_t* amax_[2] = {};
-  bf16* values_ = nullptr;   ///< of the row form, which a column form is quantized from
+  bf16* values_[2] = {};    ///< that a form is quantized from: of the row form, or prepared
+  float* numbers_[2] = {};  ///< of groups of kept values
+  std::uint8_t *inner_[2] = {}, *inner_scales_[2] = {};  ///< of their inner quantizer
   float* scale_ = nullptr;   ///< amax, scale and inverse of an FP8 tensor that has its own
   launch_plan launches_[4];  ///< by set of forms: 1 row, 2 column
 };

@@ -165,7 +165,9 @@ void add_tables(nb::module_& m) {
   m.attr("presets") = records(enum_names<block_options>::table, preset_record);
   m.attr("models") = records(models::all, model_record);
   m.attr("contracts") = records(gemm_contracts, contract_record);
-  m.attr("recipes") = records(nn::presets::all(), recipe_record);
+  std::vector<nn::recipe> recipes = nn::presets::all();
+  std::erase_if(recipes, [](const nn::recipe& r) { return nn::keeps_values(r.fprop.left); });  // not in this package
+  m.attr("recipes") = records(recipes, recipe_record);
   m.attr("scale_rules") = name_list<scale_rule>();
   m.attr("scale_choices") = name_list<scale_choice>();
   m.attr("roundings") = name_list<rounding>();

@@ -82,6 +82,9 @@ class recipe_gemms : public linear_gemms {
   operand_values operand(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
                          const use& u) const {
     using enum nn::operand_format;
+    if (o.scaling > nn::fp8_scaling::current || o.macro_blocks || o.outliers != 0) {
+      return kept(o, t, rows, cols, axis, u);
+    }
     if (o.format == mxfp4 || o.format == mxfp6_e2m3 || o.format == mxfp6_e3m2 || o.format == mxfp8_e4m3 ||
         o.format == mxfp8_e5m2 || o.format == nvfp4) {
       return blocks(o, t, rows, cols, axis, u);
@@ -110,6 +113,61 @@ class recipe_gemms : public linear_gemms {
       const auto magnitude = static_cast<double>(g.values[code & (sign - 1)] * static_cast<exact_t>(inverse));
       v = (code & sign) != 0 ? -magnitude : magnitude;
     }
+  }
+
+  /// BF16 of quantized values: FP8 under scales of groups, MXFP4 under macro-block scales, or with outliers.
+  operand_values kept(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
+                      const use& u) const {
+    const bool row = axis == block_axis::row, fp8 = o.scaling > nn::fp8_scaling::current;
+    operand_values x = row ? operand_values{t, rows, cols} : transpose({t, rows, cols});
+    for (double& v : x.values) v = static_cast<double>(stored_as(bf16_, v));
+    const tensor plain = x.values;
+    const bool tall = o.scaling == nn::fp8_scaling::block_128x128 || (o.macro_blocks && o.block && o.block->rows > 1);
+    const size_t group_rows = o.outliers != 0 ? x.rows : tall ? 128 : 1;
+    const size_t group_k = o.outliers != 0 ? 1 : o.scaling == nn::fp8_scaling::row ? x.k : 128;
+    std::vector<std::pair<double, size_t>> largest;  // -amax of each position, and its place
+    tensor numbers(x.values.size(), 1.0);
+    for (size_t r0 = 0; r0 < x.rows; r0 += group_rows) {
+      for (size_t c0 = 0; c0 < x.k; c0 += group_k) {
+        std::vector<size_t> group;
+        for (size_t r = r0; r < std::min(x.rows, r0 + group_rows); ++r) {
+          for (size_t c = c0; c < std::min(x.k, c0 + group_k); ++c) group.push_back(r * x.k + c);
+        }
+        tensor own;
+        double amax = 0;
+        for (const size_t i : group) own.push_back(x.values[i]), amax = std::max(amax, std::fabs(x.values[i]));
+        if (fp8) {
+          as_fp8(
+              own,
+              o.format == nn::operand_format::fp8_e4m3 ? format{4, 3, 7, true, specials::nan_only} : format{5, 2, 15},
+              true);
+          for (size_t i = 0; i < group.size(); ++i) x.values[group[i]] = own[i];
+        }
+        largest.emplace_back(-amax, c0);
+        // 1.m of 6 / amax with 8 bits of m.
+        int exponent = 0;
+        const double significand =
+            std::frexp(static_cast<double>(as_float(exact_t{6} / std::max(amax, 1e-12))), &exponent);
+        for (const size_t i : group) numbers[i] = std::floor(significand * 512) / 256;
+      }
+    }
+    if (!fp8) {
+      std::sort(largest.begin(), largest.end());
+      std::vector<bool> stays(x.k, false);
+      for (size_t i = 0; i < std::min(x.k, static_cast<size_t>(o.outliers)); ++i) stays[largest[i].second] = true;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        x.values[i] = o.macro_blocks ? plain[i] * numbers[i] : stays[i % x.k] ? 0 : plain[i];
+      }
+      nn::operand_recipe inner = o;
+      inner.macro_blocks = false;
+      inner.outliers = 0;
+      x = blocks(inner, row ? x.values : transpose(x).values, rows, cols, axis, u);
+      for (size_t i = 0; i < plain.size(); ++i) {
+        x.values[i] = o.macro_blocks ? x.values[i] / numbers[i] : stays[i % x.k] ? plain[i] : x.values[i];
+      }
+    }
+    for (double& v : x.values) v = static_cast<double>(stored_as(bf16_, v));
+    return x;
   }
 
   operand_values blocks(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,

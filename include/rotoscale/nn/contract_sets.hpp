@@ -57,9 +57,9 @@ inline std::string contract_under(const contract_set& s, const gemm_recipe& g) {
   const auto both = [&](const auto& is) { return is(g.left) && is(g.right); };
   const operand_format fp32 = operand_format::fp32;
   if (g.left.format == fp32 || g.right.format == fp32) return fp32_fma_chain_contract;
-  if (both([](const operand_recipe& o) { return is_fp8(o.format); })) return s.fp8;
+  if (both([](const operand_recipe& o) { return is_fp8(stored_format(o)); })) return s.fp8;
   const bool is_mxfp4 = both([](const operand_recipe& o) {
-    return o.format == operand_format::mxfp4 && block_format_of(o).length == mxfp4.length;
+    return stored_format(o) == operand_format::mxfp4 && block_format_of(o).length == mxfp4.length;
   });
   return is_mxfp4 ? s.mxfp4 : s.gemm;
 }

@@ -140,7 +140,7 @@ class delayed_scaling_state {
     const operand_format row = format_of(i, operand_form::row);
     return is_fp8(row) ? row : format_of(i, operand_form::column);
   }
-  operand_format format_of(std::size_t i, operand_form form) const { return operand_of(i, form).format; }
+  operand_format format_of(std::size_t i, operand_form form) const { return stored_format(operand_of(i, form)); }
   /// False for FP8 tensors that scale themselves.
   bool has_state(std::size_t i) const {
     return !is_current(operand_of(i, operand_form::row)) && !is_current(operand_of(i, operand_form::column));

@@ -58,12 +58,15 @@ struct rotation_recipe {
   bool operator==(const rotation_recipe&) const = default;
 };
 
-/// Where the scale of a tensor in FP8 comes from.
+/// Where the scale of FP8 elements comes from.
 enum class fp8_scaling {
-  delayed,  ///< maxima of earlier steps
-  current   ///< the tensor's own maximum
+  delayed,       ///< maxima of earlier steps
+  current,       ///< the tensor's own maximum
+  row,           ///< that of each row along the contraction axis
+  block_1x128,   ///< that of 128 elements of a row
+  block_128x128  ///< that of 128 elements of 128 rows
 };
-ROTOSCALE_ENUM_NAMES(fp8_scaling, delayed, current)
+ROTOSCALE_ENUM_NAMES(fp8_scaling, delayed, current, row, block_1x128, block_128x128)
 
 /// The numbers that an operand is quantized from.
 enum class operand_source {
@@ -82,17 +85,27 @@ struct operand_recipe {
   std::optional<block_recipe> block = {};                            ///< null: the format's own
   scale_choice choice = scale_choice::amax;                          ///< of nvfp4's block scales
   operand_source source = operand_source::values;                    ///< what a format with blocks is made from
-  fp8_scaling scaling = fp8_scaling::delayed;                        ///< of FP8 with one scale a tensor
+  fp8_scaling scaling = fp8_scaling::delayed;                        ///< of fp8 formats
+  bool macro_blocks = false;                                         ///< mxfp4: a further scale for each 128 elements
+  int outliers = 0;                                                  ///< positions along k that stay BF16
 
   bool operator==(const operand_recipe&) const = default;
 };
 
-/// Per-tensor FP8?
+/// FP8 without E8M0 scales?
 constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
 /// Per-tensor FP8 with a scale of earlier steps?
 constexpr bool is_delayed(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::delayed; }
 /// Per-tensor FP8 with a scale of its own?
 constexpr bool is_current(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::current; }
+/// Is an operand stored as BF16 of its quantized values? A GEMM's operand has no room for its scales.
+constexpr bool keeps_values(const operand_recipe& o) {
+  return o.scaling > fp8_scaling::current || o.macro_blocks || o.outliers != 0;
+}
+/// The format that GEMMs read.
+constexpr operand_format stored_format(const operand_recipe& o) {
+  return keeps_values(o) ? operand_format::bf16 : o.format;
+}
 /// Scale of a tensor in FP8 of largest finite magnitude `amax`: largest / amax, at most FLT_MAX; 1 without magnitude.
 ROTOSCALE_HD constexpr float current_fp8_scale(float largest, float amax) {
   if (amax == 0.0f) return 1.0f;
@@ -143,6 +156,11 @@ constexpr block_format block_format_of(const operand_recipe& o) {
 /// Elements along the contraction axis that are quantized together; 1 without blocks.
 constexpr int run_length_of(const operand_recipe& o) {
   return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
+}
+/// Rows that are quantized together, and fewer at the end of kept values; 1 without square blocks.
+constexpr int run_rows_of(const operand_recipe& o) {
+  const int rows = has_blocks(o.format) ? block_format_of(o).rows : 1;
+  return o.scaling == fp8_scaling::block_128x128 || (o.macro_blocks && rows != 1) ? 128 : rows;
 }
 /// Is an operand the tensor itself, stored so, and nothing is made of it?
 constexpr bool is_source(const operand_recipe& o, dtype source) {

@@ -34,6 +34,19 @@ inline recipe fp8_current(std::string name) {
   for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.scaling = g->right.scaling = fp8_scaling::current;
   return r;
 }
+/// E4M3 with a scale of each row.
+inline recipe fp8_row(std::string name) {
+  operand_recipe o{operand_format::fp8_e4m3};
+  o.scaling = fp8_scaling::row;
+  return uniform(std::move(name), o, operand_format::bf16);
+}
+/// E4M3 under FP32 scales of 1 × 128 of x and dy and of 128 × 128 of w.
+inline recipe fp8_blocks(std::string name) {
+  recipe r = fp8_row(std::move(name));
+  for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.scaling = g->right.scaling = fp8_scaling::block_1x128;
+  r.fprop.right.scaling = r.dgrad.right.scaling = fp8_scaling::block_128x128;
+  return r;
+}
 /// AMD's MLPerf v6.0 configuration.
 inline constexpr delayed_scaling amd_scaling{4, amax_algorithm::most_recent, 0, frozen_scale::unscaled, false};
 
@@ -146,6 +159,8 @@ inline std::vector<recipe> portable() {
           fp8_delayed("fp8_amd", amd_scaling),
           fp8_delayed("fp8_scaled_stash", {4, amax_algorithm::most_recent, 0, frozen_scale::amax, false}),
           fp8_current("fp8_current"),
+          fp8_row("fp8_row"),
+          fp8_blocks("fp8_blocks"),
           mxfp8("mxfp8"),
           nvfp4("nvfp4"),
           nvfp4_four_over_six("nvfp4_4_6"),

@@ -202,7 +202,9 @@ void describe(Visitor&& v, operand_recipe& o) {
   v("scale_rule", o.rule, "how a block's amax becomes an E8M0 scale");
   v("scale_choice", o.choice, "nvfp4: what a block's amax becomes: amax (6), four_over_six, headroom, eden");
   v("source", o.source, "dgrad's w, wgrad's x: quantized from the values, or from the forward pass's operand");
-  v("scaling", o.scaling, "fp8: scale from earlier steps (delayed), or from the tensor itself (current)");
+  v("scaling", o.scaling, "fp8: a scale of earlier steps (delayed), of the tensor (current), row or block_...");
+  v("macro_blocks", o.macro_blocks, "mxfp4: a further scale in [1, 2) for each 128 elements");
+  v("outliers", o.outliers, "MXFP4, MXFP6: positions along the contraction axis, of the largest amax, that stay BF16");
   v("rounding", o.rounding, "rounding of elements");
   auto rotation = o.rotation.points != 0 ? std::optional(o.rotation) : std::nullopt;
   const auto rotation_before = rotation;

@@ -34,6 +34,24 @@ inline fault find_rotation_fault(const operand_recipe& o, const std::string& whe
   return std::nullopt;
 }
 
+/// Of operands that are stored as values. Their quantizers have no rotation.
+inline fault find_value_fault(const operand_recipe& o, const std::string& where) {
+  if (!keeps_values(o)) return std::nullopt;
+  if (is_fp8(o.format) && o.rounding != rounding::nearest_even) {
+    return where + ".rounding: must be nearest_even where scaling is " + std::string(to_string(o.scaling));
+  }
+  const bool is_plain = o.rotation.points == 0 && o.source == operand_source::values;
+  const std::string rest = " in blocks of 32, without a rotation, from the values";
+  const bool of_32 = is_mx(o.format) && block_format_of(o).length == 32 && is_plain;
+  if (o.macro_blocks && (o.format != operand_format::mxfp4 || !of_32 || o.outliers != 0)) {
+    return where + ".macro_blocks: needs mxfp4" + rest + " and without outliers";
+  }
+  if (o.outliers != 0 && (element_format(o.format).bits() > 6 || !of_32)) {
+    return where + ".outliers: needs mxfp4 or mxfp6" + rest;
+  }
+  return o.outliers < 0 ? fault(where + ".outliers: must not be negative") : std::nullopt;
+}
+
 inline fault find_choice_fault(const operand_recipe& o, const std::string& where) {
   if (o.scaling != fp8_scaling::delayed && !is_fp8(o.format)) return where + ".scaling: is for fp8 formats only";
   if (o.choice == scale_choice::amax) return std::nullopt;
@@ -71,8 +89,8 @@ inline fault find_block_fault(const operand_recipe& o, const std::string& where)
 
 /// The operand as GEMMs see it, of `k` elements along the contraction axis and no memory.
 inline gemm_operand make_shape(const operand_recipe& o, index_t k) {
-  gemm_operand a{.element = element_format(o.format), .rows = 128, .k = k};
-  if (!has_blocks(o.format)) return a;
+  gemm_operand a{.element = element_format(stored_format(o)), .rows = 128, .k = k};
+  if (!has_blocks(stored_format(o))) return a;
   const block_format f = block_format_of(o);
   a.block = f.length;
   a.block_rows = f.rows;
@@ -91,11 +109,11 @@ constexpr bool holds(const format& wide, const format& narrow) {
 /// a unit with block scales takes its own blocks, or (with scales of 1) operands without.
 constexpr bool multiplies(const mma_unit& u, const operand_recipe& o) {
   if (unit_fault(u) != nullptr) return false;
-  if (u.block != 0 && has_blocks(o.format)) {
+  if (u.block != 0 && has_blocks(stored_format(o))) {
     const block_format f = block_format_of(o);
     if (f.length != u.block || f.scale != u.scale) return false;
   }
-  const format element = element_format(o.format);
+  const format element = element_format(stored_format(o));
   if (takes(u, element)) return true;
   for (const format& f : {formats::fp32, formats::tf32, formats::bf16, formats::fp16, formats::e4m3, formats::e5m2,
                           formats::e4m3fnuz, formats::e5m2fnuz, formats::e2m3, formats::e3m2}) {
@@ -156,7 +174,7 @@ inline fault find_accumulate_fault(const gemm_recipe& g, const std::string& wher
   }
   if (g.accumulate == fp32_blockwise_contract) {
     for (const operand_recipe* o : {&g.left, &g.right}) {
-      if (o->format != operand_format::mxfp4 || block_format_of(*o).length != 32) {
+      if (stored_format(*o) != operand_format::mxfp4 || block_format_of(*o).length != 32) {
         return where + ".accumulate: fp32_blockwise needs mxfp4 in blocks of 32 on both operands, whose sums are exact";
       }
     }
@@ -172,6 +190,7 @@ inline fault find_fault(const gemm_recipe& g, const std::string& where, const ch
     const std::string operand = where + "." + name;
     if (auto f = find_block_fault(*o, operand)) return f;
     if (auto f = find_choice_fault(*o, operand)) return f;
+    if (auto f = find_value_fault(*o, operand)) return f;
     if (auto f = find_rotation_fault(*o, operand)) return f;
   }
   if (g.left.rotation != g.right.rotation) {
@@ -193,6 +212,7 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
   if (auto f = find_fault(r.dgrad, where + "dgrad", "dy", "w")) return f;
   if (auto f = find_fault(r.wgrad, where + "wgrad", "dy", "x")) return f;
   const auto disagree = [](const operand_recipe& a, const operand_recipe& b) {
+    if (keeps_values(a) && keeps_values(b)) return false;
     return is_fp8(a.format) && is_fp8(b.format) && (a.format != b.format || a.scaling != b.scaling);
   };
   if (disagree(r.fprop.left, r.wgrad.right)) {

@@ -131,7 +131,7 @@ class frozen_weights {
   void keep(const nn::pass& p, entry& e, nn::const_tensor_view source) {
     const auto set = p.ops->make_operands(e.request, staging_, source);
     if (e.request.has_delayed()) {
-      const bool row = e.request.row && nn::is_fp8(e.request.row->format);
+      const bool row = e.request.row && nn::is_delayed(*e.request.row);
       const format f = nn::element_format(row ? e.request.row->format : e.request.column->format);
       const float largest = decode(f, f.max_code());
       p.ops->upload(p.queue, largest_, &largest, sizeof largest);

@@ -172,6 +172,16 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
   r.wgrad = preset("bf16").wgrad;  // 64 tokens
   r.dgrad.left.rotation.points = r.dgrad.right.rotation.points = 128;
   check_against_oracle(r, wide);
+  for (const int rows : {1, 32}) {
+    r = preset("mxfp4");
+    r.name = "macro-blocks";
+    for (nn::gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) {
+      g->accumulate = nn::fp32_fma_chain_contract;
+      g->left.macro_blocks = g->right.macro_blocks = true;
+      g->right.block = nn::block_recipe{32, rows, rotoscale::formats::e8m0};
+    }
+    check_against_oracle(r, small_config(false));
+  }
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

@@ -84,6 +84,7 @@ inline op_case::prepared bytes_case(op_scene& c, bool captured) {
 
 inline std::vector<op_case> state_cases() {
   std::vector<op_case> all;
+  for (op_case& c : kept_cases()) all.push_back(std::move(c));
   for (const nn::amax_algorithm algorithm : {nn::amax_algorithm::max, nn::amax_algorithm::most_recent}) {
     for (const int margin : {0, 2, -1}) {
       for (const int length : {1, 4, 1024}) {

@@ -117,6 +117,35 @@ inline op_case::prepared dequantized_case(op_scene& c, const nn::operand_recipe&
             c.result(products);
           }};
 }
+/// Operands that are stored as values, of ragged groups of 128.
+inline std::vector<op_case> kept_cases() {
+  using enum nn::operand_format;
+  std::vector<std::pair<const char*, nn::operand_recipe>> recipes;
+  const auto add = [&](const char* name, nn::operand_format f, const auto& change) {
+    nn::operand_recipe how{f};
+    change(how);
+    recipes.emplace_back(name, how);
+  };
+  add("row", fp8_e4m3, [](auto& o) { o.scaling = nn::fp8_scaling::row; });
+  add("1x128", fp8_e5m2, [](auto& o) { o.scaling = nn::fp8_scaling::block_1x128; });
+  add("128x128", fp8_e4m3, [](auto& o) { o.scaling = nn::fp8_scaling::block_128x128; });
+  add("macro-blocks", mxfp4, [](auto& o) { o.macro_blocks = true, o.rounding = rounding::stochastic; });
+  add("square macro-blocks", mxfp4, [](auto& o) { o.macro_blocks = true, o.block = {32, 32, formats::e8m0}; });
+  add("outliers", mxfp4, [](auto& o) { o.outliers = 5; });
+  add("outliers of MXFP6", mxfp6_e2m3, [](auto& o) { o.outliers = 300; });
+  std::vector<op_case> all;
+  for (const auto& [name, how] : recipes) {
+    for (const nn::dtype source : storages) {
+      all.push_back({std::string(name) + " from " + std::string(to_string(source)), false,
+                     [=, own = how](op_scene& c, bool) { return observe_case(c, own, 160, 288, source, true); }});
+    }
+    all.push_back(
+        {std::string("gemm of ") + name, false, [own = how](op_scene& c, bool) {
+           return gemm_case(c, {160, 32, 288}, own, nn::gemm_contract{}, nn::dtype::fp32, nn::dtype::fp32, false);
+         }});
+  }
+  return all;
+}
 inline void add_dequantized_cases(std::vector<op_case>& all) {
   using numbers = nn::operand_format;
   const auto add = [&](numbers f, const nn::rotation_recipe& rotation, index_t cols,

@@ -43,6 +43,10 @@ struct reference_operand {
                     float scale, float inverse)
       : factor(inverse) {
     const matrix<const float> from = axis == block_axis::row ? source : transposed(source);
+    if (r.scaling > nn::fp8_scaling::current) {
+      keep_values(r, from);
+      return;
+    }
     if (r.scaling == nn::fp8_scaling::current) {
       float amax = 0.0f;
       for (index_t i = 0; i < from.size(); ++i) {
@@ -128,6 +132,33 @@ struct reference_operand {
   }
 
  private:
+  /// FP8 under FP32 scales of rows or blocks, as BF16.
+  void keep_values(const nn::operand_recipe& r, matrix<const float> from) {
+    gemm_operand& o = described;
+    o = {.element = formats::bf16, .rows = from.extent(0), .k = from.extent(1), .code_stride = 2 * from.extent(1)};
+    codes.resize(static_cast<std::size_t>(o.rows * o.code_stride));
+    o.codes = codes.data();
+    const index_t tall = r.scaling == nn::fp8_scaling::block_128x128 ? 128 : 1;
+    const index_t wide = r.scaling == nn::fp8_scaling::row ? o.k : 128;
+    const format f = nn::element_format(r.format);
+    for (index_t r0 = 0; r0 < o.rows; r0 += tall) {
+      for (index_t c0 = 0; c0 < o.k; c0 += wide) {
+        const auto each = [&](const auto& body) {
+          for (index_t i = r0; i < std::min(o.rows, r0 + tall); ++i) {
+            for (index_t j = c0; j < std::min(o.k, c0 + wide); ++j) body(i, j);
+          }
+        };
+        float amax = 0;
+        each([&](index_t i, index_t j) {
+          amax = std::max(amax, std::fabs(decode(formats::bf16, encode(formats::bf16, from(i, j)))));
+        });
+        const float scale = 448.0f / amax, inverse = 1.0f / scale;
+        each([&](index_t i, index_t j) {
+          put(i, j, encode(formats::bf16, decode(f, code_of(r, from(i, j), scale)) * inverse));
+        });
+      }
+    }
+  }
   static std::uint64_t code_of(const nn::operand_recipe& r, float x, float scale) {
     if (r.format == nn::operand_format::fp32) return fp32_bits(x);
     const float stored = decode(formats::bf16, encode(formats::bf16, x));

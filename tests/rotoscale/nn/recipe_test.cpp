@@ -174,6 +174,11 @@ TEST_CASE("faults are named") {
         }).starts_with("wgrad.x.source: forward needs a quantized fprop"));
   CHECK(
       operand_fault([](auto& o) { o.scaling = nn::fp8_scaling::current; }).starts_with("fprop.w.scaling: is for fp8"));
+  CHECK(operand_fault([](auto& o) { o.macro_blocks = true; }).starts_with("fprop.w.macro_blocks: needs mxfp4 in"));
+  CHECK(operand_fault([](auto& o) { o.outliers = 4; }).starts_with("fprop.w.outliers: needs mxfp4 or mxfp6 in"));
+  nn::recipe rows = preset("fp8_row");
+  rows.wgrad.left.rounding = rounding::stochastic;
+  CHECK(find_fault(rows).value_or("none").starts_with("wgrad.dy.rounding: must be nearest_even where scaling is row"));
   nn::recipe mixed = preset("fp8_current");
   CHECK_FALSE((find_fault(mixed) || has_delayed(mixed)));
   mixed.wgrad.right.scaling = nn::fp8_scaling::delayed;

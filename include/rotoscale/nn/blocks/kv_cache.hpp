@@ -48,8 +48,9 @@ index_t cache_rows(const backend& ops, const Linears& linears) {
   for (const linear* l : linears) {
     const gemm_recipe& fprop = l->current().fprop;
     const operand_recipe& x = fprop.left;
-    independent = independent && !draws_words(x) && !is_current(x) && x.format != operand_format::nvfp4;
-    if (has_blocks(x.format)) rows = std::max<index_t>(rows, block_format_of(x).rows);
+    independent =
+        independent && !draws_words(x) && !is_current(x) && x.outliers == 0 && x.format != operand_format::nvfp4;
+    rows = std::max<index_t>(rows, run_rows_of(x));
     const auto agrees = [&] {
       const auto found = ops.contract(fprop, rows, l->shape().out, l->shape().in);
       return found && found->name == l->contract(gemm_kind::fprop).name;

@@ -7,6 +7,7 @@
 
 #include "rotoscale/dequantize.hpp"
 #include "rotoscale/gemm.hpp"
+#include "rotoscale/nn/cpu/kept_values.hpp"
 #include "rotoscale/nn/cpu/quantize.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -31,13 +32,14 @@ class operands final : public operand_set {
     gemm_operand o;
     o.rows = rows;
     o.k = k;
-    o.element = element_format(own.format);
+    const operand_format stored = stored_format(own);
+    o.element = element_format(stored);
     if (is_source(own, source)) {
       o.element = source == dtype::bf16 ? formats::bf16 : formats::fp32;
       o.transposed = column;
       return o;
     }
-    if (has_blocks(own.format)) {
+    if (has_blocks(stored)) {
       const block_format f = block_format_of(own);
       o.code_stride = packed_bytes(o.element, o.k);
       o.block = f.length;
@@ -82,20 +84,22 @@ class operands final : public operand_set {
       return at;
     };
     p.shared = r.row && r.column && r.row->format == r.column->format && !has_blocks(r.row->format) &&
+               !keeps_values(*r.row) && !keeps_values(*r.column) &&
                (!is_fp8(r.row->format) || (r.row->rounding == r.column->rounding && deterministic(*r.row)));
     const auto place = [&](const operand_recipe& own, index_t rows, index_t k) {
       form_location at;
       at.in_place = is_source(own, r.source);
       if (at.in_place) return at;
-      const format element = element_format(own.format);
-      if (has_blocks(own.format)) {
+      const operand_format stored = stored_format(own);
+      const format element = element_format(stored);
+      if (has_blocks(stored)) {
         const block_format f = block_format_of(own);
         at.codes = take(rows * packed_bytes(element, k));
         at.scales = take(rows / f.rows * (k / f.length));
       } else {
         at.codes = take(rows * k * element.bits() / 8);
       }
-      if (has_factor(own.format)) at.factor = take(sizeof(float));
+      if (has_factor(stored)) at.factor = take(sizeof(float));
       return at;
     };
     if (r.row) p.row = place(*r.row, r.rows, r.cols);
@@ -114,7 +118,7 @@ class operands final : public operand_set {
       return o;
     }
     o.codes = memory + at.codes;
-    if (has_factor(r.recipe(form)->format)) o.factor = reinterpret_cast<const float*>(memory + at.factor);
+    if (has_factor(stored_format(*r.recipe(form)))) o.factor = reinterpret_cast<const float*>(memory + at.factor);
     if (o.block != 0) o.scales = memory + at.scales;
     return o;
   }
@@ -130,7 +134,7 @@ class operands final : public operand_set {
     ROTOSCALE_ASSERT(source.stride(1) == 1 && source.extent(0) == request().rows && source.extent(1) == request().cols);
     const bool row = to.row && request().row, column = to.column && request().column;
     record_amax(source, to.scaling, pool);
-    if (row && column && has_blocks(request().row->format) && has_blocks(request().column->format) &&
+    if (row && column && has_blocks(stored_format(*request().row)) && has_blocks(stored_format(*request().column)) &&
         !takes_row_form(*request().column) && block_format_of(*request().row) == block_format_of(*request().column)) {
       const block_options a = quantizer_options(source, operand_form::row, state, pool),
                           b = quantizer_options(source, operand_form::column, state, pool);
@@ -153,6 +157,7 @@ class operands final : public operand_set {
     if (plan_.of(form).in_place) return;
     const operand_recipe& own = *request().recipe(form);
     const block_matrix<std::uint8_t> out = memory_of(form);
+    if (keeps_values(own)) return fill_values(source, resolve_form(request(), form, state), out.codes, pool);
     if (own.format == operand_format::bf16) {
       detail::convert_matrix<std::uint16_t>(
           source, out.codes, [](float x) { return detail::bf16_bits(x); }, pool);
@@ -221,7 +226,10 @@ class operands final : public operand_set {
     }
     pool.for_each(from.rows, [&](index_t r) {
       for (index_t c = 0; c < from.k; ++c) {
-        store_element(to(r, c), decode(from.element, from.codes[r * from.code_stride + c]) * factor);
+        const std::uint8_t* const at = from.codes + r * from.code_stride + c * from.element.bits() / 8;
+        const float x = from.element == formats::bf16 ? load_element(*reinterpret_cast<const bf16*>(at))
+                                                      : decode(from.element, *at) * factor;
+        store_element(to(r, c), x);
       }
     });
   }

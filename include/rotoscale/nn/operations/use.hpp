@@ -77,7 +77,7 @@ inline index_t bytes_of(const op_use& u) {
                       r.row->format == operand_format::bf16;
   if (u.how == access::write && (shared || is_source(own, r.source))) return 0;
   if (is_source(own, r.source)) return rows_of(u.made) * k_of(u.made) * size_of(r.source);
-  return rows_of(u.made) * packed_bytes(element_format(own.format), k_of(u.made));
+  return rows_of(u.made) * packed_bytes(element_format(stored_format(own)), k_of(u.made));
 }
 /// Number of bytes that a call reads and writes, at least.
 template <class Op>
