@@ -51,4 +51,17 @@ status round_bf16(matrix<const float> source, bf16* to, stream s) {
   return launch(round_bf16_kernel, blocks(needed < 4096 ? needed : 4096), blocks(state_threads), 0, s, a);
 }
 
+status estimate_gradient(const gemm_operand& w, const float* values, float* gradient, stream s) {
+  if (w.block == 0) return {error_code::bad_option, "w.block", "must not be 0"};
+  if (w.rows == 0 || w.k == 0) return {};
+  if (status bad = check_pointer(w.scales, "w.scales"); !bad.ok()) return bad;
+  if (status bad = check_pointer(values, "values"); !bad.ok()) return bad;
+  if (status bad = check_pointer(gradient, "gradient"); !bad.ok()) return bad;
+  if (status bad = check_ready(s); !bad.ok()) return bad;
+  const index_t needed = (w.rows * w.k + state_threads - 1) / state_threads;
+  const estimate_arguments a{w.scale,        w.rows,   w.k,      w.block_rows, w.block,
+                             w.scale_stride, w.scales, w.factor, values,       gradient};
+  return launch(estimate_gradient_kernel, blocks(needed < 8192 ? needed : 8192), blocks(state_threads), 0, s, a);
+}
+
 }  // namespace rotoscale::gpu

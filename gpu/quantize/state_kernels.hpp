@@ -7,6 +7,8 @@
 #include "gpu/dialect/lanes.hpp"
 #include "gpu/dialect/math.hpp"
 #include "gpu/dialect/packed.hpp"
+#include "rotoscale/nn/gradient_estimator.hpp"
+#include "rotoscale/nn/kept_values.hpp"
 
 namespace rotoscale::gpu {
 
@@ -83,6 +85,26 @@ struct round_arguments {
     for (index_t j = 0; j < 4 && column + j < a.columns; ++j) {
       to[j] = static_cast<std::uint16_t>(canonical_bf16(from[j]));
     }
+  }
+}
+
+struct estimate_arguments {
+  format scale;
+  index_t rows = 0, k = 0, block_rows = 0, block = 0, scale_stride = 0;
+  const std::uint8_t* scales = nullptr;
+  const float *factor = nullptr, *values = nullptr;  ///< null factor: 1
+  float* gradient = nullptr;
+};
+
+/// One thread per element and step.
+[[maybe_unused]] static __global__ void __launch_bounds__(state_threads)
+    estimate_gradient_kernel(const estimate_arguments a) {
+  const float factor = a.factor != nullptr ? *a.factor : 1.0f;
+  for (index_t i = index_t{block_index().x} * state_threads + thread_index().x; i < a.rows * a.k;
+       i += index_t{grid_size().x} * state_threads) {
+    const std::uint8_t scale = a.scales[i / a.k / a.block_rows * a.scale_stride + i % a.k / a.block];
+    const float x = fp32_from_bits(canonical_bf16(a.values[i]) << 16) * nn::element_factor(a.scale, scale, factor);
+    a.gradient[i] *= nn::dge_slope(x);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "gpu/api/dequantize.hpp"
 #include "gpu/api/gemm.hpp"
 #include "gpu/api/nn.hpp"
+#include "gpu/api/quantize_state.hpp"
 #include "gpu/api/statistics.hpp"
 #include "gpu/train/backend.hpp"
 
@@ -50,6 +51,12 @@ status launch<op::dequantize>(const device_call& c, const op::dequantize::in& i,
 template <>
 std::size_t workspace_bytes<op::observe>(const op::observe::in& i, const op::observe::out&) {
   return observed_sums(i.source) + operands::bytes_of_codes(i.source.extent(0), i.source.extent(1));
+}
+template <>
+status launch<op::estimate_gradient>(const device_call& c, const op::estimate_gradient::in& i,
+                                     const op::estimate_gradient::out& o) {
+  return estimate_gradient(set_of(i.w.set).form(i.w.form), static_cast<const float*>(i.values.data),
+                           static_cast<float*>(o.gradient.data), c.s);
 }
 template <>
 status launch<op::observe>(const device_call& c, const op::observe::in& i, const op::observe::out& o) {

@@ -55,8 +55,18 @@ class recipe_gemms : public linear_gemms {
     linear_gradients d;
     d.x = product(operand(r.dgrad.left, dy, n, out, block_axis::row, {number, 1, 0}),
                   again(r.dgrad.right, r.fprop.right, w, out, {number, 1, 1}, {number, 0, 1}), r.dgrad.output);
+    const auto scaled_by_slope = [&](tensor gradient) {
+      if (r.fprop.right.estimator == nn::gradient_estimator::straight_through) return gradient;
+      tensor scales;
+      blocks(r.fprop.right, w, out, in, block_axis::row, {number, 0, 1}, &scales);
+      for (size_t i = 0; i < w.size(); ++i) {
+        gradient[i] *= slope(static_cast<double>(stored_as(bf16_, w[i])) / scales[i]);
+      }
+      return gradient;
+    };
     d.w = product(operand(r.wgrad.left, dy, n, out, block_axis::column, {number, 2, 0}),
                   again(r.wgrad.right, r.fprop.left, x, n, {number, 2, 1}, {number, 0, 0}), r.wgrad.output);
+    d.w = scaled_by_slope(d.w);
     return d;
   }
 
@@ -115,6 +125,15 @@ class recipe_gemms : public linear_gemms {
     }
   }
 
+  /// Slope of the soft quantizer between neighbours of the list 0, .5, 1, 1.5, 2, 3, 4, 6.
+  static double slope(double x) {
+    const std::vector<double> list = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    size_t i = 0;
+    while (i + 2 < list.size() && std::fabs(x) > list[i + 1]) ++i;
+    const double half = (list[i + 1] - list[i]) / 2, from = std::fabs(std::fabs(x) - list[i] - half);
+    return std::min(3.0, std::pow(half / from, 0.8) / 5);
+  }
+
   /// BF16 of quantized values: FP8 under scales of groups, MXFP4 under macro-block scales, or with outliers.
   operand_values kept(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
                       const use& u) const {
@@ -170,8 +189,9 @@ class recipe_gemms : public linear_gemms {
     return x;
   }
 
+  /// `scales`, if not null: of each element.
   operand_values blocks(const nn::operand_recipe& o, const tensor& t, size_t rows, size_t cols, block_axis axis,
-                        const use& u) const {
+                        const use& u, tensor* scales = nullptr) const {
     using enum nn::operand_format;
     const bool two_levels = o.format == nvfp4;
     block_format f;
@@ -206,6 +226,9 @@ class recipe_gemms : public linear_gemms {
       for (size_t c = 0; c < out.k; ++c) {
         const float value = quantize.value(q.elements[r * out.k + c], q.scales[r / tall * across + c / length]);
         out.values.push_back(static_cast<double>(value) * static_cast<double>(decode));
+        if (scales == nullptr) continue;
+        const float one = quantize.value(2, q.scales[r / tall * across + c / length]);  // code 2 of E2M1
+        scales->push_back(static_cast<double>(one) * static_cast<double>(decode));
       }
     }
     return out;

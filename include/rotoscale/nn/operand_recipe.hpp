@@ -75,6 +75,13 @@ enum class operand_source {
 };
 ROTOSCALE_ENUM_NAMES(operand_source, values, forward)
 
+/// How a weight's gradient passes the weight's rounding.
+enum class gradient_estimator {
+  straight_through,  ///< unchanged
+  dge                ///< times the derivative of a differentiable quantizer (nn/gradient_estimator.hpp)
+};
+ROTOSCALE_ENUM_NAMES(gradient_estimator, straight_through, dge)
+
 /// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
 struct operand_recipe {
   operand_format format = operand_format::bf16;                      ///< of the elements
@@ -88,6 +95,7 @@ struct operand_recipe {
   fp8_scaling scaling = fp8_scaling::delayed;                        ///< of fp8 formats
   bool macro_blocks = false;                                         ///< mxfp4: a further scale for each 128 elements
   int outliers = 0;                                                  ///< positions along k that stay BF16
+  gradient_estimator estimator = gradient_estimator::straight_through;  ///< of fprop's w
 
   bool operator==(const operand_recipe&) const = default;
 };

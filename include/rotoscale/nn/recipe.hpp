@@ -205,6 +205,7 @@ void describe(Visitor&& v, operand_recipe& o) {
   v("scaling", o.scaling, "fp8: a scale of earlier steps (delayed), of the tensor (current), row or block_...");
   v("macro_blocks", o.macro_blocks, "mxfp4: a further scale in [1, 2) for each 128 elements");
   v("outliers", o.outliers, "MXFP4, MXFP6: positions along the contraction axis, of the largest amax, that stay BF16");
+  v("estimator", o.estimator, "fprop's w: gradient straight_through, or times the slope of a soft quantizer (dge)");
   v("rounding", o.rounding, "rounding of elements");
   auto rotation = o.rotation.points != 0 ? std::optional(o.rotation) : std::nullopt;
   const auto rotation_before = rotation;

@@ -36,6 +36,12 @@ inline fault find_rotation_fault(const operand_recipe& o, const std::string& whe
 
 /// Of operands that are stored as values. Their quantizers have no rotation.
 inline fault find_value_fault(const operand_recipe& o, const std::string& where) {
+  const bool is_e2m1 = has_blocks(o.format) && element_format(o.format) == formats::e2m1;
+  if (o.estimator != gradient_estimator::straight_through) {
+    const std::string field = where + ".estimator: dge ";
+    if (!where.starts_with("fprop.w")) return field + "is for fprop.w only";
+    if (!is_e2m1 || keeps_values(o) || o.rotation.points != 0) return field + "needs mxfp4 or nvfp4 without a rotation";
+  }
   if (!keeps_values(o)) return std::nullopt;
   if (is_fp8(o.format) && o.rounding != rounding::nearest_even) {
     return where + ".rounding: must be nearest_even where scaling is " + std::string(to_string(o.scaling));

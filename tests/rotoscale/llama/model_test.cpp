@@ -182,6 +182,12 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
     }
     check_against_oracle(r, small_config(false));
   }
+  for (const char* name : {"mxfp4", "nvfp4"}) {
+    r = preset(name);
+    r.name = std::string("gradient estimator of ") + name;
+    r.fprop.right.estimator = nn::gradient_estimator::dge;
+    check_against_oracle(r, small_config(false));
+  }
   r = override_backward(preset("nvfp4"), nn::backward_kind::high_precision);
   r.name = "high_precision";
   check_against_oracle(r, small_config(false));

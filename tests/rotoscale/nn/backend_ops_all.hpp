@@ -84,6 +84,12 @@ inline op_case::prepared bytes_case(op_scene& c, bool captured) {
 
 inline std::vector<op_case> state_cases() {
   std::vector<op_case> all;
+  for (const nn::operand_format f : {nn::operand_format::mxfp4, nn::operand_format::nvfp4}) {
+    nn::operand_recipe how{f};
+    if (f == nn::operand_format::nvfp4) how.policy = policies::nvidia;
+    all.push_back({"estimate_gradient of " + std::string(to_string(f)), false,
+                   [=](op_scene& c, bool) { return estimate_case(c, how); }});
+  }
   for (op_case& c : kept_cases()) all.push_back(std::move(c));
   for (const nn::amax_algorithm algorithm : {nn::amax_algorithm::max, nn::amax_algorithm::most_recent}) {
     for (const int margin : {0, 2, -1}) {

@@ -146,6 +146,16 @@ inline std::vector<op_case> kept_cases() {
   }
   return all;
 }
+/// The gradient of a weight under its soft quantizer.
+inline op_case::prepared estimate_case(op_scene& c, const nn::operand_recipe& how) {
+  const auto w = c.tensor(nn::dtype::fp32, 64, 96, 1, 3), gradient = c.tensor(nn::dtype::fp32, 64, 96, 2);
+  nn::operand_set* const set = c.operands({nn::tensor_role::w, 4, nn::dtype::fp32, 64, 96, how, {}}, w);
+  return {[=, &c] {
+            c.ops().quantize(c.queue, {w, c.state()}, {{set, true, false, {}}});
+            c.ops().estimate_gradient(c.queue, {{set, nn::operand_form::row}, w}, {gradient});
+          },
+          [=, &c] { c.result(gradient); }};
+}
 inline void add_dequantized_cases(std::vector<op_case>& all) {
   using numbers = nn::operand_format;
   const auto add = [&](numbers f, const nn::rotation_recipe& rotation, index_t cols,

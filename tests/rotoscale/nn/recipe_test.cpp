@@ -176,6 +176,12 @@ TEST_CASE("faults are named") {
       operand_fault([](auto& o) { o.scaling = nn::fp8_scaling::current; }).starts_with("fprop.w.scaling: is for fp8"));
   CHECK(operand_fault([](auto& o) { o.macro_blocks = true; }).starts_with("fprop.w.macro_blocks: needs mxfp4 in"));
   CHECK(operand_fault([](auto& o) { o.outliers = 4; }).starts_with("fprop.w.outliers: needs mxfp4 or mxfp6 in"));
+  CHECK(operand_fault([](auto& o) {
+          o.estimator = nn::gradient_estimator::dge;
+        }).starts_with("fprop.w.estimator: dge needs mxfp4 or nvfp4"));
+  CHECK(fault([](nn::recipe& r) {
+          r.dgrad.right.estimator = nn::gradient_estimator::dge;
+        }).starts_with("dgrad.w.estimator: dge is for fprop.w"));
   nn::recipe rows = preset("fp8_row");
   rows.wgrad.left.rounding = rounding::stochastic;
   CHECK(find_fault(rows).value_or("none").starts_with("wgrad.dy.rounding: must be nearest_even where scaling is row"));

@@ -106,7 +106,8 @@ class linear {
       return (tensor != tensor_role::w || shape_.trains) &&
              expands_operands(recipe_for(*recipe_, use_of(tensor, form).gemm).accumulate);
     };
-    r.row_in_bf16 = in_bf16(operand_form::row);
+    // An estimator reads w's scales.
+    r.row_in_bf16 = in_bf16(operand_form::row) && r.row->estimator == gradient_estimator::straight_through;
     r.column_in_bf16 = column && in_bf16(operand_form::column);
     return r;
   }
@@ -183,6 +184,8 @@ class linear {
         p.queue,
         {column(tensor_role::dy), column(tensor_role::x), contract(gemm_kind::wgrad), recipe_->wgrad.output, true},
         {gradient});
+    if (recipe_->fprop.right.estimator == gradient_estimator::straight_through) return;
+    p.ops->estimate_gradient(p.queue, {row(tensor_role::w), w.values}, {gradient});
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "rotoscale/nn/cpu/optimizer.hpp"
 #include "rotoscale/nn/cpu/statistics.hpp"
 #include "rotoscale/nn/cpu/tiled_attention.hpp"
+#include "rotoscale/nn/gradient_estimator.hpp"
 #include "rotoscale/nn/operations.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -58,6 +59,16 @@ inline void compute(const op::observe::in& i, const op::observe::out& o, thread_
   with_storage(i.source.type, [&](auto t) {
     observe_operand(as_matrix<const decltype(t)>(i.source), stored, i.what.form, rotated,
                     work<operand_statistics>(stored.rows).data(), *o.to, pool);
+  });
+}
+inline void compute(const op::estimate_gradient::in& i, const op::estimate_gradient::out& o, thread_pool& pool) {
+  const gemm_operand& w = form_of(i.w);
+  const float factor = w.factor != nullptr ? *w.factor : 1.0f;
+  const matrix<const float> values = as_matrix<const float>(i.values);
+  const matrix<float> gradient = as_matrix<float>(o.gradient);
+  detail::for_each_element(w.rows, w.k, pool, [&](index_t r, index_t c) {
+    const std::uint8_t scale = w.scales[r / w.block_rows * w.scale_stride + c / w.block];
+    gradient(r, c) *= dge_slope(bf16_value(values(r, c)) * element_factor(w.scale, scale, factor));
   });
 }
 inline room workspace(const op::observe::in& i, const op::observe::out&) {

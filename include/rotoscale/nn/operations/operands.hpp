@@ -12,7 +12,8 @@
   X(dequantize)                         \
   X(update_scales)                      \
   X(observe)                            \
-  X(compare)
+  X(compare)                            \
+  X(estimate_gradient)
 
 // One line for `in`, one for `out`.
 // clang-format off
@@ -88,6 +89,19 @@ struct compare {
   static void uses(const auto& use, const in& i, const out& o) {
     reads(use, numbers(i.value, i.n), numbers(i.reference, i.n));
     use({access::write, "compare", record_bytes(o.to)});
+  }
+};
+
+/// Multiplies the gradient of w (rows, cols) by the slope of its soft quantizer: dge_slope of its elements, whose scales
+/// are those of w's row form.
+struct estimate_gradient {
+  static constexpr op_info info{"estimate_gradient", op_class::quantize};
+  struct in { operand w; const_tensor_view values; };
+  struct out { tensor_view gradient; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    use({access::read, nullptr, {}, i.w});
+    use({access::read, nullptr, i.values});
+    use({access::update, "estimate_gradient", o.gradient});
   }
 };
 
