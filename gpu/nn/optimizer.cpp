@@ -251,6 +251,24 @@ status launch<op::adamw>(const device_call& call, const op::adamw::in& i, const 
 }
 
 template <>
+status launch<op::deoscillate>(const device_call& call, const op::deoscillate::in& i, const op::deoscillate::out& o) {
+  const index_t n = i.quantized.size();
+  if (n == 0) return {};
+  if (i.quantized.type != nn::dtype::bf16) return {error_code::bad_option, "quantized", "must be BF16"};
+  const nn::oscillation_state& own = o.state;
+  for (const float* x : {static_cast<const float*>(o.weight), static_cast<const float*>(own.last),
+                         static_cast<const float*>(own.last_quantized), static_cast<const float*>(own.moved),
+                         static_cast<const float*>(own.moved_quantized)}) {
+    if (status c = check_pointer(x, "state"); !c.ok()) return c;
+  }
+  const auto* const quantized = static_cast<const std::uint16_t*>(i.quantized.data);
+  if (status c = check_pointer(quantized, "quantized"); !c.ok()) return c;
+  const index_t blocks = std::min<index_t>(chunks_of(n, row_threads), 8192);
+  return launch_rows(deoscillate_kernel, static_cast<std::uint64_t>(blocks), row_threads, call.s,
+                     deoscillate_args{i.step, own, quantized, o.weight, n});
+}
+
+template <>
 status launch<op::update_scales>(const device_call& call, const op::update_scales::in& i,
                                  const op::update_scales::out& o) {
   return update_scales(o.state, i.rule, call.s);

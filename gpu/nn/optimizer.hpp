@@ -5,6 +5,7 @@
 
 #include "gpu/nn/rows.hpp"
 #include "gpu/nn/tree_sum.hpp"
+#include "rotoscale/nn/deoscillation.hpp"
 #include "rotoscale/nn/operation_arguments.hpp"
 
 namespace rotoscale::gpu {
@@ -147,6 +148,22 @@ __device__ inline void update_four(const adamw_args& a, const nn::adamw_step& st
     const unsigned count = end - at < 4 ? static_cast<unsigned>(end - at) : 4;
     update_four(a, step, at, count);
     if (a.average != nullptr) average_four(a, step, at, count);
+  }
+}
+
+/// De-oscillation, one thread per weight and step.
+struct deoscillate_args {
+  nn::deoscillation_step step;
+  nn::oscillation_state state;
+  const std::uint16_t* quantized = nullptr;
+  float* weight = nullptr;
+  index_t size = 0;
+};
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+    deoscillate_kernel(const ROTOSCALE_GRID_CONSTANT deoscillate_args a) {
+  for (index_t i = block_index().x * index_t{row_threads} + thread_index().x; i < a.size;
+       i += grid_size().x * index_t{row_threads}) {
+    a.step.apply(a.weight[i], fp32_from_bits(std::uint32_t{a.quantized[i]} << 16), a.state, i);
   }
 }
 

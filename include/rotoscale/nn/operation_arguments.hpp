@@ -58,6 +58,10 @@ struct parameter_arena {
   std::span<const segment> segments;             ///< the parameters, ascending, in host memory
   const segment* segments_in_backend = nullptr;  ///< the same in backend memory
   float* average = nullptr;                      ///< moving average of `weight`; null: none
+  float* last = nullptr;                         ///< of de-oscillation, as oscillation_state; null: none
+  float* last_quantized = nullptr;               ///< the same
+  float* moved = nullptr;                        ///< the same
+  float* moved_quantized = nullptr;              ///< the same
 };
 /// Elements [first, first + count) of the arenas.
 struct arena_range {

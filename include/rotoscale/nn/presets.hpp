@@ -65,6 +65,14 @@ inline recipe mxfp4(std::string name, const rotation_recipe& rotation, rounding 
   return r;
 }
 
+/// Square blocks of weights that train without oscillation: AMD's gpt_oss_20b (AMD-AGI/Primus).
+inline recipe mxfp4_deoscillated(std::string name) {
+  recipe r = mxfp4(std::move(name), {});
+  r.fprop.right.block = r.dgrad.right.block = block_recipe{32, 32, formats::e8m0};
+  r.deoscillation = deoscillation_recipe{};
+  return r;
+}
+
 /// Stochastic rounding of dy alone.
 inline recipe with_random_gradients(recipe r) {
   r.dgrad.left.rounding = r.wgrad.left.rounding = rounding::stochastic;
@@ -170,6 +178,7 @@ inline std::vector<recipe> portable() {
           mxfp4("mxfp4_h16_fixed_signs", layer_signs),
           mxfp4("mxfp4_h16_step_signs", step_signs),
           mxfp4("mxfp4_h32", h32),
+          mxfp4_deoscillated("mxfp4_deoscillated"),
           mxfp4("mxfp4_sr", {}, random),
           mxfp4("mxfp4_h16_sr", h16, random),
           with_random_gradients(mxfp4("mxfp4_sr_gradients", {})),

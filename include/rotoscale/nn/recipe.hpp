@@ -56,6 +56,15 @@ struct delayed_scaling {
   bool operator==(const delayed_scaling&) const = default;
 };
 
+/// Weights whose quantized value moves much more than they do are set to it (AMD-AGI/Primus, weight_deosc).
+struct deoscillation_recipe {
+  std::int64_t start = 1500;  ///< optimizer steps before the first window
+  std::int64_t period = 200;  ///< steps of a window
+  double ratio = 3.0;         ///< quantized movement to movement, from which on a weight is set
+
+  bool operator==(const deoscillation_recipe&) const = default;
+};
+
 /// What the backward GEMMs multiply instead of what dgrad and wgrad say (Transformer Engine's backward_override).
 enum class backward_kind {
   none,            ///< what dgrad and wgrad say
@@ -81,6 +90,7 @@ struct recipe : linear_recipe {
   std::optional<linear_recipe> head;                      ///< of the output head; null: BF16, FP32 where all is FP32
   operand_format activations = operand_format::fp32;      ///< fp32 or bf16: what is stored between operations
   delayed_scaling fp8;                                    ///< of per-tensor FP8 operands
+  std::optional<deoscillation_recipe> deoscillation;      ///< of weights with blocks; null: none
   int bf16_first_layers = 0;                              ///< decoder layers at the start that stay in BF16
   int bf16_last_layers = 0;                               ///< and at the end
   accumulate_recipe bf16_layers;                          ///< contracts of these layers
@@ -268,6 +278,13 @@ void describe(Visitor&& v, delayed_scaling& d) {
 }
 
 template <class Visitor>
+void describe(Visitor&& v, deoscillation_recipe& d) {
+  v("start", d.start, "optimizer steps before the first window");
+  v("period", d.period, "steps of a window");
+  v("ratio", d.ratio, "movement of the quantized value to that of the weight, from which on the weight is set to it");
+}
+
+template <class Visitor>
 void describe(Visitor&& v, recipe& r) {
   v("name", r.name, "name in logs");
   v("contracts", r.contracts, "contract set: gives the contracts that a file does not name");
@@ -277,6 +294,7 @@ void describe(Visitor&& v, recipe& r) {
   v("head", r.head, "GEMMs of the output head (default: BF16; FP32 where all GEMMs are)");
   v("activations", r.activations, "storage between operations (fp32 or bf16)");
   v("fp8", r.fp8, "delayed scaling of per-tensor FP8 operands");
+  v("deoscillation", r.deoscillation, "sets weights to their quantized value where that oscillates, or null");
   v("bf16_first_layers", r.bf16_first_layers, "decoder layers at the start left in BF16");
   v("bf16_last_layers", r.bf16_last_layers, "decoder layers at the end left in BF16");
   v("bf16_layers", r.bf16_layers, "contracts of the GEMMs of these layers");

@@ -273,6 +273,15 @@ inline std::optional<std::string> find_fault(const recipe& r) {
     return "activations must be fp32 or bf16";
   }
   if (r.fp8.history_length < 1 || r.fp8.history_length > 65536) return "fp8.history_length must be between 1 and 65536";
+  if (r.deoscillation) {
+    const deoscillation_recipe& d = *r.deoscillation;
+    if (d.start < 0) return "deoscillation.start must not be negative";
+    if (d.period < 1) return "deoscillation.period must be at least 1";
+    if (!(d.ratio > 0)) return "deoscillation.ratio must be above 0";
+    if (!has_blocks(r.fprop.right.format) || r.fprop.right.rotation.points != 0) {
+      return "deoscillation: needs fprop.w in blocks without a rotation";
+    }
+  }
   if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";
   if (r.bf16_first_layers < 0 || r.bf16_last_layers < 0) {
     return "bf16_first_layers and bf16_last_layers must not be negative";

@@ -97,7 +97,7 @@ class checkpoint_tensors {
   const train::model& model() const { return *model_; }
   /// Rows of parameter i.
   std::vector<float> values(std::size_t i, index_t first, index_t rows) const { return values_(i, first, rows); }
-  /// The same of arena k of detail::optimizer_arenas.
+  /// The same of arena k of detail::optimizer_arenas_of.
   std::vector<float> optimizer_values(std::size_t k, std::size_t i, index_t first, index_t rows) const {
     return optimizer_[k](i, first, rows);
   }
@@ -142,8 +142,9 @@ struct tensor_files {
       const parameter& p = m.parameters()[i];
       add_slices(weights, p, "", [&from, i](index_t first, index_t rows) { return from.values(i, first, rows); });
       if (!p.trains) continue;
-      for (std::size_t k = 0; k < optimizer_arenas_of(m).size(); ++k) {
-        add_slices(optimizer, p, optimizer_arenas[k].prefix,
+      const auto arenas = optimizer_arenas_of(m);
+      for (std::size_t k = 0; k < arenas.size(); ++k) {
+        add_slices(optimizer, p, arenas[k].prefix,
                    [&from, i, k](index_t first, index_t rows) { return from.optimizer_values(k, i, first, rows); });
       }
     }

@@ -136,6 +136,7 @@ class session {
       }
     }
     are_weights_complete_ = true;
+    forget_oscillation();
     use(r);
   }
   /// Other extents within the same memory, for evaluations and samples.
@@ -271,6 +272,10 @@ class session {
   }
 
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    const bool tracks =
+        std::any_of(recipes.begin(), recipes.end(), [](auto& r) { return r.deoscillation.has_value(); });
+    if (tracks && sums_.is_parallel()) throw std::invalid_argument("deoscillation: needs one rank");
+    model_.weights().track_oscillation(tracks && options_.model.training);
     std::vector<std::vector<weight_location>> places;
     for (const nn::recipe& r : recipes) {
       nn::memory_cursor counting;
@@ -352,6 +357,13 @@ class session {
   }
   void capture();
   bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
+  void deoscillate(std::uint64_t step);
+  void forget_oscillation() {
+    const nn::parameter_arena a = model_.arena();
+    for (float* const arena : {a.last, a.last_quantized, a.moved, a.moved_quantized}) {
+      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
+    }
+  }
   void gradients_of_micro_batch(int i, bool observe = false);
   model::before_group weights_arriving_at(int i, const nn::pass& p);
   void add_gradients(int i);
@@ -391,6 +403,7 @@ class session {
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double *squares_ = nullptr, *chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
+  bool tracks_ = true;                ///< the state of de-oscillation may not be zero
   bool are_weights_complete_ = true;  ///< here are the parts that other ranks have updated
   std::unique_ptr<nn::graph> begin_, first_micro_batch_, micro_batch_, last_micro_batch_, observed_micro_batch_,
       update_, evaluation_;
@@ -522,6 +535,7 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.state->inputs = inputs;
   sums_.number(t.state->inputs);
   upload_pass(state_, t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
+  deoscillate(t.state->inputs.step);
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
   ops_->launch(queue_, *update_);
@@ -534,6 +548,21 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.in_flight = true;
   model_.weights().note_update();
   are_weights_complete_ = !sums_.is_parallel();
+}
+
+/// De-oscillates weights after `step` updates, from the start of the first window on. Other recipes forget its state.
+inline void session::deoscillate(std::uint64_t step) {
+  if (!model_.weights().tracks_oscillation()) return;
+  if (!recipe_.deoscillation && tracks_) forget_oscillation();
+  tracks_ = recipe_.deoscillation.has_value();
+  if (!tracks_) return;
+  const nn::deoscillation_recipe& rule = *recipe_.deoscillation;
+  const auto steps = static_cast<std::int64_t>(step) - rule.start;
+  if (steps < 0) return;
+  snapshot_.order(*ops_, queue_);
+  model_.weights().requantize(training_pass());
+  model_.weights().deoscillate(training_pass(),
+                               {static_cast<float>(rule.ratio), steps > 0 && steps % rule.period == 0});
 }
 
 inline void session::launch_gradients(bool observe) {

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "rotoscale/train/model.hpp"
@@ -33,12 +32,17 @@ struct optimizer_arena {
   const char* prefix;
   float* nn::parameter_arena::*memory;
 };
-inline constexpr optimizer_arena optimizer_arenas[] = {{"exp_avg.", &nn::parameter_arena::m},
-                                                       {"exp_avg_sq.", &nn::parameter_arena::v},
-                                                       {"weight_avg.", &nn::parameter_arena::average}};
 /// Those that a model has.
-inline std::span<const optimizer_arena> optimizer_arenas_of(const model& m) {
-  return std::span(optimizer_arenas).first(m.options().averages ? 3 : 2);
+inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
+  using arena = nn::parameter_arena;
+  std::vector<optimizer_arena> all = {{"exp_avg.", &arena::m}, {"exp_avg_sq.", &arena::v}};
+  if (m.options().averages) all.push_back({"weight_avg.", &arena::average});
+  if (!m.weights().tracks_oscillation()) return all;
+  all.insert(all.end(), {{"weight_last.", &arena::last},
+                         {"quantized_last.", &arena::last_quantized},
+                         {"weight_moved.", &arena::moved},
+                         {"quantized_moved.", &arena::moved_quantized}});
+  return all;
 }
 
 }  // namespace detail
@@ -54,7 +58,7 @@ enum class snapshot_use {
 class snapshot {
  public:
   float* weights = nullptr;           ///< all that train, as in their arena
-  std::array<float*, 3> optimizer{};  ///< by detail::optimizer_arenas; null: none
+  std::array<float*, 7> optimizer{};  ///< by detail::optimizer_arenas_of; null: none
   float* scales = nullptr;            ///< of delayed scaling: scales, inverses, histories
 
   /// Takes memory for a model's state.

@@ -45,7 +45,10 @@ class weights {
   /// The parameters that train. Without moments and average if other ranks update parts.
   nn::parameter_arena arena() const {
     if (is_sharded()) return {masters_, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
-    return {masters_, gradients_, m_, v_, list_.arena_size(), list_.segments(), segments_, average_};
+    const nn::oscillation_state& o = oscillation_;
+    return {masters_,         gradients_,       m_,       v_,     list_.arena_size(),
+            list_.segments(), segments_,        average_, o.last, o.last_quantized,
+            o.moved,          o.moved_quantized};
   }
   /// The parts that this rank updates, as arenas.
   std::vector<nn::parameter_arena> shards() const {
@@ -53,11 +56,22 @@ class weights {
     for (const shard& s : shards_) {
       const index_t at = s.range.first;
       float* const average = average_ == nullptr ? nullptr : average_ + s.at;
-      all.push_back(
-          {masters_ + at, gradients_ + at, m_ + s.at, v_ + s.at, s.range.count, s.segments, s.in_backend, average});
+      nn::parameter_arena& own = all.emplace_back(arena());  // with the state of de-oscillation, which has no parts
+      own.weight = masters_ + at;
+      own.gradient = gradients_ + at;
+      own.m = m_ + s.at;
+      own.v = v_ + s.at;
+      own.size = s.range.count;
+      own.segments = s.segments;
+      own.segments_in_backend = s.in_backend;
+      own.average = average;
     }
     return all;
   }
+  /// Says before the first layout whether the arenas have the state of de-oscillation.
+  void track_oscillation(bool tracks) { tracks_oscillation_ = tracks; }
+  /// Have they?
+  bool tracks_oscillation() const { return tracks_oscillation_; }
   /// Do other ranks update parts?
   bool is_sharded() const { return shards_.size() != 1 || owned_ != list_.arena_size(); }
   /// Sets the parts that this rank updates, before the first layout: a parameter is in one. By default all.
@@ -95,6 +109,10 @@ class weights {
     m_ = memory.array<float>(category::moments, owned_);
     v_ = memory.array<float>(category::moments, owned_);
     if (averages_) average_ = memory.array<float>(category::moments, owned_);
+    for (float** const x :
+         {&oscillation_.last, &oscillation_.last_quantized, &oscillation_.moved, &oscillation_.moved_quantized}) {
+      if (tracks_oscillation_) *x = memory.array<float>(category::moments, n);
+    }
     const auto segments = [&](std::size_t count) {
       return memory.array<nn::parameter_arena::segment>(category::weights, static_cast<index_t>(count));
     };
@@ -237,6 +255,22 @@ class weights {
       if (w.trains) prepared_[i] = {w.version, true};
     }
   }
+  /// One step of de-oscillation of the weights with blocks that train. Their operands are current. Overwrites
+  /// gradients.
+  void deoscillate(const nn::pass& p, const nn::deoscillation_step& step) {
+    for (const nn::linear* l : linears_) {
+      const parameter& w = list_[l->w.number];
+      if (!w.trains || !nn::has_blocks(l->current().fprop.right.format)) continue;
+      const nn::tensor_view quantized = nn::dense_tensor(gradients_ + w.offset, nn::dtype::bf16, {w.rows, w.cols});
+      const nn::oscillation_state& s = oscillation_;
+      ops_->dequantize(p.queue, {{l->weights(), nn::operand_form::row}}, {quantized});
+      ops_->deoscillate(
+          p.queue, {quantized, step},
+          {masters_ + w.offset,
+           {s.last + w.offset, s.last_quantized + w.offset, s.moved + w.offset, s.moved_quantized + w.offset}});
+    }
+    if (step.closes) note_update();
+  }
   /// Sets values from element `first` on. They count when the last element is set: a weight without FP32 values is
   /// then quantized. Waits.
   void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
@@ -346,6 +380,8 @@ class weights {
   index_t owned_ = 0;  ///< elements of all shards
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
         *staging_ = nullptr;
+  nn::oscillation_state oscillation_;  ///< arenas
+  bool tracks_oscillation_ = false;
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
   std::vector<bool> keeps_source_;              ///< by parameter

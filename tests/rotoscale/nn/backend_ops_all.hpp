@@ -82,8 +82,23 @@ inline op_case::prepared bytes_case(op_scene& c, bool captured) {
           [=, &c] { c.result(to, n); }};
 }
 
+/// Steps of a window and its end.
+inline op_case::prepared deoscillate_case(op_scene& c, index_t n) {
+  float* const w = c.floats(n, 1);
+  const auto q = c.tensor(nn::dtype::bf16, 1, n, 2), after = c.tensor(nn::dtype::bf16, 1, n, 3);
+  const nn::oscillation_state s{c.floats(n, 4, 1), c.floats(n, 5), c.floats(n, 6), c.floats(n, 7)};
+  return {[=, &c] {
+            c.ops().deoscillate(c.queue, {q, {1.5f, false}}, {w, s});
+            c.ops().deoscillate(c.queue, {after, {1.5f, true}}, {w, s});
+          },
+          [=, &c] {
+            for (const float* x : {w, s.last, s.last_quantized, s.moved, s.moved_quantized}) c.result(x, n);
+          }};
+}
+
 inline std::vector<op_case> state_cases() {
   std::vector<op_case> all;
+  all.push_back({"deoscillate", false, [](op_scene& c, bool) { return deoscillate_case(c, 5003); }});
   for (const nn::operand_format f : {nn::operand_format::mxfp4, nn::operand_format::nvfp4}) {
     nn::operand_recipe how{f};
     if (f == nn::operand_format::nvfp4) how.policy = policies::nvidia;

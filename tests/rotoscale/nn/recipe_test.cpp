@@ -182,6 +182,7 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) {
           r.dgrad.right.estimator = nn::gradient_estimator::dge;
         }).starts_with("dgrad.w.estimator: dge is for fprop.w"));
+  CHECK(fault([](nn::recipe& r) { r.deoscillation.emplace(); }).starts_with("deoscillation: needs fprop.w in blocks"));
   nn::recipe rows = preset("fp8_row");
   rows.wgrad.left.rounding = rounding::stochastic;
   CHECK(find_fault(rows).value_or("none").starts_with("wgrad.dy.rounding: must be nearest_even where scaling is row"));

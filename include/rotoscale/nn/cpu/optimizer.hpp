@@ -96,4 +96,11 @@ inline void compute(const op::adamw::in& i, const op::adamw::out& o, thread_pool
   }
 }
 
+inline void compute(const op::deoscillate::in& i, const op::deoscillate::out& o, thread_pool& pool) {
+  const bf16* const quantized = static_cast<const bf16*>(i.quantized.data);
+  for_each_chunk(pool, i.quantized.size(), 16384, [&](index_t first, index_t last) {
+    for (index_t j = first; j < last; ++j) i.step.apply(o.weight[j], load_element(quantized[j]), o.state, j);
+  });
+}
+
 }  // namespace rotoscale::nn::cpu

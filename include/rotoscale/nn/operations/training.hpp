@@ -3,6 +3,7 @@
 // Operations of a training step: step state, loss and optimizer.
 #pragma once
 
+#include "rotoscale/nn/deoscillation.hpp"
 #include "rotoscale/nn/operations/use.hpp"
 #include "rotoscale/nn/step_state.hpp"
 
@@ -16,7 +17,8 @@
   X(sum_squares)                         \
   X(square_chunks)                       \
   X(gradient_norm)                       \
-  X(adamw)
+  X(adamw)                               \
+  X(deoscillate)
 
 namespace rotoscale::nn {
 
@@ -145,6 +147,21 @@ struct adamw {
     use({access::update, "adamw's first moments", numbers(a.m, a.size)});
     use({access::update, "adamw's second moments", numbers(a.v, a.size)});
     if (a.average != nullptr) use({access::update, "adamw's average", numbers(a.average, a.size)});
+  }
+};
+
+/// Tracks the movement of n weights and of their quantized values, and sets weights where a window ends.
+struct deoscillate {
+  static constexpr op_info info{"deoscillate", op_class::optimizer};
+  struct in { const_tensor_view quantized; deoscillation_step step; };
+  struct out { float* weight; oscillation_state state; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    const index_t n = i.quantized.size();
+    use({access::read, nullptr, i.quantized});
+    use({access::update, "deoscillate", numbers(o.weight, n)});
+    for (float* x : {o.state.last, o.state.last_quantized, o.state.moved, o.state.moved_quantized}) {
+      use({access::update, nullptr, numbers(x, n)});
+    }
   }
 };
 
