@@ -36,6 +36,7 @@ constexpr struct {
                {"mxfp4_h16_step_signs", "16 points, random signs drawn each step"},
                {"mxfp4_h32", "32-point Hadamard rotation"},
                {"mxfp4_deoscillated", "weights in 32 x 32 blocks, de-oscillated"},
+               {"mxfp6_h16", "E2M3, 16-point Hadamard rotation"},
                {"mxfp4_sr", "stochastic rounding of all operands"},
                {"mxfp4_h16_sr", "16 points, stochastic rounding of all operands"},
                {"mxfp4_sr_gradients", "stochastic rounding of dy"},

@@ -179,6 +179,7 @@ inline std::vector<recipe> portable() {
           mxfp4("mxfp4_h16_step_signs", step_signs),
           mxfp4("mxfp4_h32", h32),
           mxfp4_deoscillated("mxfp4_deoscillated"),
+          uniform("mxfp6_h16", {.format = operand_format::mxfp6_e2m3, .rotation = h16}, operand_format::bf16),
           mxfp4("mxfp4_sr", {}, random),
           mxfp4("mxfp4_h16_sr", h16, random),
           with_random_gradients(mxfp4("mxfp4_sr_gradients", {})),

@@ -91,6 +91,7 @@ inline std::vector<schedule> schedules() {
           healing("heal_bf16", {"bf16", at}),
           healing("heal_mxfp8", {"mxfp8", at}),
           healing("heal_forward", {"fp8_amd", at, 0, forward}),
+          healing("heal_forward_bf16", {"bf16", at, 0, forward}),
           healing("heal_backward", {"fp8_amd", at, 0, backward}),
           healing("heal_seeded", {"fp8_amd", at, 0, all, seed}),
           healing("heal_plateau", {"fp8_amd", 0, 0, all, reset, trigger{}}),

@@ -182,6 +182,11 @@ TEST_CASE("so are a head of its own, backward overrides, square blocks and layer
     }
     check_against_oracle(r, small_config(false));
   }
+  r = preset("mxfp6_h16");
+  r.name = "outliers of x";
+  for (nn::gemm_recipe* g : {&r.fprop, &r.wgrad}) g->left.rotation = g->right.rotation = {};
+  r.fprop.left.outliers = r.wgrad.right.outliers = 3;
+  check_against_oracle(r, small_config(false));
   for (const char* name : {"mxfp4", "nvfp4"}) {
     r = preset(name);
     r.name = std::string("gradient estimator of ") + name;
