@@ -56,10 +56,10 @@ class planned_rank final : public nn::communicator {
 /// Seconds of a step.
 struct predicted_step {
   double compute = 0, optimizer = 0;
-  double bytes = 0;   ///< that a rank sends, and receives, in one exchange
-  double reduce = 0;  ///< all, of which `shown` is not under the backward pass
-  double shown = 0, gather = 0;
-  double all() const { return compute + optimizer + shown + gather; }
+  double bytes = 0;  ///< that a rank sends, and receives, in one exchange
+  double reduce = 0, gather = 0;
+  double shown_reduce = 0, shown_gather = 0;  ///< what is not under the backward or the next forward pass
+  double all() const { return compute + optimizer + shown_reduce + shown_gather; }
 };
 
 predicted_step predict_step(const cluster& c, const predicted_run& run, const profiled_step& p, double scale, int own) {
@@ -74,7 +74,8 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   s.bytes = near + far;
   s.gather = (near > 0 ? near / (c.link * 1e9) : 0) + (far > 0 ? far / (c.node_link * 1e9) : 0);
   s.reduce = s.gather * nodes;
-  s.shown = std::max(s.reduce - micro * run.backward, s.reduce / run.groups);
+  s.shown_reduce = std::max(s.reduce - micro * run.backward, s.reduce / run.groups);
+  s.shown_gather = std::max(s.gather - micro * (1 - run.backward), s.gather / run.groups);
   return s;
 }
 
@@ -116,17 +117,20 @@ void predict(const cluster& c, const predicted_run& run, std::ostream& out) {
                                  static_cast<double>(own) * ranks));
   line("profile", p.name + format_text(", times %.3f for this model's FLOP a token", scale));
   line("compute", format_text("%.2f ms, optimizer %.2f ms", s.compute * 1e3, s.optimizer * 1e3));
-  line("reduce", format_text("%.3f GB a rank each way, %.2f ms, %.2f of them behind the backward pass",
-                             s.bytes * (s.reduce / std::max(s.gather, 1e-30)) * 1e-9, s.reduce * 1e3, s.shown * 1e3));
-  line("gather", format_text("%.3f GB a rank each way, %.2f ms", s.bytes * 1e-9, s.gather * 1e3));
+  line("reduce",
+       format_text("%.3f GB a rank each way, %.2f ms, %.2f of them after the backward pass",
+                   s.bytes * (s.reduce / std::max(s.gather, 1e-30)) * 1e-9, s.reduce * 1e3, s.shown_reduce * 1e3));
+  line("gather", format_text("%.3f GB a rank each way, %.2f ms, %.2f of them outside the next forward pass",
+                             s.bytes * 1e-9, s.gather * 1e3, s.shown_gather * 1e3));
   line("step", format_text("%.2f ms, %.0f tokens/s; %.2f ms if nothing overlaps", s.all() * 1e3, tokens / s.all(),
                            worst * 1e3));
   line("efficiency", format_text("%.3f of one GPU with as many microbatches; %.3f if nothing overlaps", alone / s.all(),
                                  alone / worst));
   print_memory(ranks, own, run, out);
-  line("assumed", format_text("links at full rate, no latency; near and far bytes one after the other; FP32 gradients "
-                              "and weights; gather after the optimizer; backward pass %.2f of a microbatch",
-                              run.backward));
+  line("assumed",
+       format_text("links at full rate, no latency; near and far bytes one after the other; FP32 gradients "
+                   "and weights; the last group of each exchange is waited for; backward pass %.2f of a microbatch",
+                   run.backward));
   if (own * ranks > static_cast<int>(nn::most_microbatches)) {
     line("limit", "train adds at most " + std::to_string(nn::most_microbatches) + " microbatches a step");
   }
