@@ -25,15 +25,19 @@ namespace rotoscale {
 namespace detail {
 inline namespace ROTOSCALE_ISA {
 
-/// finish_output for rows; vectorised where the output is FP32 or BF16.
+/// finish_output for rows of C; vectorised where the output is FP32 or BF16. A large C bypasses the caches: reading its
+/// lines before writing them would take longer than the products of a short K.
 class row_finisher {
  public:
-  row_finisher(float factor, const gemm_options& o)
+  row_finisher(float factor, const gemm_options& o, const matrix<float>& c)
       : factor_(factor),
         o_(o),
         plain_(o.output == formats::fp32),
         by_lanes_(plain_ || (o.output == formats::bf16 && o.output_rounding == rounding::nearest_even)),
-        only_factor_(plain_ && !o.accumulate && o.bias == nullptr) {}
+        only_factor_(plain_ && !o.accumulate && o.bias == nullptr),
+        streams_(by_lanes_ && !o.accumulate && c.stride(1) == 1 && c.stride(0) % lane_count == 0 &&
+                 reinterpret_cast<std::uintptr_t>(c.data) % register_bytes == 0 &&
+                 c.extent(0) * c.extent(1) >= least_streamed) {}
 
   /// Writes `n` outputs of a row, from column `first` on. `keeps_nan`: NaN sums stay as they are.
   void finish(const float* acc, index_t n, float* to, index_t stride, index_t first, bool keeps_nan) const {
@@ -46,6 +50,11 @@ class row_finisher {
     for (; j < n; ++j) {
       to[j * stride] = finish_output(acc[j], factor_, o_, o_.accumulate ? to[j * stride] : 0.0f, first + j);
     }
+  }
+
+  /// Call it after a thread's last row.
+  void end() const {
+    if (streams_) finish_streaming();
   }
 
  private:
@@ -63,17 +72,23 @@ class row_finisher {
     if (plain_) return store_numbers(to, u);
     const auto nan = __builtin_bit_cast(lanes_u32, (u & fp32_magnitude_mask) > fp32_infinity_bits);
     round_number_to_bf16(u);
-    store_lanes(to, (u & ~nan) | (nan & o_.model.nan_bits));
+    store(to, (u & ~nan) | (nan & o_.model.nan_bits));
   }
   /// Stores FP32 numbers, each NaN as the model's.
   void store_numbers(float* to, const lanes_u32& u) const {
     const auto nan = __builtin_bit_cast(lanes_u32, (u & fp32_magnitude_mask) > fp32_infinity_bits);
-    store_lanes(to, (u & ~nan) | (nan & o_.model.nan_bits));
+    store(to, (u & ~nan) | (nan & o_.model.nan_bits));
   }
+  void store(float* to, const lanes_u32& u) const {
+    if (streams_) return stream_lanes(to, u);
+    store_lanes(to, u);
+  }
+
+  static constexpr index_t least_streamed = index_t{1} << 18;  ///< numbers of C: 1 MiB
 
   float factor_;
   const gemm_options& o_;
-  bool plain_, by_lanes_, only_factor_;
+  bool plain_, by_lanes_, only_factor_, streams_;
 };
 
 /// A tile of C: `rows` × Kernel::columns accumulators that run along K.
@@ -229,7 +244,7 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
   const scratch_array<operand_range> ranges(walk.at_once), row_ranges(walk.chunks_at_once * walk.chunk);
   const scratch_array<std::byte> packed(walk.at_once * walk.panel_bytes);
   const scratch_array<std::byte> rows(walk.chunks_at_once * walk.chunk_bytes);
-  const row_finisher finisher(combined_factor(a, b, o), o);
+  const row_finisher finisher(combined_factor(a, b, o), o, c);
   const auto each_chunk = [&](index_t first_row, index_t i, const auto& body) {
     const index_t first = first_row + i * walk.chunk;
     body(first, std::min(a.rows, first + walk.chunk), rows.data() + i * walk.chunk_bytes,
@@ -259,6 +274,7 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
             tile.compute((first_panel + p) * Kernel::columns, ranges[p], packed.data() + p * walk.panel_bytes,
                          finisher);
           }
+          finisher.end();
         });
       });
     }

@@ -258,6 +258,21 @@ TEST_CASE("a column-major C") {
   }
 }
 
+TEST_CASE("a large aligned C, which bypasses the caches") {
+  thread_pool pool(2);
+  constexpr index_t m = 513, n = 528, k = 7, room = m * n + 16;
+  const operand a(formats::fp32, m, k, scale_kind::none, 3), b(formats::fp32, n, k, scale_kind::none, 6);
+  for (const format output : {formats::fp32, formats::bf16}) {
+    std::vector<float> want(room), got(room);
+    const auto aligned = [](std::vector<float>& x) {
+      return row_major(x.data() + (64 - reinterpret_cast<std::uintptr_t>(x.data()) % 64) % 64 / 4, m, n);
+    };
+    gemm_ref(a.view, b.view, {fp32_fma_chain, output}, aligned(want));
+    gemm(a.view, b.view, {fp32_fma_chain, output}, aligned(got), pool);
+    CHECK(std::memcmp(aligned(want).data, aligned(got).data, m * n * sizeof(float)) == 0);
+  }
+}
+
 TEST_CASE("depth zero, and an output format without a short cut") {
   thread_pool pool(2);
   const operand a(formats::fp32, 3, 0, scale_kind::none, 3), b(formats::fp32, 5, 0, scale_kind::none, 6);
