@@ -4,9 +4,10 @@
 """Trains one PyTorch model with MXFP4 linear layers of this package, microxcaling and torchao: step rate and loss.
 
 usage: linears.py [--device cpu] [--steps 40] [--hidden 128] [--layers 2] [--batch 8] [--sequence 64]
-                  [--recipes mxfp4,mxfp4_h16] [--custom-cuda]
+                  [--recipes mxfp4,mxfp4_h16] [--custom-cuda] [--attention float32]
   The model is a byte-level transformer on consecutive integers, in FP32, with AdamW. The learning rate rises to
   0.2 / hidden in the first half of the steps.
+  --attention is a dtype for all arms. Layers of microxcaling return BF16, whose attention is fast on a GPU.
   All arms begin with the same weights and read the same batches. All linear layers but the head are replaced.
   - torch: torch.nn.Linear
   - a recipe: rotoscale.torch.convert
@@ -46,7 +47,8 @@ def model_of(torch, o):
         def forward(self, x):  # (batch, sequence, hidden)
             heads = (*x.shape[:2], o.hidden // 32, 32)
             q, k, v = (t.reshape(heads).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
-            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            q, k, v = (t.to(getattr(torch, o.attention)) if o.attention != "float32" else t for t in (q, k, v))
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True).to(x.dtype)
             x = x + self.out(y.transpose(1, 2).reshape(x.shape))
             return x + self.down(functional.gelu(self.up(self.norms[1](x))))
 
@@ -150,6 +152,7 @@ def main():
     options.add_argument("--device", default="cpu")
     options.add_argument("--recipes", default="mxfp4,mxfp4_h16")
     options.add_argument("--custom-cuda", action="store_true")
+    options.add_argument("--attention", default="float32", choices=("float32", "bfloat16"))
     for name, value in (("steps", 40), ("hidden", 128), ("layers", 2), ("batch", 8), ("sequence", 64)):
         options.add_argument(f"--{name}", type=int, default=value)
     o = options.parse_args()
