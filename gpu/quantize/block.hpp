@@ -25,9 +25,9 @@ enum class quantize_path {
   nvfp4_chosen,         ///< nvfp4_nearest with 4/6 scales
   nvfp4_chosen_square,  ///< nvfp4_square with 4/6 scales
   nvfp4_eden,           ///< nvfp4_nearest with EDEN's correction of scales
-  // E2M1 in blocks of 32 in one row with E8M0 scales, rotated or not.
-  mxfp4_nearest,     ///< nearest even
-  mxfp4_stochastic,  ///< 32 random bits per element
+  // Blocks of 32 in one row with E8M0 scales, rotated or not.
+  mx_nearest,     ///< nearest even
+  mx_stochastic,  ///< 32 random bits per element
 };
 /// True for paths of general_tile.hpp, which make options on the device.
 ROTOSCALE_HD constexpr bool is_general(quantize_path path) {

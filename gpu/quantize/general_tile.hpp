@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The quantizer's general path: one or two blocks of a run of 32 elements. Signs are known at run time. Length, scale
-// format, squares, rounding and choice of scales are constants of NVFP4's and MXFP4's paths, and known at run time in
-// the general one. Runs off the fast path take the definition's functions.
+// format, squares, rounding and choice of scales are constants of the paths of NVFP4 and MX blocks, and known at run
+// time in the general one. Runs off the fast path take the definition's functions.
 #pragma once
 
 #include "gpu/quantize/four_over_six.hpp"
@@ -100,13 +100,13 @@ static_assert(row_step % 32 == 0, "a step is whole groups of 32 rows of scales")
 /// Blocks, rounding and choice of scales of a path.
 template <quantize_path Path>
 struct run_kind {
-  static constexpr bool is_mxfp4 = Path == quantize_path::mxfp4_nearest || Path == quantize_path::mxfp4_stochastic;
-  static constexpr bool is_known = Path != quantize_path::general, is_nvfp4 = is_known && !is_mxfp4;
+  static constexpr bool is_mx = Path == quantize_path::mx_nearest || Path == quantize_path::mx_stochastic;
+  static constexpr bool is_known = Path != quantize_path::general, is_nvfp4 = is_known && !is_mx;
   static constexpr bool chooses = Path == quantize_path::nvfp4_chosen || Path == quantize_path::nvfp4_chosen_square;
   static constexpr bool corrects = Path == quantize_path::nvfp4_eden;
-  __device__ static bool has_e8m0_scale(const block_format& f) { return is_known ? is_mxfp4 : f.has_e8m0_scale(); }
+  __device__ static bool has_e8m0_scale(const block_format& f) { return is_known ? is_mx : f.has_e8m0_scale(); }
   __device__ static unsigned length(const block_format& f) {
-    return is_mxfp4 ? 32u : is_nvfp4 ? 16u : static_cast<unsigned>(f.length);
+    return is_mx ? 32u : is_nvfp4 ? 16u : static_cast<unsigned>(f.length);
   }
   __device__ static unsigned height(const block_format& f) {
     constexpr bool square = Path == quantize_path::nvfp4_square || Path == quantize_path::nvfp4_chosen_square;
@@ -114,7 +114,7 @@ struct run_kind {
     return is_known ? known : static_cast<unsigned>(f.rows);
   }
   __device__ static bool is_stochastic(const block_options& o) {
-    constexpr bool known = Path == quantize_path::nvfp4_stochastic || Path == quantize_path::mxfp4_stochastic;
+    constexpr bool known = Path == quantize_path::nvfp4_stochastic || Path == quantize_path::mx_stochastic;
     return is_known ? known : o.rounding == rounding::stochastic;
   }
 };
@@ -289,62 +289,108 @@ template <format F>
   }
 }
 
-/// Quantizes the run of 32 elements from `first` on of row `v` of the tile (Rows) or column `v`. Returns its scale,
-/// that of a second block in the second byte. `index` is the random word of the first element.
+/// A run of 32 elements: rotated, then divided by their scales.
+struct general_run {
+  float y[2][16];
+  std::uint32_t amax[2];  ///< of the halves' blocks
+  float expansion[2];     ///< of their scales, under 4/6
+  general_scale scale[2];
+};
+
+/// Loads, rotates and measures the run from element `first` on of row `v` of the tile (Rows) or column `v`. True: the
+/// run is off the fast path.
+template <class T, format F, quantize_path Path, bool Rows>
+[[gnu::always_inline]] __device__ inline bool measure_run(const quantize_kernel_args& a, const tile_view<T>& tile,
+                                                          unsigned v, unsigned first, general_run& run) {
+  using kind = run_kind<Path>;
+  constexpr int side = Rows ? 0 : 1;
+  const block_output& out = Rows ? a.row : a.column;
+  const general_options& g = block_shared<general_options>();
+  const block_options& o = g.of[side].get();
+  const bool halves = kind::length(a.format) == 16;
+  std::uint32_t own[2];
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    load_sixteen<T, Rows>(tile, v, first + 16 * static_cast<unsigned>(half), out.bf16_source, run.y[half]);
+    run.expansion[half] = 1.0f;
+  }
+  rotate_both(o, halves, run.y);
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) run.amax[half] = own[half] = magnitude_of(run.y[half]);
+  if (!halves) run.amax[0] = run.amax[1] = own[0] > own[1] ? own[0] : own[1];
+  if (kind::height(a.format) != 1) share_amax<Path>(a, o, run.y, run.amax);
+  if constexpr (kind::chooses) {
+    choose_expansions<F, Path>(a, out.fast, o, g.multiplier[side], run.y, run.amax, run.expansion);
+  }
+  bool slow = !kind::is_known && out.exact;
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const bool fits =
+        kind::has_e8m0_scale(a.format) ? takes_fast_path(run.amax[half]) : run.amax[half] < fp32_infinity_bits;
+    slow = slow || !fits || own[half] >= fp32_infinity_bits;
+  }
+  return slow;
+}
+
+/// Chooses the scales of a measured run, and divides its elements by them.
+template <format F, quantize_path Path, bool Rows>
+[[gnu::always_inline]] __device__ inline void scale_run(const quantize_kernel_args& a, general_run& run) {
+  constexpr int side = Rows ? 0 : 1;
+  const general_options& g = block_shared<general_options>();
+  const fast_rule& rule = (Rows ? a.row : a.column).fast;
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    run.scale[half] = choose_general_scale<F, Path>(a, rule, g.of[side].get(), g.multiplier[side], run.amax[half],
+                                                    run.expansion[half]);
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) run.y[half][i] = rounded_product(run.y[half][i], run.scale[half].multiplier);
+  }
+}
+
+/// Calls slow(options, amax, expansion) with the arguments of quantize_slow_run.
+template <quantize_path Path, bool Rows, class Slow>
+__device__ inline void with_slow_arguments(const quantize_kernel_args& a, const general_run& run, const Slow& slow) {
+  using kind = run_kind<Path>;
+  const std::uint32_t shared[2] = {run.amax[0], run.amax[1]};
+  const float factors[2] = {run.expansion[0], run.expansion[1]};
+  slow(block_shared<general_options>().of[Rows ? 0 : 1].get(), kind::height(a.format) != 1 ? shared : nullptr,
+       kind::chooses ? factors : nullptr);
+}
+
+/// Codes of a scaled run. EDEN then corrects the scales.
+template <format F, quantize_path Path, bool Rows>
+[[gnu::always_inline]] __device__ inline void encode_scaled_run(std::uint64_t index, general_run& run,
+                                                                std::uint32_t (&code)[storage_bits(F)]) {
+  constexpr int side = Rows ? 0 : 1;
+  const general_options& g = block_shared<general_options>();
+  const block_options& o = g.of[side].get();
+  encode_run<F>(g, side, run_kind<Path>::is_stochastic(o), index, run.y, code);
+  if constexpr (run_kind<Path>::corrects) correct_both(o, g.random[side], index, run.y, run.amax, run.scale);
+}
+
+/// Quantizes a run as measure_run takes it. Returns its scale, that of a second block in the second byte. `index` is
+/// the random word of the first element.
 template <class T, format F, quantize_path Path, bool Rows>
 __device__ inline std::uint32_t quantize_run(const quantize_kernel_args& a, const tile_view<T>& tile, unsigned v,
                                              unsigned first, std::uint64_t index,
                                              std::uint32_t (&code)[storage_bits(F)]) {
-  using kind = run_kind<Path>;
-  constexpr int bits = storage_bits(F), side = Rows ? 0 : 1;
-  const block_output& out = Rows ? a.row : a.column;
-  const general_options& g = block_shared<general_options>();
-  const block_options& o = g.of[side].get();
-  const bool halves = kind::length(a.format) == 16, square = kind::height(a.format) != 1;
-  // 1. Load and rotate.
-  float y[2][16];
-  std::uint32_t own[2];
-  ROTOSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    load_sixteen<T, Rows>(tile, v, first + 16 * static_cast<unsigned>(half), out.bf16_source, y[half]);
-  }
-  rotate_both(o, halves, y);
-  ROTOSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) own[half] = magnitude_of(y[half]);
-  // 2. Each block's amax.
-  std::uint32_t amax[2] = {own[0], own[1]};
-  if (!halves) amax[0] = amax[1] = own[0] > own[1] ? own[0] : own[1];
-  if (square) share_amax<Path>(a, o, y, amax);
-  float expansion[2] = {1.0f, 1.0f};
-  if constexpr (kind::chooses) choose_expansions<F, Path>(a, out.fast, o, g.multiplier[side], y, amax, expansion);
-  bool slow = !kind::is_known && out.exact;
-  ROTOSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const bool fits = kind::has_e8m0_scale(a.format) ? takes_fast_path(amax[half]) : amax[half] < fp32_infinity_bits;
-    slow = slow || !fits || own[half] >= fp32_infinity_bits;
-  }
-  if (slow) {
-    std::uint32_t word[bits];
-    const std::uint32_t shared[2] = {amax[0], amax[1]};
-    const float factors[2] = {expansion[0], expansion[1]};
-    const std::uint32_t scales = quantize_slow_run<T, F, Rows>(
-        a.format, o, tile, v, first, index, square ? shared : nullptr, kind::chooses ? factors : nullptr, word);
-    ROTOSCALE_UNROLL
-    for (int w = 0; w < bits; ++w) code[w] = word[w];
+  constexpr int bits = storage_bits(F);
+  general_run run;
+  if (measure_run<T, F, Path, Rows>(a, tile, v, first, run)) {
+    std::uint32_t scales = 0;
+    with_slow_arguments<Path, Rows>(
+        a, run, [&](const block_options& o, const std::uint32_t* amax, const float* expansion) {
+          std::uint32_t word[bits];
+          scales = quantize_slow_run<T, F, Rows>(a.format, o, tile, v, first, index, amax, expansion, word);
+          ROTOSCALE_UNROLL
+          for (int w = 0; w < bits; ++w) code[w] = word[w];
+        });
     return scales;
   }
-  // 3. Scales, and elements divided by them.
-  general_scale scale[2];
-  ROTOSCALE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    scale[half] = choose_general_scale<F, Path>(a, out.fast, o, g.multiplier[side], amax[half], expansion[half]);
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 16; ++i) y[half][i] = rounded_product(y[half][i], scale[half].multiplier);
-  }
-  // 4. Codes. EDEN corrects the scales that they were made with.
-  encode_run<F>(g, side, kind::is_stochastic(o), index, y, code);
-  if constexpr (kind::corrects) correct_both(o, g.random[side], index, y, amax, scale);
-  return scale[0].byte | (halves ? scale[1].byte << 8 : 0u);
+  scale_run<F, Path, Rows>(a, run);
+  encode_scaled_run<F, Path, Rows>(index, run, code);
+  const bool halves = run_kind<Path>::length(a.format) == 16;
+  return run.scale[0].byte | (halves ? run.scale[1].byte << 8 : 0u);
 }
 
 /// Stores the scales of run `run` of vector `v`. The rows of a square have one row-major scale.

@@ -100,7 +100,7 @@ void choose_path(block_format f, block_output& out, path_choice& choice) {
   const bool random = o.rounding == rounding::stochastic && o.random_count == 32;
   out.bf16_source = o.source.mantissa_bits == 7;
   out.exact = (o.rounding != rounding::nearest_even && !random) || !source_has_fast_path<T>(o.source) ||
-              (f.has_e8m0_scale() && o.policy.least_byte > 1) ||
+              (f.has_e8m0_scale() && (o.policy.least_byte > 1 || o.policy.zero_byte == nan_scale_byte)) ||
               (o.choice == scale_choice::eden && o.random_count != 32);
   const bool rotates = o.rotation.points != 0;
   choice.general = choice.general || out.exact || random || out.state != nullptr || f.length != 32 || f.rows != 1 ||

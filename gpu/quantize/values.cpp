@@ -43,7 +43,7 @@ inline quantize_path values_path(quantize_kernel_args a, bool row) {
   const bool mxfp4 = a.format.element == formats::e2m1 && a.format.has_e8m0_scale() && a.format.length == 32 &&
                      a.format.rows == 1 && !out.exact;
   if (!mxfp4) return known_path(quantize_path::general, a);
-  return out.options.rounding == rounding::stochastic ? quantize_path::mxfp4_stochastic : quantize_path::mxfp4_nearest;
+  return out.options.rounding == rounding::stochastic ? quantize_path::mx_stochastic : quantize_path::mx_nearest;
 }
 
 /// Launches a path's kernel. `behind`: after a kernel of this launcher.
@@ -65,8 +65,8 @@ status launch_fp4(const quantize_kernel_args& a, quantize_path path, const devic
     case nvfp4_chosen: return launch_path<T, e2m1, nvfp4_chosen>(a, device, behind, s);
     case nvfp4_chosen_square: return launch_path<T, e2m1, nvfp4_chosen_square>(a, device, behind, s);
     case nvfp4_eden: return launch_path<T, e2m1, nvfp4_eden>(a, device, behind, s);
-    case mxfp4_nearest: return launch_path<T, e2m1, mxfp4_nearest>(a, device, behind, s);
-    case mxfp4_stochastic: return launch_path<T, e2m1, mxfp4_stochastic>(a, device, behind, s);
+    case mx_nearest: return launch_path<T, e2m1, mx_nearest>(a, device, behind, s);
+    case mx_stochastic: return launch_path<T, e2m1, mx_stochastic>(a, device, behind, s);
     default: return launch_path<T, e2m1>(a, device, behind, s);
   }
 }
@@ -75,10 +75,15 @@ status launch_values(const quantize_kernel_args& a, quantize_path path, const de
                      stream s) {
   const format& element = a.format.element;
   if (element == formats::e2m1) return launch_fp4<T>(a, path, device, behind, s);
-  if (element == formats::e2m3) return launch_path<T, e2m3>(a, device, behind, s);
-  if (element == formats::e3m2) return launch_path<T, e3m2>(a, device, behind, s);
-  if (element == formats::e4m3) return launch_path<T, e4m3>(a, device, behind, s);
-  return launch_path<T, e5m2>(a, device, behind, s);
+  const auto launch_mx = [&](auto zero) {
+    using Element = decltype(zero);
+    return path == quantize_path::mx_nearest ? launch_path<T, Element, quantize_path::mx_nearest>(a, device, behind, s)
+                                             : launch_path<T, Element>(a, device, behind, s);
+  };
+  if (element == formats::e2m3) return launch_mx(e2m3{});
+  if (element == formats::e3m2) return launch_mx(e3m2{});
+  if (element == formats::e4m3) return launch_mx(e4m3{});
+  return launch_mx(e5m2{});
 }
 
 template <class T>
