@@ -42,20 +42,21 @@ struct packed_blocks {
   const std::byte* quads_of_panel() const { return panel + 4 * runs * unit_columns; }
 };
 
-/// Tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B. C and A have `height` rows.
+/// Tiles 0 and 1 hold C, 4 and 5 A, 6 and 7 B. C and A have `height` rows.
 inline tile_configuration block_tiles(int height) {
   tile_configuration tiles;
-  for (int t = 0; t < 4; ++t) tiles.set(t, height, 64);
+  for (int t = 0; t < 2; ++t) tiles.set(t, height, 64);
   for (int t = 4; t < 6; ++t) tiles.set(t, height, unit_block);
   for (int t = 6; t < 8; ++t) tiles.set(t, unit_block / 4, 64);
   return tiles;
 }
 
 /// Adds blocks to one tile of C: `height` <= 16 rows from `row` on and 16 columns from `column` on. Tile products run
-/// three blocks ahead of the additions.
+/// one block ahead of the additions. More buffers of sums would cover a page, and their stores would delay the loads of
+/// operands at equal places of other pages.
 template <class Tiles>
 [[gnu::always_inline]] inline void add_tile(const packed_blocks& p, index_t row, int height, int column) {
-  constexpr int depth = 4;  // blocks in flight
+  constexpr int depth = 2;  // blocks in flight
   constexpr index_t b_block = unit_block * unit_columns;
   alignas(64) std::int32_t sums[depth][256];
   const std::byte *const a = p.elements_of_row(row) + unit_block * p.first, *const b = p.quads_of_panel() +
@@ -76,7 +77,7 @@ template <class Tiles>
     Tiles::multiply(g, a + unit_block * g, p.row_bytes, b + b_block * g, 4 * unit_columns, sums[g]);
   }
   for (index_t first = 0; first < count; first += depth) {
-    ROTOSCALE_UNROLLED(4)
+    ROTOSCALE_UNROLLED(2)
     for (int u = 0; u < depth; ++u) {
       const index_t g = first + u, next = g + depth - 1;
       if (g >= count) break;
@@ -210,9 +211,7 @@ struct amx_tiles {
   break
     switch (slot) {
       case 0: ROTOSCALE_BLOCK(0, 4, 6);
-      case 1: ROTOSCALE_BLOCK(1, 5, 7);
-      case 2: ROTOSCALE_BLOCK(2, 4, 6);
-      default: ROTOSCALE_BLOCK(3, 5, 7);
+      default: ROTOSCALE_BLOCK(1, 5, 7);
     }
 #undef ROTOSCALE_BLOCK
   }

@@ -218,7 +218,7 @@ bool same_bytes(const operand& a, const operand& b, const gemm_options& o, threa
 struct shape {
   index_t m, n, k;
 };
-// Extents around tiles of 16 rows and 16 columns, panels of 32, chunks of 64, three and four blocks in flight.
+// Extents around tiles of 16 rows and 16 columns, panels of 32, chunks of 64.
 const std::vector<shape> shapes{{1, 1, 32},   {16, 16, 64},  {17, 33, 96},  {70, 31, 128},
                                 {3, 65, 160}, {15, 48, 256}, {33, 17, 288}, {5, 40, 2080}};
 
