@@ -27,8 +27,12 @@ class operand_reader {
 
   /// Elements of row `r`.
   void read(index_t r, float* to) const {
-    read_codes(r, to);
-    if (o_.block != 0) {
+    if (o_.block != 0 && o_.block % 2 == 0 && has_nibbles()) {
+      for (index_t c = 0; c < o_.k; c += o_.block) {
+        rotoscale::detail::decode_nibbles(o_.codes + r * o_.code_stride + c / 2, std::min<index_t>(o_.block, o_.k - c),
+                                          table_, block_scale(r, c / o_.block), to + c);
+      }
+    } else if (read_codes(r, to); o_.block != 0) {
       for (index_t c = 0; c < o_.k; c += o_.block) {
         const float scale = block_scale(r, c / o_.block);
         for (index_t i = c; i < std::min(c + o_.block, o_.k); ++i) to[i] *= scale;
@@ -47,11 +51,15 @@ class operand_reader {
   const gemm_operand& operand() const { return o_; }
 
  private:
+  /// Are codes half bytes, in rows?
+  bool has_nibbles() const {
+    return o_.code_order == placement::row_major && storage_bits(o_.element) == 4 && !o_.transposed;
+  }
   /// Codes without scales; formats that lie in whole bytes are read without operand_code's search.
   void read_codes(index_t r, float* to) const {
     const int bits = storage_bits(o_.element);
     const bool in_order = o_.code_order == placement::row_major;
-    if (in_order && bits == 4 && !o_.transposed) {
+    if (has_nibbles()) {
       const std::uint8_t* from = o_.codes + r * o_.code_stride;
       for (index_t c = 0; c < o_.k; ++c) to[c] = table_.value[from[c / 2] >> (c % 2 * 4) & 0xF];
       return;
@@ -284,6 +292,13 @@ void dequantize_operand(const gemm_operand& operand, operand_form form, matrix<T
   for_each_chunk(pool, operand.rows, row_chunk, [&](index_t first, index_t last) {
     const row_scratch room(1, operand.k);
     for (index_t r = first; r < last; ++r) {
+      if (form == operand_form::row && target.stride(1) == 1) {
+        T* const to = &target(r, 0);
+        float* const values = target_row(to, room[0]);
+        stored.read(r, values);
+        write_row(values, operand.k, to);
+        continue;
+      }
       stored.read(r, room[0]);
       for (index_t c = 0; c < operand.k; ++c) {
         store_element(form == operand_form::row ? target(r, c) : target(c, r), room[0][c]);
