@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// mini-llama profile: time of a training step on a device, by class of kernel and by operation.
+// mini-llama profile: time of a training step on a device or the CPU, by class of kernel and by operation.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <functional>
 #include <ostream>
 #include <set>
 #include <string>
@@ -16,6 +18,8 @@
 #include "format_text.hpp"
 #include "front.hpp"
 #include "rotoscale/io/file.hpp"
+#include "rotoscale/nn/cpu/make_backend.hpp"
+#include "rotoscale/parallel.hpp"
 #include "rotoscale/philox.hpp"
 #include "throughput.hpp"
 
@@ -26,20 +30,44 @@
 
 namespace rotoscale::program {
 
-#if !defined(ROTOSCALE_TRAIN_DEVICES)
-
-int profile(const trainer_state&, const device_choice& device, const profile_options&, std::ostream&) {
-  throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
-}
-
-#else
-
 namespace {
 
 /// By nn::op_class.
 constexpr const char* class_names[] = {"GEMM", "quantize",  "attention", "norm and activation",
                                        "loss", "optimizer", "copies",    "other"};
 constexpr int name_width = 26;  // of the tables: no operation's name is longer
+
+/// Measured without a session, whose model may leave no memory.
+struct measured_rates {
+  double copy = 0;    ///< bytes read and written a second
+  double matrix = 0;  ///< operations a second of BF16's product; 0: not measured
+};
+
+/// Seconds of the fastest of five runs of `work`.
+template <class Work>
+double best_seconds(const Work& work) {
+  double best = 1e30;
+  for (int i = 0; i < 6; ++i) {
+    const double start = now_seconds();
+    work();
+    if (i > 0) best = std::min(best, now_seconds() - start);
+  }
+  return best;
+}
+
+measured_rates measure_cpu_rates(int threads) {
+  constexpr index_t bytes = index_t{1} << 27, part = index_t{1} << 20;
+  std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
+  thread_pool pool(threads);
+  return {2.0 * static_cast<double>(bytes) / best_seconds([&] {
+            for_each_chunk(pool, bytes, part, [&](index_t first, index_t last) {
+              std::memcpy(to.data() + first, from.data() + first, static_cast<std::size_t>(last - first));
+            });
+          }),
+          0};
+}
+
+#if defined(ROTOSCALE_TRAIN_DEVICES)
 
 void expect(const gpu::status& s) {
   if (!s.ok()) throw nn::backend_error("profile", s.message(), gpu::is_of_device(s));
@@ -58,17 +86,13 @@ class device_memory {
   void* data_ = nullptr;
 };
 
-/// Seconds of the fastest of five runs of `work`, which puts itself on the null stream.
-template <class Work>
-double best_seconds(const Work& work) {
-  double best = 1e30;
-  for (int i = 0; i < 6; ++i) {
-    const double start = now_seconds();
-    work();
+/// best_seconds of a launch on the null stream.
+template <class Launch>
+double best_device_seconds(const Launch& launch) {
+  return best_seconds([&] {
+    expect(launch());
     expect(gpu::synchronize());
-    if (i > 0) best = std::min(best, now_seconds() - start);
-  }
-  return best;
+  });
 }
 
 /// Bytes read and written a second by the device's own copy.
@@ -76,7 +100,8 @@ double measure_copy_rate() {
   const std::size_t bytes = std::size_t{1} << (std::string_view(gpu::build_mode()) == "host" ? 24 : 30);
   const device_memory from(bytes), to(bytes);
   expect(gpu::fill(from.data(), 1, bytes));
-  return 2.0 * static_cast<double>(bytes) / best_seconds([&] { expect(gpu::copy(to.data(), from.data(), bytes)); });
+  return 2.0 * static_cast<double>(bytes) /
+         best_device_seconds([&] { return gpu::copy(to.data(), from.data(), bytes); });
 }
 
 /// Operations a second of the vendor library's BF16 GEMM; 0 in a build without one.
@@ -95,28 +120,28 @@ double measure_matrix_rate() {
   gpu::plain_gemm plan;
   if (!gpu::plain_gemm::make(p, plan).ok()) return 0;
   const device_memory workspace(plan.workspace_bytes() + 1);
-  return 2.0 * n * n * n / best_seconds([&] { expect(plan.run(p, workspace.data(), plan.workspace_bytes(), {})); });
+  return 2.0 * n * n * n /
+         best_device_seconds([&] { return plan.run(p, workspace.data(), plan.workspace_bytes(), {}); });
 }
 
-/// Measured without a session, whose model may leave no memory.
-struct device_rates {
-  double copy = 0;    ///< bytes read and written a second
-  double matrix = 0;  ///< operations a second of BF16's product; 0: not measured
-};
-device_rates measure_rates() {
+measured_rates measure_device_rates() {
   // The driver clears freed memory, which would slow the measurement.
   if (std::string(gpu::build_mode()) != "host") std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const double copy = measure_copy_rate();
   return {copy, measure_matrix_rate()};
 }
 
+#endif
+
+/// Makes the backend to profile. `timing`: appends every operation that is waited for, or null.
+using make_backend = std::function<std::unique_ptr<nn::backend>(bool graphs, std::vector<nn::timed_operation>* timing)>;
+
 /// A session on random tokens and targets, new ones in each step. A model that learns its tokens by heart has gradients
 /// of a growing range, which slows some kernels.
 class random_run {
  public:
-  random_run(const trainer_state& state, const device_choice& device, const gpu::train_options& options,
-             std::size_t memory_limit)
-      : state_(state), ops_(make_device(device, options, "")) {
+  random_run(const trainer_state& state, std::unique_ptr<nn::backend> ops, std::size_t memory_limit)
+      : state_(state), ops_(std::move(ops)) {
     const train::session_options o = session_options_for(state.run, memory_limit, false);
     const std::vector recipes{state.phases.front().recipe};
     plan_ = train::plan_session(*ops_, state.run.architecture(), o, recipes);
@@ -181,11 +206,11 @@ struct timing_row {
 
 /// Rows of `names`. `row_of` maps an operation to the number of its row.
 template <class RowOf>
-std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing, int steps,
+std::vector<timing_row> rows_of(const std::vector<nn::timed_operation>& timing, int steps,
                                 const std::vector<std::string>& names, const RowOf& row_of) {
   std::vector<timing_row> rows;
   for (const std::string& name : names) rows.push_back({name});
-  for (const gpu::timed_operation& t : timing) {
+  for (const nn::timed_operation& t : timing) {
     timing_row& s = rows[row_of(t)];
     s.microseconds += t.microseconds / steps;
     s.bytes += static_cast<double>(t.bytes) / steps;
@@ -195,17 +220,17 @@ std::vector<timing_row> rows_of(const std::vector<gpu::timed_operation>& timing,
   return rows;
 }
 
-std::vector<timing_row> rows_by_class(const std::vector<gpu::timed_operation>& timing, int steps) {
+std::vector<timing_row> rows_by_class(const std::vector<nn::timed_operation>& timing, int steps) {
   return rows_of(timing, steps, {std::begin(class_names), std::end(class_names)},
-                 [](const gpu::timed_operation& t) { return static_cast<std::size_t>(t.kind); });
+                 [](const nn::timed_operation& t) { return static_cast<std::size_t>(t.kind); });
 }
 
 /// The longest first.
-std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation>& timing, int steps) {
+std::vector<timing_row> rows_by_operation(const std::vector<nn::timed_operation>& timing, int steps) {
   std::set<std::string> found;
-  for (const gpu::timed_operation& t : timing) found.emplace(t.name);
+  for (const nn::timed_operation& t : timing) found.emplace(t.name);
   const std::vector<std::string> names(found.begin(), found.end());
-  auto rows = rows_of(timing, steps, names, [&](const gpu::timed_operation& t) {
+  auto rows = rows_of(timing, steps, names, [&](const nn::timed_operation& t) {
     return static_cast<std::size_t>(std::lower_bound(names.begin(), names.end(), t.name) - names.begin());
   });
   std::stable_sort(rows.begin(), rows.end(),
@@ -214,7 +239,7 @@ std::vector<timing_row> rows_by_operation(const std::vector<gpu::timed_operation
 }
 
 /// `head` is the title of the first column.
-void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const device_rates& rates,
+void print_rows(const char* head, const std::vector<timing_row>& rows, int steps, const measured_rates& rates,
                 std::ostream& out) {
   double total = 0;
   for (const timing_row& s : rows) total += s.microseconds;
@@ -233,75 +258,69 @@ void print_rows(const char* head, const std::vector<timing_row>& rows, int steps
   }
 }
 
-/// Bytes of the plan. If the runtime tells: bytes in use on the device, other programs included.
-std::string memory_line(const nn::memory_plan& plan) {
+/// Bytes of the plan. If the device's runtime tells: bytes in use on it, other programs included.
+std::string memory_line(const nn::memory_plan& plan, [[maybe_unused]] bool on_cpu) {
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) * 0x1p-20; };
+  std::string line = format_text("memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device)));
+#if defined(ROTOSCALE_TRAIN_DEVICES)
   std::size_t free = 0, total = 0;
-  return format_text("memory %.1f MiB on the device by plan", mib(plan.of_kind(nn::memory_kind::device))) +
-         (gpu::memory_info(free, total).ok() ? format_text(", %.1f MiB in use on it", mib(total - free)) : "") + "\n";
+  if (!on_cpu && gpu::memory_info(free, total).ok()) line += format_text(", %.1f MiB in use on it", mib(total - free));
+#endif
+  return line + "\n";
 }
 
 constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
 
 /// Returns the seconds of a training step and prints the profile. `memory` becomes the line about memory after these
 /// steps.
-double profile_steps(const trainer_state& state, random_run& run, bool graphs, std::string& memory, std::ostream& out) {
+double profile_steps(const trainer_state& state, random_run& run, const device_choice& device, std::string& memory,
+                     std::ostream& out) {
   run.train(warm_steps);
   const double seconds = run.train(measured_steps);
-  memory = memory_line(run.plan());
+  memory = memory_line(run.plan(), device.name == "cpu");
   const std::size_t phases = state.phases.size();
   const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
   const auto tokens = static_cast<double>(run.session().step_tokens());
   const double flops = model_flops_per_token(run.session().model(), state.run.train.sequence);
   out << run.ops().description() << ", recipe " << state.phases.front().recipe.name << phase
       << format_text(", %.0f tokens a step, %.6f GFLOP a token\nstep %.3f ms, %.0f tokens/s%s\n", tokens, flops * 1e-9,
-                     seconds * 1e3, tokens / seconds, graphs ? "" : ", without graphs");
+                     seconds * 1e3, tokens / seconds, device.graphs ? "" : ", without graphs");
   return seconds;
 }
 
 /// `eager_seconds`: of a step without graphs; 0: the profile is of one.
-void print_rates(double eager_seconds, const device_rates& rates, std::ostream& out) {
+void print_rates(double eager_seconds, const measured_rates& rates, std::ostream& out) {
   if (eager_seconds > 0) out << format_text("without graphs %.3f ms a step; ", eager_seconds * 1e3);
   out << format_text("copy %.0f GB/s", rates.copy * 1e-9);
   if (rates.matrix > 0) out << format_text(", BF16 matrix product %.0f TFLOP/s", rates.matrix * 1e-12);
   out << "\n";
 }
 
-}  // namespace
-
-int profile(const trainer_state& state, const device_choice& device, const profile_options& o, std::ostream& out) {
-  const std::string mode = gpu::build_mode();
-  if (device.name == "cpu" || (device.name != "auto" && device.name != mode)) {
-    throw io::error("--device " + device.name, "a profile is of a device; this program was built for " + mode);
-  }
-  if (device.wait_for_each)
-    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
+void print_profile(const trainer_state& state, const device_choice& device, const profile_options& o,
+                   const make_backend& make, const std::function<measured_rates()>& measure_rates, std::ostream& out) {
   // One session at a time, because memory may hold only one.
-  const auto begin = [&](const gpu::train_options& t) {
-    return std::make_unique<random_run>(state, device, t, o.memory_limit);
+  const auto begin = [&](bool graphs, std::vector<nn::timed_operation>* timing) {
+    return std::make_unique<random_run>(state, make(graphs, timing), o.memory_limit);
   };
   std::string memory;
-  gpu::train_options options;
-  auto run = begin(options);
+  auto run = begin(device.graphs, nullptr);
   const nn::memory_plan plan = run->plan();
-  const double step_seconds = profile_steps(state, *run, device.graphs, memory, out);
+  const double step_seconds = profile_steps(state, *run, device, memory, out);
   run.reset();
   double eager_seconds = 0;
-  if (device.graphs) {
-    options.graphs = false;
-    run = begin(options);
+  if (device.graphs && device.name != "cpu") {
+    run = begin(false, nullptr);
     run->train(warm_steps);
     eager_seconds = run->train(measured_steps);
     run.reset();
   }
-  std::vector<gpu::timed_operation> timing;
-  options.timing = &timing;
-  run = begin(options);
+  std::vector<nn::timed_operation> timing;
+  run = begin(false, &timing);
   run->train(1);
   timing.clear();
   run->train(timed_steps);
   run.reset();
-  const device_rates rates = with_plan(plan, "while its rates were measured", measure_rates);
+  const measured_rates rates = with_plan(plan, "while its rates were measured", measure_rates);
   print_rates(eager_seconds, rates, out);
   out << memory << "\n";
   const auto classes = rows_by_class(timing, timed_steps);
@@ -313,9 +332,41 @@ int profile(const trainer_state& state, const device_choice& device, const profi
     out << "\n";
     print_rows("operation", rows_by_operation(timing, timed_steps), timed_steps, rates, out);
   }
-  return exit_ok;
 }
 
+}  // namespace
+
+int profile(const trainer_state& state, const device_choice& choice, const profile_options& o, std::ostream& out) {
+  device_choice device = choice;
+#if !defined(ROTOSCALE_TRAIN_DEVICES)
+  if (device.name == "auto") device.name = "cpu";
 #endif
+  if (device.wait_for_each)
+    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
+  if (device.name == "cpu") {
+    const auto make = [&](bool, std::vector<nn::timed_operation>* timing) {
+      return nn::make_cpu_backend(device.threads, timing);
+    };
+    print_profile(
+        state, device, o, make, [&] { return measure_cpu_rates(device.threads); }, out);
+    return exit_ok;
+  }
+#if defined(ROTOSCALE_TRAIN_DEVICES)
+  const std::string mode = gpu::build_mode();
+  if (device.name != "auto" && device.name != mode) {
+    throw io::error("--device " + device.name, "this program was built for cpu and " + mode + " (Meson option gpu)");
+  }
+  const auto make = [&](bool graphs, std::vector<nn::timed_operation>* timing) {
+    gpu::train_options options;
+    options.graphs = graphs;
+    options.timing = timing;
+    return make_device(device, options, "");
+  };
+  print_profile(state, device, o, make, measure_device_rates, out);
+  return exit_ok;
+#else
+  throw io::error("--device " + device.name, "this program was built for the CPU alone (Meson option gpu)");
+#endif
+}
 
 }  // namespace rotoscale::program

@@ -9,17 +9,11 @@
 
 #include "device.hpp"
 #include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/timed_operation.hpp"
 
 namespace rotoscale::gpu {
 
-/// Time of one operation, in stream order.
-struct timed_operation {
-  const char* name = "";                    ///< of its row
-  nn::op_class kind = nn::op_class::other;  ///< class of the operation
-  double microseconds = 0.0;                ///< on the device; 0 in a build for the host
-  std::size_t bytes = 0;                    ///< minimum bytes read and written; 0: not counted
-  double operations = 0.0;                  ///< multiplications and additions of a GEMM, else 0
-};
+using nn::timed_operation;
 
 /// Options of a device backend.
 struct train_options {

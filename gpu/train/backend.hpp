@@ -80,12 +80,7 @@ class device_backend final : public nn::backend {
   /// Runs launch(call) as operation Op on a queue. Keeps its error, shows it to profilers, and times it if asked to.
   template <class Op, class Launch>
   void run_operation(nn::queue q, const typename Op::in& i, const typename Op::out& o, const Launch& launch) {
-    timed_operation what{Op::info.name, Op::info.kind};
-    if (options_.timing != nullptr) {
-      what.bytes = nn::bytes_moved<Op>(i, o);
-      if constexpr (requires { Op::products(i, o); }) what.operations = 2.0 * Op::products(i, o);
-    }
-    run(q, what, [&] {
+    run(q, nn::describe_operation<Op>(i, o, options_.timing != nullptr), [&] {
       const device_queue& on = of(q);
       return launch(device_call{on.stream, on.workspace, on.workspace_bytes, on.faults});
     });

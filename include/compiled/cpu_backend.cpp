@@ -5,6 +5,8 @@
 
 namespace rotoscale::nn {
 
-std::unique_ptr<backend> make_cpu_backend(int threads) { return std::make_unique<cpu_backend>(threads); }
+std::unique_ptr<backend> make_cpu_backend(int threads, std::vector<timed_operation>* timing) {
+  return std::make_unique<cpu_backend>(threads, timing);
+}
 
 }  // namespace rotoscale::nn

@@ -11,10 +11,11 @@ namespace rotoscale::nn {
 /// All operations, on threads of this process.
 class cpu_backend : public cpu::host_queues {
  public:
-  /// threads = 0: one for every hardware thread.
-  explicit cpu_backend(int threads = 0);
+  /// threads = 0: one for every hardware thread. `timing`: appends every operation, or null.
+  explicit cpu_backend(int threads = 0, std::vector<timed_operation>* timing = nullptr);
   /// With other rows, e.g. in tests. `rows` must outlive it.
-  cpu_backend(int threads, const operation_table& rows) : host_queues(rows), pool_(threads) {}
+  cpu_backend(int threads, const operation_table& rows, std::vector<timed_operation>* timing = nullptr)
+      : host_queues(rows, timing), pool_(threads) {}
 
   device_properties properties() const override {
 #if defined(__AVX512F__)
@@ -84,7 +85,7 @@ template <class Op>
 void row(backend& ops, queue q, const typename Op::in& i, const typename Op::out& o) {
   auto& on = static_cast<cpu_backend&>(ops);
   if constexpr (requires { compute(i, o, on.pool()); }) {
-    on.run(q, Op::info.name, [&] { compute(i, o, on.pool()); });
+    on.template run_operation<Op>(q, i, o, [&] { compute(i, o, on.pool()); });
   } else {
     Op::compose(ops, q, i, o);
   }
@@ -93,7 +94,7 @@ template <>
 inline void row<op::residual_norm>(backend& ops, queue q, const op::residual_norm::in& i,
                                    const op::residual_norm::out& o) {
   auto& on = static_cast<cpu_backend&>(ops);
-  on.run(q, "residual_norm", [&] { compute(i, o, on.pool()); });
+  on.run_operation<op::residual_norm>(q, i, o, [&] { compute(i, o, on.pool()); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
 }
 
@@ -117,6 +118,7 @@ std::size_t workspace_of(const backend& ops, const typename Op::in& i, const typ
 inline constexpr operation_table cpu_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_CPU_ROW)};
 #undef ROTOSCALE_CPU_ROW
 
-inline cpu_backend::cpu_backend(int threads) : cpu_backend(threads, cpu_operations) {}
+inline cpu_backend::cpu_backend(int threads, std::vector<timed_operation>* timing)
+    : cpu_backend(threads, cpu_operations, timing) {}
 
 }  // namespace rotoscale::nn

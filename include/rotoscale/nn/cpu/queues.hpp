@@ -5,10 +5,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 
 #include "rotoscale/nn/backend.hpp"
+#include "rotoscale/nn/timed_operation.hpp"
 #include "rotoscale/scratch.hpp"
 
 namespace rotoscale::nn::cpu {
@@ -16,7 +18,9 @@ namespace rotoscale::nn::cpu {
 /// The device part of the CPU's backend.
 class host_queues : public backend {
  public:
-  using backend::backend;
+  /// `timing`: appends every operation, or null.
+  explicit host_queues(const operation_table& rows, std::vector<timed_operation>* timing = nullptr)
+      : backend(rows), timing_(timing) {}
 
   void* allocate(std::size_t bytes, memory_kind) override {
     const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
@@ -48,31 +52,41 @@ class host_queues : public backend {
   }
   using backend::synchronize;
   void transfer(queue q, copy_kind kind, void* to, const void* from, std::size_t bytes) override {
-    run(q, name_of(kind), [&] {
+    run(q, {name_of(kind), op_class::copy, 0.0, 2 * bytes}, [&] {
       if (bytes != 0) std::memcpy(to, from, bytes);  // an empty vector has no address
     });
   }
   void fill_zero(queue q, void* memory, std::size_t bytes) override {
-    run(q, "fill_zero", [&] {
+    run(q, {"fill_zero", op_class::copy, 0.0, bytes}, [&] {
       if (bytes != 0) std::memset(memory, 0, bytes);
     });
   }
 
-  /// Runs an operation on a queue and keeps its error.
-  template <class Operation>
-  void run(queue q, const char* name, const Operation& operation) {
-    if (state_of(q).failed) return;
-    const lent_scratch lent(state_of(q).workspace);
-    try {
-      operation();
-    } catch (const std::bad_alloc&) {
-      state_of(q).failed.emplace(name, "out of memory", true);
-    } catch (const std::exception& e) {
-      state_of(q).failed.emplace(name, e.what());
-    }
+  /// Runs body() as operation Op on a queue. Keeps its error, and times it if asked to.
+  template <class Op, class Body>
+  void run_operation(queue q, const typename Op::in& i, const typename Op::out& o, const Body& body) {
+    run(q, describe_operation<Op>(i, o, timing_ != nullptr), body);
   }
 
  private:
+  template <class Operation>
+  void run(queue q, const timed_operation& what, const Operation& operation) {
+    if (state_of(q).failed) return;
+    const lent_scratch lent(state_of(q).workspace);
+    const auto start = timing_ != nullptr ? clock::now() : clock::time_point{};
+    try {
+      operation();
+    } catch (const std::bad_alloc&) {
+      state_of(q).failed.emplace(what.name, "out of memory", true);
+    } catch (const std::exception& e) {
+      state_of(q).failed.emplace(what.name, e.what());
+    }
+    if (timing_ == nullptr) return;
+    timing_->push_back(what);
+    timing_->back().microseconds = std::chrono::duration<double, std::micro>(clock::now() - start).count();
+  }
+
+  using clock = std::chrono::steady_clock;
   static constexpr std::size_t alignment = 64;
 
   struct queue_state {
@@ -85,6 +99,7 @@ class host_queues : public backend {
 
   std::vector<queue_state> queues_ = std::vector<queue_state>(1);
   std::uint64_t tickets_ = 0;
+  std::vector<timed_operation>* timing_;
 };
 
 }  // namespace rotoscale::nn::cpu
