@@ -416,6 +416,7 @@ def _(dy, x, w, key, needs_dx, needs_dw, needs_db):
 
 def _save(ctx, inputs, output):
     x, w, bias, ctx.key, _ = inputs
+    ctx.gemms = _layers.get(ctx.key)  # the layer may be gone, or have another recipe, before the backward pass
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, w)
 

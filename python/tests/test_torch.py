@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 """rotoscale.torch: the three GEMMs have the bits of the C++ trainer's linear layer. Skips without PyTorch."""
+import copy
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,21 @@ def test_dtypes_shapes_and_evaluation():
         layer(x.reshape(2, 10, 32))
     with pytest.raises(TypeError, match="x: dtype torch.int64"):
         layer(x.long())
+
+
+@pytest.mark.parametrize("replace", [lambda layer: None, lambda layer: layer.set_recipe("fp8_amd")])
+def test_a_backward_pass_outlives_its_layer(replace):
+    """The layer is dropped or switched between the passes: the gradients of a layer that stays."""
+    torch.manual_seed(0)
+    gradients, stays, x = [], emulated.Linear(64, 32), torch.randn(32, 64, requires_grad=True)
+    for change in (None, replace):
+        layer = copy.deepcopy(stays)
+        loss = layer(x).square().sum()
+        if change is not None:
+            change(layer)
+            del layer
+        gradients += torch.autograd.grad(loss, x)
+    assert torch.equal(*gradients)
 
 
 def test_narrow_dtypes_of_torch():
