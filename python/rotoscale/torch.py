@@ -26,6 +26,7 @@ _FP8 = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2"}
 _LARGEST = {"e4m3": np.float32(448), "e5m2": np.float32(57344)}
 # GEMM: its number in random streams, its operands (tensor, axis of the contraction in it).
 _GEMMS = {"fprop": (0, ("x", -1), ("w", -1)), "dgrad": (1, ("dy", -1), ("w", 0)), "wgrad": (2, ("dy", 0), ("x", 0))}
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _ROUNDING, _SIGNS = 1, 2  # purposes of random streams (docs/reference/layers.md)
 
 
@@ -94,6 +95,8 @@ class Gemms:
     def __init__(self, recipe: str | dict, layer: int = 0, seed: int = 0):
         if isinstance(recipe, str) and recipe not in _RECIPES:
             raise ValueError(f"recipe: no {recipe!r}; rotoscale.recipes lists all")
+        if not isinstance(recipe, str) and not (isinstance(recipe, dict) and _GEMMS.keys() <= recipe.keys()):
+            raise TypeError(f"recipe: {recipe!r}, expected a name or a record of rotoscale.recipes")
         self.recipe = _RECIPES[recipe] if isinstance(recipe, str) else recipe
         self.layer, self.seed, self.step = layer, seed, 0
         # Elements along a contraction that are quantized together: sizes must be multiples of it.
@@ -103,6 +106,13 @@ class Gemms:
         self._register()
         for tensor, element in self.fp8_tensors():
             self.scaling[tensor] = _Scaling(self.recipe["fp8"], element)
+
+    def check_features(self, module):
+        """Raises ValueError unless the features of `module` are whole runs."""
+        for name in ("in_features", "out_features"):
+            if getattr(module, name) % self.run:
+                raise ValueError(
+                    f"{name} {getattr(module, name)}: {self.recipe['name']} needs a multiple of {self.run}")
 
     def operand_recipes(self):
         """The recipes of all six operands."""
@@ -465,12 +475,10 @@ class Linear(torch.nn.Linear):
     def set_recipe(self, recipe: str | dict, layer: int | None = None, seed: int | None = None) -> None:
         """Switches to a recipe. FP8 scales start anew, steps go on."""
         before = getattr(self, "gemms", Gemms("fp32"))
-        self.gemms = Gemms(recipe, before.layer if layer is None else layer, before.seed if seed is None else seed)
-        self.gemms.step = before.step
-        run = self.gemms.run
-        for name in ("in_features", "out_features"):
-            if getattr(self, name) % run:
-                raise ValueError(f"{name} {getattr(self, name)}: {self.gemms.recipe['name']} needs a multiple of {run}")
+        gemms = Gemms(recipe, before.layer if layer is None else layer, before.seed if seed is None else seed)
+        gemms.step = before.step
+        gemms.check_features(self)
+        self.gemms = gemms
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """y (..., out_features) of x (..., in_features), in x's dtype: float32, bfloat16, float16 or float64.
@@ -478,8 +486,8 @@ class Linear(torch.nn.Linear):
         Raises TypeError for another dtype, ValueError for another last axis or for a recipe without kernels on x's
         device.
         """
-        if not x.is_floating_point():
-            raise TypeError(f"x: dtype {x.dtype}, expected floating-point numbers")
+        if x.dtype not in _DTYPES:
+            raise TypeError(f"x: dtype {x.dtype}, expected float32, bfloat16, float16 or float64")
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"x of shape {tuple(x.shape)}: the last axis must have {self.in_features} elements")
         rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
@@ -498,30 +506,28 @@ class Linear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.gemms.recipe['name']}"
 
 
-def convert(model: torch.nn.Module, recipe: str | dict = "mxfp4_h16", *, skip: Iterable[str] = (),
+def convert(model: torch.nn.Module, recipe: str | dict = "mxfp4_h16", *, skip: str | Iterable[str] = (),
             seed: int = 0) -> torch.nn.Module:
     """Replaces the torch.nn.Linear modules of `model` in place by Linear with the same parameters; returns the model.
 
     recipe  a name in rotoscale.recipes, or such a record
-    skip    names of modules to leave as they are, such as "lm_head"; their parts are left as well
+    skip    a name, or names, of modules to leave as they are, such as "lm_head"; their parts are left as well
     seed    of stochastic rounding and of signs
 
     Layers are numbered in the order of model.named_modules(). A model that has been converted switches to the recipe,
     as healing does: convert(model, "fp8_amd") after some steps. Raises ValueError naming a module whose features are
-    not multiples of the recipe's blocks.
+    not multiples of the recipe's blocks, and leaves the model as it was.
     """
-    skipped = tuple(skip)
+    skipped, gemms = (skip,) if isinstance(skip, str) else tuple(skip), Gemms(recipe)
     found = [(name, module) for name, module in model.named_modules()
              if type(module) in (torch.nn.Linear, Linear)
              and not any(name == s or name.startswith(s + ".") for s in skipped)]
-    for layer, (name, module) in enumerate(found):
-        is_new = type(module) is torch.nn.Linear
+    for name, module in found:
         try:
-            if is_new:
-                module.__class__ = Linear
-            module.set_recipe(recipe, layer, seed)
+            gemms.check_features(module)
         except ValueError as error:
-            if is_new:
-                module.__class__ = torch.nn.Linear
             raise ValueError(f"{name or 'model'}: {error}; leave it with skip") from None
+    for layer, (_, module) in enumerate(found):
+        module.__class__ = Linear
+        module.set_recipe(recipe, layer, seed)
     return model

@@ -48,8 +48,11 @@ def test_convert_keeps_parameters_and_trains():
     net = model()
     before = {name: p for name, p in net.named_parameters()}
     with pytest.raises(ValueError, match="3: out_features 7: mxfp4_h16 needs a multiple of 32; leave it with skip"):
-        emulated.convert(model(), "mxfp4_h16")
-    assert emulated.convert(net, "mxfp4_h16", skip=["3"]) is net
+        emulated.convert(net, "mxfp4_h16")
+    with pytest.raises(TypeError, match="recipe: 3, expected a name or a record"):
+        emulated.convert(net, 3)
+    assert not any(isinstance(m, emulated.Linear) for m in net)
+    assert emulated.convert(net, "mxfp4_h16", skip="3") is net
     assert [type(m) for m in net] == [emulated.Linear, torch.nn.GELU, emulated.Linear, torch.nn.Linear]
     assert all(p is before[name] for name, p in net.named_parameters())
     x, target = torch.randn(10, 3, 64), torch.randn(10, 3, 7)
@@ -84,8 +87,9 @@ def test_dtypes_shapes_and_evaluation():
         emulated.Linear(64, 32, recipe="mxfp5")
     with pytest.raises(ValueError, match=r"x of shape \(2, 10, 32\): the last axis must have 64"):
         layer(x.reshape(2, 10, 32))
-    with pytest.raises(TypeError, match="x: dtype torch.int64"):
-        layer(x.long())
+    for dtype in (torch.int64, torch.float8_e4m3fn):
+        with pytest.raises(TypeError, match=f"x: dtype {dtype}"):
+            layer(x.to(dtype))
 
 
 @pytest.mark.parametrize("replace", [lambda layer: None, lambda layer: layer.set_recipe("fp8_amd")])
