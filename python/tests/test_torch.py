@@ -107,6 +107,18 @@ def test_a_backward_pass_outlives_its_layer(replace):
     assert torch.equal(*gradients)
 
 
+def test_an_encoder_evaluates_under_the_recipe():
+    """PyTorch's fused kernel of evaluation would multiply the weights in FP32."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    layer, x = emulated.convert(layer).eval(), torch.randn(2, 32, 64)
+    called = []
+    layer.linear1.forward = lambda x: called.append(x) or emulated.Linear.forward(layer.linear1, x)
+    with torch.no_grad():
+        layer(x)
+    assert called
+
+
 def test_narrow_dtypes_of_torch():
     q = rotoscale.quantize(tensors(0)[0], preset="te_rocm")
     codes = torch.from_numpy(q.codes).view(torch.float4_e2m1fn_x2)
