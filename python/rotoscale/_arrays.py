@@ -40,6 +40,8 @@ def readable(x):
     if name.startswith("torch."):
         if getattr(x, "requires_grad", False):
             x = x.detach()
+        if x.is_neg():  # DLPack lends the bits without the sign
+            x = x.resolve_neg()
         format_name = FORMAT_OF_DTYPE.get(name[6:])
         if format_name is not None and format_name != "bf16":
             return x.view(sys.modules["torch"].uint8), format_name

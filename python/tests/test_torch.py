@@ -119,6 +119,12 @@ def test_an_encoder_evaluates_under_the_recipe():
     assert called
 
 
+def test_a_negated_view_has_its_sign():
+    x = torch.randn(64, dtype=torch.complex64, generator=torch.Generator().manual_seed(0)).conj().imag
+    assert x.is_neg()
+    assert np.array_equal(rotoscale.quantize(x).codes, rotoscale.quantize(x.numpy(force=True)).codes)
+
+
 def test_narrow_dtypes_of_torch():
     q = rotoscale.quantize(tensors(0)[0], preset="te_rocm")
     codes = torch.from_numpy(q.codes).view(torch.float4_e2m1fn_x2)
