@@ -3,7 +3,7 @@
 """Arguments that are no arrays: an error names the argument and what it should be."""
 import operator
 
-TEXT, INTEGER, NUMBER, FLAG = "a name", "an integer", "a number", "True or False"
+TEXT, INTEGER, SIZE, NUMBER, FLAG = "a name", "an integer", "an integer of 64 bits", "a number", "True or False"
 
 
 def _fits(value, kind):
@@ -15,10 +15,22 @@ def _fits(value, kind):
 
 
 def expect(kind, **arguments):
-    """Raises TypeError for the first argument that is not of the kind."""
+    """Raises TypeError for the first argument that is not of the kind, ValueError for an integer with too many bits."""
     for name, value in arguments.items():
         if not _fits(value, kind):
             raise TypeError(f"{name}: {value!r}, expected {kind}")
+        bits = {INTEGER: 31, SIZE: 63}.get(kind)
+        if bits and not -1 << bits <= operator.index(value) < 1 << bits:
+            raise ValueError(f"{name}: {value!r} has more than {bits + 1} bits")
+
+
+def number(name, value):
+    """`value` as a float. Raises TypeError unless it is a number, ValueError beyond FP64."""
+    expect(NUMBER, **{name: value})
+    try:
+        return float(value)
+    except (TypeError, OverflowError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
 
 
 def expect_optional(kind, **arguments):

@@ -9,14 +9,14 @@ import numpy as np
 
 from . import _core
 from ._arrays import device_operators, on_device, readable
-from ._check import NUMBER, TEXT, expect, expect_optional
+from ._check import TEXT, expect, expect_optional, number
 from ._quantized import Quantized
 
 
 def _operand(name, x, format):
     if isinstance(x, Quantized):
         return _core.block_operand(name, x.codes, x.scales, x.format, x.square, x.rows, x.k, *x.layout,
-                                   x.global_factor)
+                                   number("global_factor", x.global_factor))
     array, element = readable(x)
     if format is not None and element not in (None, format):
         raise TypeError(f"{name}: its dtype holds codes of {element}, not {format}")
@@ -51,7 +51,7 @@ def gemm(a: Quantized | Any, b: Quantized | Any, *, contract: str = "fp32_fma_ch
     Raises TypeError for a wrong dtype, ValueError where the unit does not multiply these operands.
     """
     expect(TEXT, contract=contract, output=output)
-    expect(NUMBER, alpha=alpha)
+    alpha = number("alpha", alpha)
     expect_optional(TEXT, format_a=format_a, format_b=format_b)
     if on_device(a.codes if isinstance(a, Quantized) else a):
         return _on_device(a, b, contract, c, output, alpha, format_a, format_b)

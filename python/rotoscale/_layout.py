@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._check import INTEGER, TEXT, expect, expect_optional, split_random
+from ._check import FLAG, INTEGER, SIZE, TEXT, expect, expect_optional, split_random
 from ._quantized import core_rotation
 
 
@@ -63,7 +63,7 @@ def unpack(packed: Any, format: str, count: int | None = None) -> np.ndarray:
     Raises ValueError if the bytes hold fewer codes.
     """
     expect(TEXT, format=format)
-    expect_optional(INTEGER, count=count)
+    expect_optional(SIZE, count=count)
     return _core.unpack(packed, format, count)
 
 
@@ -75,15 +75,20 @@ def swizzle(array: Any, placement: str, *, padding: int = 0, repeat: int = 1) ->
     """
     expect(TEXT, placement=placement)
     expect(INTEGER, padding=padding, repeat=repeat)
+    if not 0 <= padding < 256:
+        raise ValueError(f"padding: {padding!r} is no byte")
     return _core.place(array, placement, padding, repeat)
 
 
 def unswizzle(array: Any, placement: str, shape: tuple[int, int], *, repeat: int = 1) -> np.ndarray:
     """Inverse of swizzle: uint8 of `shape`, (rows, columns). Raises ValueError if the array has another size."""
     expect(TEXT, placement=placement)
-    if len(shape) != 2:
+    expect(INTEGER, repeat=repeat)
+    if not isinstance(shape, (tuple, list)) or len(shape) != 2:
         raise ValueError(f"shape: {shape!r}, expected (rows, columns)")
     rows, columns = shape
+    expect(SIZE, **{"shape: rows": rows, "shape: columns": columns})
+    expect(SIZE, **{"shape: rows * repeat": rows * repeat})
     return _core.gather(array, placement, rows * repeat, columns, repeat)
 
 
@@ -99,4 +104,5 @@ def rotate(x: Any, points: int, *, signs: int = 0, run: int | None = None, inver
     """
     expect(INTEGER, points=points)
     expect_optional(INTEGER, run=run)
+    expect(FLAG, inverse=inverse)
     return _core.rotate(x, core_rotation((points, signs)), run, inverse)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import as_numpy, device_operators, on_device
-from ._check import FLAG, INTEGER, NUMBER, TEXT, expect, expect_optional, split_random, split_rotation
+from ._check import FLAG, INTEGER, TEXT, expect, expect_optional, number, split_random, split_rotation
 
 BLOCKS = {record["name"]: record for record in _core.block_formats}
 _ROTATION_OF_PRESET = {record["name"]: record["rotation"] for record in _core.presets}
@@ -31,9 +31,8 @@ def _request(preset, format, source, scale_rule, rounding, rotation, axis, polic
     expect(FLAG, square=square)
     if isinstance(encode_factor, str) and encode_factor != "amax":
         raise ValueError(f"encode_factor: {encode_factor!r} is neither a number nor 'amax'")
-    two_levels = encode_factor == "amax"
-    factor = None if two_levels else encode_factor
-    expect_optional(NUMBER, encode_factor=factor)
+    two_levels = isinstance(encode_factor, str)
+    factor = None if two_levels or encode_factor is None else number("encode_factor", encode_factor)
     if (rounding == "stochastic" or scale_choice == "eden") and random is None:
         raise ValueError("random: stochastic rounding needs a seed or (seed, stream)")
     turned = None if rotation is None else core_rotation(rotation)
@@ -247,8 +246,9 @@ def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1
     do not fit each other.
     """
     expect(TEXT, format=format)
-    expect(NUMBER, global_factor=global_factor)
-    values = _core.dequantize(codes, scales, format, square, global_factor, core_rotation(rotation))
+    expect(FLAG, square=square)
+    factor = number("global_factor", global_factor)
+    values = _core.dequantize(codes, scales, format, square, factor, core_rotation(rotation))
     if axis not in (-1, 0, values.ndim - 1):
         raise ValueError(f"axis: {axis!r} is neither -1 nor 0")
     return values.T if axis == 0 and values.ndim == 2 else values

@@ -147,6 +147,12 @@ def test_codes_of_ml_dtypes():
     (lambda x: rotoscale.quantize(x).to(3), TypeError, "placement: 3, expected a name"),
     (lambda x: rotoscale.gemm(x, x, alpha="2"), TypeError, "alpha: '2', expected a number"),
     (lambda x: rotoscale.unswizzle(x, "aiter_scale", (3,)), ValueError, "shape: (3,)"),
+    (lambda x: rotoscale.unswizzle(x, "aiter_scale", ("a", 2)), TypeError, "shape: rows: 'a'"),
+    (lambda x: rotoscale.swizzle(x, "aiter_scale", padding=256), ValueError, "padding: 256"),
+    (lambda x: rotoscale.swizzle(x, "row_major", repeat=1 << 62), ValueError, "repeat: 4611686018427387904 has more"),
+    (lambda x: rotoscale.quantize(x, axis=1 << 40), ValueError, "axis: 1099511627776 has more than 32 bits"),
+    (lambda x: rotoscale.quantize(x, format="nvfp4", encode_factor=x), TypeError, "encode_factor: only 0-dim"),
+    (lambda x: rotoscale.quantize(x, format="nvfp4", encode_factor=np.float32(0)), ValueError, "encode_factor 0.0"),
     (lambda x: rotoscale.validate({"x": 3}), TypeError, "x: int is no array"),
     (lambda x: rotoscale.runs(3), TypeError, "path: 3, expected a path"),
 ])
