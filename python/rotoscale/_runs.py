@@ -37,14 +37,19 @@ class Runs:
 
 
 def _valid(file):
-    """The records of a log. A resume or roll-back with step N voids earlier records of later steps."""
+    """The records of a log. A resume or roll-back with step N voids earlier records of later steps.
+
+    Raises ValueError that names the line of what is no record.
+    """
     records = []
-    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n"):
-            break  # a line that is being written
-        record = json.loads(line)
-        if record.get("event") in ("resume", "rollback"):
-            records = [r for r in records if r.get("step", 0) <= record["step"] or r["event"] == "start"]
+    lines = file.read_bytes().split(b"\n")[:-1]  # the last one is being written
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            if record["event"] in ("resume", "rollback"):
+                records = [r for r in records if r.get("step", 0) <= record["step"] or r["event"] == "start"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"path: {file}:{number} is no record: {error!r}") from None
         records.append(record)
     return records
 
@@ -59,7 +64,10 @@ def _number(text):
 
 
 def runs(path: str | os.PathLike) -> Runs:
-    """Reads the run in the directory `path`, or all runs and studies under it. Raises ValueError if there is none."""
+    """Reads the run in the directory `path`, or all runs and studies under it.
+
+    Raises ValueError if there is none, or for a line that is no record.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path: {path!r}, expected a path")
     top, found = Path(path), Runs()
@@ -70,13 +78,15 @@ def runs(path: str | os.PathLike) -> Runs:
     for log in logs:
         run = str(log.parent)
         for record in _valid(log):
-            lists.get(record.get("event"), found.events).append({"run": run, **record})
+            lists.get(record["event"], found.events).append({"run": run, **record})
         statistics = log.with_name("statistics.jsonl")
         if statistics.exists():
             found.statistics += [{"run": run, **record} for record in _valid(statistics)
                                  if record["event"] not in ("start", "resume")]
     for study in studies:
         with study.open(encoding="utf-8", newline="") as rows:
-            found.studies += [{"run": str(study.parent), **{k: _number(v) for k, v in row.items()}}
-                              for row in csv.DictReader(rows)]
+            for line, row in enumerate(csv.DictReader(rows), 1):
+                if None in row or None in row.values():
+                    raise ValueError(f"path: {study}: row {line} has another number of cells than the header")
+                found.studies.append({"run": str(study.parent), **{k: _number(v) for k, v in row.items()}})
     return found
