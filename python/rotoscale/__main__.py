@@ -3,6 +3,7 @@
 """python -m rotoscale: NumPy files to codes and scales and back; dumps of kernels against models."""
 import argparse
 import sys
+import zipfile
 
 import numpy as np
 
@@ -13,17 +14,22 @@ def quantize_file(options):
     x = np.load(options.input, allow_pickle=False)
     q = rotoscale.quantize(x, preset=options.preset, format=options.format, scale_rule=options.scale_rule,
                            rounding=options.rounding, axis=options.axis, random=options.seed, square=options.square)
-    np.savez(options.output, codes=q.codes, scales=q.scales, format=q.format, shape=q.shape, axis=q.axis,
-             rotation=q.rotation[0], square=q.square, global_factor=np.float32(q.global_factor))
+    with open(options.output, "wb") as file:
+        np.savez(file, codes=q.codes, scales=q.scales, format=q.format, shape=q.shape, axis=q.axis,
+                 rotation=q.rotation[0], square=q.square, global_factor=np.float32(q.global_factor))
     print(f"{options.output}: {q.format}, codes {q.codes.shape}, scales {q.scales.shape}, SQNR {q.sqnr(x):.2f} dB")
 
 
 def dequantize_file(options):
-    with np.load(options.input, allow_pickle=False) as d:
+    d = np.load(options.input, allow_pickle=False)
+    if not isinstance(d, np.lib.npyio.NpzFile):
+        raise ValueError(f"{options.input}: is no .npz of codes and scales")
+    with d:
         y = rotoscale.dequantize(d["codes"], d["scales"], format=str(d["format"]), axis=int(d["axis"]),
                                  square=bool(d["square"]), global_factor=float(d["global_factor"]),
                                  rotation=int(d["rotation"]))
-    np.save(options.output, y)
+    with open(options.output, "wb") as file:
+        np.save(file, y)
     print(f"{options.output}: float32 {y.shape}")
 
 
@@ -77,7 +83,7 @@ def main():
     options = parser().parse_args()
     try:
         return options.run(options) or 0
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         print(f"rotoscale: {error}", file=sys.stderr)
         return 2
 
