@@ -311,6 +311,7 @@ inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& take
   r.name += "+" + std::string(to_string(gemms)) + ":" + taken.name;
   static_cast<nn::linear_recipe&>(r) = merge_gemms(before, taken, gemms);
   if (has_fp8(taken, gemms)) r.fp8 = taken.fp8;
+  if (gemms == nn::gemm_scope::forward) r.deoscillation = taken.deoscillation;  // of fprop's w
   if (gemms == nn::gemm_scope::backward) r.backward_override = taken.backward_override;
   if (override_backward(r, r.backward_override) != r) r.backward_override = nn::backward_kind::none;
   const nn::linear_recipe head = merge_gemms(head_of(before), head_of(taken), gemms);

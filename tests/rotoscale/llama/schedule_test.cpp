@@ -212,6 +212,11 @@ TEST_CASE("a phase may take over forward or backward GEMMs only") {
   CHECK((forward.fprop == fp8.fprop && forward.dgrad == fp4.dgrad && forward.wgrad == fp4.wgrad));
   CHECK(forward.name == "mxfp4_h16+forward:fp8_amd");
   CHECK(forward.fp8 == fp8.fp8);
+  const auto late = [](const char* a, const char* b) {
+    return train::resolve({"s", {{a}, {b, 5, 0, nn::gemm_scope::forward}}}, 10, "s.json")[1].recipe;
+  };
+  CHECK_FALSE(late("mxfp4_deoscillated", "bf16").deoscillation);
+  CHECK(late("bf16", "mxfp4_deoscillated").deoscillation);
   const auto backward = train::resolve(train::load_schedule("heal_backward"), 100, "s")[1].recipe;
   CHECK((backward.fprop == fp4.fprop && backward.dgrad == fp8.dgrad && backward.wgrad == fp8.wgrad));
   CHECK(fault({{"bf16", 0, 0, nn::gemm_scope::forward}}, 10).starts_with("s.json: phases[0].gemms"));
