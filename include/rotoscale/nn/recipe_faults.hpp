@@ -278,8 +278,11 @@ inline std::optional<std::string> find_fault(const recipe& r) {
     if (d.start < 0) return "deoscillation.start must not be negative";
     if (d.period < 1) return "deoscillation.period must be at least 1";
     if (!(d.ratio > 0)) return "deoscillation.ratio must be above 0";
-    if (!has_blocks(r.fprop.right.format) || r.fprop.right.rotation.points != 0) {
-      return "deoscillation: needs fprop.w in blocks without a rotation";
+    const auto has_plain_values = [](const linear_recipe& x) {
+      return x.fprop.right.rotation.points == 0 && !draws_words(x.fprop.right);
+    };
+    if (!has_blocks(r.fprop.right.format) || !has_plain_values(r) || (r.head && !has_plain_values(*r.head))) {
+      return "deoscillation: needs fprop.w in blocks, to nearest, without a rotation; the head's too";
     }
   }
   if (r.fp8.margin < -32 || r.fp8.margin > 32) return "fp8.margin must be between -32 and 32";

@@ -185,6 +185,12 @@ TEST_CASE("faults are named") {
   CHECK(fault([](nn::recipe& r) { r.deoscillation.emplace(); }).starts_with("deoscillation: needs fprop.w in blocks"));
   nn::recipe rows = preset("fp8_row");
   rows.wgrad.left.rounding = rounding::stochastic;
+  nn::recipe watched = preset("mxfp4_deoscillated");
+  watched.head = preset("mxfp4_h16");
+  CHECK(find_fault(watched).value_or("none").starts_with("deoscillation: needs fprop.w in blocks, to nearest"));
+  watched = preset("mxfp4_deoscillated");
+  watched.fprop.right.rounding = rounding::stochastic;
+  CHECK(find_fault(watched).value_or("none").starts_with("deoscillation:"));
   CHECK(find_fault(rows).value_or("none").starts_with("wgrad.dy.rounding: must be nearest_even where scaling is row"));
   nn::recipe mixed = preset("fp8_current");
   CHECK_FALSE((find_fault(mixed) || has_delayed(mixed)));
