@@ -31,6 +31,7 @@ inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_sta
 struct optimizer_arena {
   const char* prefix;
   float* nn::parameter_arena::*memory;
+  bool may_lack = false;  ///< a file without it, of a fork's parent, means zeros
 };
 /// Those that a model has.
 inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
@@ -38,10 +39,10 @@ inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
   std::vector<optimizer_arena> all = {{"exp_avg.", &arena::m}, {"exp_avg_sq.", &arena::v}};
   if (m.options().averages) all.push_back({"weight_avg.", &arena::average});
   if (!m.weights().tracks_oscillation()) return all;
-  all.insert(all.end(), {{"weight_last.", &arena::last},
-                         {"quantized_last.", &arena::last_quantized},
-                         {"weight_moved.", &arena::moved},
-                         {"quantized_moved.", &arena::moved_quantized}});
+  all.insert(all.end(), {{"weight_last.", &arena::last, true},
+                         {"quantized_last.", &arena::last_quantized, true},
+                         {"weight_moved.", &arena::moved, true},
+                         {"quantized_moved.", &arena::moved_quantized, true}});
   return all;
 }
 

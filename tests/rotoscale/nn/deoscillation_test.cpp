@@ -99,6 +99,10 @@ TEST_CASE("its state goes through a checkpoint, and another recipe forgets it") 
     if (step == 3) {
       llama::write_checkpoint(scratch / "a", through.session, {{"step", 3}});
       llama::read_checkpoint(scratch / "a", resumed.session, true);
+      session_case untracked(small_config(false), preset("mxfp4"), 2, 32),
+          forked(small_config(false), watched(), 2, 32);
+      llama::write_checkpoint(scratch / "b", untracked.session, {{"step", 3}});
+      CHECK_NOTHROW(llama::read_checkpoint(scratch / "b", forked.session, true));
     }
     through.step(data, step, 0.01f);
     plain.step(data, step, 0.01f);
