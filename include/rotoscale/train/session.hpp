@@ -359,6 +359,7 @@ class session {
   bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   void deoscillate(std::uint64_t step);
   void forget_oscillation() {
+    snapshot_.order(*ops_, queue_);
     const nn::parameter_arena a = model_.arena();
     for (float* const arena : {a.last, a.last_quantized, a.moved, a.moved_quantized}) {
       if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
