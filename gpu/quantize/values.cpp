@@ -40,9 +40,8 @@ status prepare_values(block_format f, const quantized_output& q, index_t vectors
 inline quantize_path values_path(quantize_kernel_args a, bool row) {
   (row ? a.column : a.row).codes = nullptr;
   const block_output& out = row ? a.row : a.column;
-  const bool mxfp4 = a.format.element == formats::e2m1 && a.format.has_e8m0_scale() && a.format.length == 32 &&
-                     a.format.rows == 1 && !out.exact;
-  if (!mxfp4) return known_path(quantize_path::general, a);
+  const bool mx = a.format.has_e8m0_scale() && a.format.length == 32 && a.format.rows == 1 && !out.exact;
+  if (!mx) return known_path(quantize_path::general, a);
   return out.options.rounding == rounding::stochastic ? quantize_path::mx_stochastic : quantize_path::mx_nearest;
 }
 
