@@ -68,7 +68,7 @@ class host_queues : public backend {
     run(q, describe_operation<Op>(i, o, timing_ != nullptr), body);
   }
 
- private:
+  /// Runs operation() on a queue. Keeps its error under the name of `what`, which is timed if asked to.
   template <class Operation>
   void run(queue q, const timed_operation& what, const Operation& operation) {
     if (state_of(q).failed) return;
@@ -86,6 +86,7 @@ class host_queues : public backend {
     timing_->back().microseconds = std::chrono::duration<double, std::micro>(clock::now() - start).count();
   }
 
+ private:
   using clock = std::chrono::steady_clock;
   static constexpr std::size_t alignment = 64;
 

@@ -25,8 +25,8 @@ TEST_CASE("memory is aligned to cache lines and zero") {
 TEST_CASE("an operation without memory fails its queue, which skips the next ones") {
   nn::cpu_backend ops(1);
   bool ran = false;
-  ops.run({}, "gemm", [] { throw std::bad_alloc(); });
-  ops.run({}, "add", [&] { ran = true; });
+  ops.run({}, {.name = "gemm"}, [] { throw std::bad_alloc(); });
+  ops.run({}, {.name = "add"}, [&] { ran = true; });
   try {
     ops.synchronize(ops.record({}));
     FAIL("no error");
