@@ -96,7 +96,7 @@ class process_rank final : public host_ranks {
       mine.bytes = send[static_cast<std::size_t>(s)].size();
       of(s).send(mine, send[static_cast<std::size_t>(s)]);
       of(s).is_expected = true;
-      if (of(s).state == input::held) begin_body(s);
+      if (of(s).is_whole) deliver(s);
     }
     wake_.ring();
     await(lock, what, [&](int s) { return !of(s).is_expected && of(s).is_sent(); });
@@ -126,6 +126,10 @@ class process_rank final : public host_ranks {
     std::size_t received = 0;  ///< of the header or the bytes
     std::span<std::byte> to;
     std::vector<std::byte> message;  ///< of a failure
+    // A collective that this rank has yet to come to. It reads on, to see an end or a failure behind the bytes.
+    std::optional<header> came;
+    std::vector<std::byte> early;
+    bool is_whole = false;
     bool is_expected = false, has_left = false;
 
     bool is_sent() const { return !socket.is_open() || (head.empty() && body.empty() && zeros == 0 && tail.empty()); }
@@ -176,7 +180,7 @@ class process_rank final : public host_ranks {
     try {
       const std::lock_guard lock(mutex_);
       fail(rank, what);
-      is_seen_ = true;
+      is_seen_ |= std::this_thread::get_id() == own_;
     } catch (...) {  // no memory for a message: the socket closes
     }
   }
@@ -306,29 +310,49 @@ class process_rank final : public host_ranks {
       l.drop();
     } else {
       l.state = input::held;
-      if (l.is_expected) begin_body(s);
+      if (l.is_expected) return begin_body(s);
+      l.came = l.in;
+      l.early.resize(l.in.bytes);
+      l.to = l.early;
+      l.state = input::body;
+      if (l.in.bytes == 0) take_body(s);
     }
   }
-  /// This rank is in a collective, as rank s is. Rank 0 judges if it is another one.
+  /// This rank is in a collective, as rank s is. Rank 0 judges if it is another one. Nullopt: no bytes are taken.
+  std::optional<std::span<std::byte>> place_of(int s, const header& h) {
+    try {
+      if (h.number == now_.number && h.what == now_.what) return (*place_)(s, static_cast<std::size_t>(h.bytes));
+      if (rank_ == 0) fail(s, std::string("is in ") + h.what.data() + ", rank 0 is in " + now_.what.data());
+    } catch (const rank_failure& e) {
+      fail(e.rank(), e.reason());
+    } catch (const std::exception& e) {
+      fail(rank_, std::string("failed: ") + e.what());
+    }
+    return std::nullopt;
+  }
   void begin_body(int s) {
     link& l = of(s);
-    if (l.in.number != now_.number || l.in.what != now_.what) {
-      if (rank_ == 0) fail(s, std::string("is in ") + l.in.what.data() + ", rank 0 is in " + now_.what.data());
-      return;
-    }
-    try {
-      l.to = (*place_)(s, static_cast<std::size_t>(l.in.bytes));
-    } catch (const rank_failure& e) {
-      return fail(e.rank(), e.reason());
-    } catch (const std::exception& e) {
-      return fail(rank_, std::string("failed: ") + e.what());
-    }
+    const auto to = place_of(s, l.in);
+    if (!to) return l.state == input::held ? l.drop() : void();
+    l.to = *to;
     l.state = input::body;
     if (l.in.bytes == 0) take_body(s);
   }
+  void deliver(int s) {
+    link& l = of(s);
+    const auto to = place_of(s, *l.came);
+    if (to && !to->empty()) std::memcpy(to->data(), l.early.data(), to->size());
+    if (to) l.is_expected = false;
+    l.came.reset();
+    l.is_whole = false;
+  }
   void take_body(int s) {
     link& l = of(s);
-    if (l.state == input::body && l.in.kind == frame::data) l.is_expected = false;
+    if (l.state == input::body && l.in.kind == frame::data) {
+      l.is_whole = l.came.has_value();
+      if (!l.is_whole) l.is_expected = false;
+      if (l.is_whole && l.is_expected) deliver(s);
+    }
     if (l.state == input::body && l.in.kind == frame::failure) {
       fail(static_cast<int>(l.in.rank), std::string(reinterpret_cast<const char*>(l.message.data()), l.message.size()));
     }
@@ -338,6 +362,7 @@ class process_rank final : public host_ranks {
 
   int rank_;
   process_rank_options options_;
+  const std::thread::id own_ = std::this_thread::get_id();
   std::mutex mutex_;  ///< of all below
   std::condition_variable changed_;
   wake_pipe wake_;
