@@ -218,6 +218,7 @@ class rank_listener {
       throw std::system_error(errno, std::generic_category(), "cannot listen on port " + std::to_string(port));
     }
     port_ = ntohs(at.sin_port);
+    ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);  // a visitor may leave before it is taken
   }
   /// Where it listens.
   std::uint16_t port() const { return port_; }
