@@ -3,7 +3,11 @@
 #include "gpu/train/nccl_ranks.hpp"
 
 #include <cstring>
+#include <future>
+#include <memory>
 #include <string_view>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 namespace rotoscale::gpu {
@@ -36,11 +40,30 @@ void nccl_rank::connect() {
   expect();
   const auto ids = nn::gather_values<char>(*host_, std::span<const char>(id.internal));
   std::memcpy(id.internal, ids.front().data(), sizeof id.internal);
-  found = nccl_.CommInitRank(&comm_, size(), id, rank());
+  std::tie(found, comm_) = join_ranks(id);
   expect();
   is_open_ = true;
   watcher_ = std::thread([this] { watch(); });
   warm_up();
+}
+
+/// Connects this rank. NCCL waits without limit for ranks that do not come, so a thread calls it, which is left behind
+/// after the timeout or another rank's failure.
+std::pair<nccl::result, nccl::comm> nccl_rank::join_ranks(const nccl::unique_id& id) const {
+  const auto made = std::make_shared<std::promise<std::pair<nccl::result, nccl::comm>>>();
+  auto done = made->get_future();
+  std::thread([made, id, join = nccl_.CommInitRank, ranks = size(), rank = rank(), device = ops_->number()] {
+    (void)select_device(device);
+    nccl::comm joined = nullptr;
+    const nccl::result found = join(&joined, ranks, id, rank);
+    made->set_value({found, joined});
+  }).detach();
+  const auto until = clock::now() + options_.timeout;
+  while (done.wait_for(watch_interval) != std::future_status::ready) {
+    host_->check();
+    if (clock::now() > until) throw nn::rank_failure(rank(), "waited too long to connect its device");
+  }
+  return done.get();
 }
 
 /// NCCL connects pairs of ranks at their first exchange, which shall not be in a graph.

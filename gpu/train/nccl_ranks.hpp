@@ -43,6 +43,7 @@ class nccl_rank final : public device_rank, private wait_guard {
   void reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how);
   template <class Call>
   status call(const Call& f);
+  std::pair<nccl::result, nccl::comm> join_ranks(const nccl::unique_id& id) const;
   void warm_up();
   void watch();
   bool has_failed();
