@@ -167,7 +167,7 @@ launch_place find_launch() {
       throw io::error(l.rank, std::to_string(*rank) + ": there are " + std::to_string(*size) + " ranks");
     place.rank = *rank;
     place.size = *size;
-    place.local_rank = number_of(l.local_rank, 0, 255).value_or(0);
+    place.local_rank = number_of(l.local_rank, 0, 255).value_or(number_of("SLURM_LOCALID", 0, 255).value_or(0));
     place.local_size = number_of(l.local_size, 1, 256).value_or(0);
     if (l.rank == std::string("SLURM_PROCID") && variable("SLURM_STEP_NUM_NODES") == "1") place.local_size = *size;
     place.start = start_name();
@@ -180,7 +180,8 @@ launch_place find_launch() {
 std::vector<nn::rank_socket> meet_ranks(const launch_place& place, const std::string& where,
                                         std::chrono::milliseconds timeout) {
   const bool by_port = where == "env";
-  nn::rank_meeting meeting{place.rank, place.size, place.is_local(), by_port ? place.start : random_nonce(),
+  const std::string start = place.start + ":" + variable("MASTER_PORT");  // a neighbour may try this start's ports
+  nn::rank_meeting meeting{place.rank, place.size, place.is_local(), by_port ? start : random_nonce(),
                            std::chrono::steady_clock::now() + timeout};
   if (place.rank == 0) {
     const nn::rank_listener here = by_port ? listen_at_master(place.is_local()) : nn::rank_listener(place.is_local());
@@ -192,7 +193,7 @@ std::vector<nn::rank_socket> meet_ranks(const launch_place& place, const std::st
   meeting_places places;
   const std::uint32_t host = master_host(place);
   for (int port = first_port(), i = 0; i < ports_to_try; ++i) {
-    places.push_back({{host, static_cast<std::uint16_t>(port + i)}, place.start});
+    places.push_back({{host, static_cast<std::uint16_t>(port + i)}, start});
   }
   return nn::meet_first(meeting, [&] { return places; });
 }
