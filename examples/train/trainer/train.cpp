@@ -161,8 +161,9 @@ bool trainer::roll_back(std::int64_t step, const std::string& what) {
   const train_options& o = state_.run.train;
   if (o.on_divergence != "rollback" || state_.rollbacks >= o.max_rollbacks) return false;
   finish_checkpoint();  // it may be the roll-back's
-  ranks_->barrier();
-  const resume_point to{files_.path(), files_.rollback_checkpoint(o)};
+  const std::string own = ranks_->rank() == 0 ? files_.rollback_checkpoint(o).string() : "";
+  const auto told = nn::gather_values<char>(*ranks_, std::span<const char>(own)).front();
+  const resume_point to{files_.path(), fs::path(told.begin(), told.end())};
   trainer_state good = read_state(to);
   good.run = state_.run;
   good.skipped_steps = state_.skipped_steps + step - good.step;
