@@ -19,6 +19,13 @@ void trainer::require_equal_ranks() const {
       {"version", ROTOSCALE_VERSION}, {"commit", ROTOSCALE_COMMIT}, {"device", ops_->description()}};
   const auto state = io::to_json(state_).flatten();
   for (const auto& [name, value] : state.items()) own.emplace_back(name.substr(1), value.dump());
+  // They decide which collectives a step has.
+  const auto add = [&](const char* name, const nlohmann::json& value) { own.emplace_back(name, value.dump()); };
+  add("--stop-at", session_.stop_at);
+  add("--statistics-every", session_.statistics_every);
+  add("--statistics-noise", session_.statistics_noise);
+  add("--synthetic-warmup", session_.synthetic_warmup);
+  add("--synthetic-recipe", session_.synthetic_recipe);
   nn::require_equal_ranks(*ranks_, own);
 }
 
