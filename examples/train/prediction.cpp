@@ -66,14 +66,17 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   const double ranks = c.gpus * c.nodes, arena = 4 * run.trained;
   const double micro = (p.seconds - p.optimizer) * scale * run.tokens / p.tokens;
   const auto v = static_cast<std::uint32_t>(own * c.gpus * c.nodes);
-  const auto nodes = static_cast<double>(nn::microbatch_sums({0, static_cast<std::uint32_t>(own)}, v).nodes().size());
+  std::size_t nodes = 0;  // exchanges: those of the rank with most
+  for (std::uint32_t first = 0, n = static_cast<std::uint32_t>(own); first < v; first += n) {
+    nodes = std::max(nodes, nn::microbatch_sums({first, first + n}, v).nodes().size());
+  }
   const double near = arena * (c.gpus - 1) / ranks, far = arena * (ranks - c.gpus) / ranks;
   predicted_step s;
   s.compute = micro * own;
   s.optimizer = p.optimizer * scale / ranks;
   s.bytes = near + far;
   s.gather = (near > 0 ? near / (c.link * 1e9) : 0) + (far > 0 ? far / (c.node_link * 1e9) : 0);
-  s.reduce = s.gather * nodes;
+  s.reduce = s.gather * static_cast<double>(nodes);
   s.shown_reduce = std::max(s.reduce - micro * run.backward, s.reduce / run.groups);
   s.shown_gather = std::max(s.gather - micro * (1 - run.backward), s.gather / run.groups);
   return s;
