@@ -356,6 +356,7 @@ struct healed_run {
     c.step(data, 1);
     gradients = c.session.gradients();
     c.step(data, 2);
+    c.session.complete_weights();
     weights = c.trained();
     scales = c.scales().scale;
   }
