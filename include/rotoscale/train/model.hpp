@@ -331,9 +331,15 @@ inline std::size_t model::largest_workspace(std::size_t statistics) {
     const index_t widest = l == &head() ? s.in : std::max(s.in, s.out);  // logits are FP32
     room.add_gemm(l->workspace_bytes(*ops_), linears_.stored() == nn::dtype::bf16 ? widest : 0);
     if (!options_.training || !options_.statistics) continue;
-    const index_t observed[][2] = {{tokens(), s.in}, {tokens(), s.out}, {s.out, s.in}};
-    for (const auto [rows, cols] : observed)
-      room.add<nn::op::observe>({room.extents(rows, cols), {}, nullptr}, {nullptr});
+    for (const nn::tensor_role tensor : {nn::tensor_role::x, nn::tensor_role::dy, nn::tensor_role::w}) {
+      const nn::operand_request r = l->request(tensor);
+      // Codes are made again only of blocks that are stored as BF16.
+      const bool has_codes =
+          (r.row_in_bf16 && nn::has_blocks(r.row->format)) || (r.column_in_bf16 && nn::has_blocks(r.column->format));
+      const nn::tensor_view source =
+          has_codes ? room.extents(r.rows, r.cols) : room.extents(std::max(r.rows, r.cols), 1);
+      room.add<nn::op::observe>({source, {}, nullptr}, {nullptr});
+    }
     room.add<nn::op::compare>({nullptr, nullptr, s.in * s.out}, {nullptr});
   }
   for (const nn::adapted_linear* l : linears_.layers()) {
