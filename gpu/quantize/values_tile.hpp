@@ -97,12 +97,14 @@ template <format F, quantize_path Path, bool Rows>
     scale[i] = kind::has_e8m0_scale(a.format) ? fp32_from_bits(byte << 23) : fp8_value(true, byte);
   }
   if (!direct) return decode_run<F, F.bits() == 4>(code, scale, pair);
-  ROTOSCALE_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    const float* const two = &run.y[i / 8][i % 8 * 2];
-    const float own = scale[i / 8];
-    pair[i] =
-        permute_bytes<0x7632>(fp32_bits(nearest_value<F>(two[0]) * own), fp32_bits(nearest_value<F>(two[1]) * own));
+  if constexpr (F.bits() != 4) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      const float* const two = &run.y[i / 8][i % 8 * 2];
+      const float own = scale[i / 8];
+      pair[i] =
+          permute_bytes<0x7632>(fp32_bits(nearest_value<F>(two[0]) * own), fp32_bits(nearest_value<F>(two[1]) * own));
+    }
   }
 }
 
