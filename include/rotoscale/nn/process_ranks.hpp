@@ -112,8 +112,8 @@ class process_rank final : public host_ranks {
     std::uint64_t bytes = 0;      ///< that follow
     std::array<char, 16> what{};  ///< name of the collective
   };
-  /// Next input: a header; none, since this rank is not in that collective; bytes; bytes to discard.
-  enum class input { header, held, body, dropped };
+  /// Next input: a header, bytes, bytes to discard.
+  enum class input { header, body, dropped };
   struct link {
     rank_socket socket;
     // Output: a header, bytes of the collective, zeros in place of bytes that are gone, a failure.
@@ -214,7 +214,7 @@ class process_rank final : public host_ranks {
     const header h{.kind = frame::failure, .rank = static_cast<std::uint32_t>(rank), .bytes = what.size()};
     for (link& l : links_) {
       l.send_failure(h, what);
-      if (l.state == input::held || (l.state == input::body && l.in.kind == frame::data)) l.drop();
+      if (l.state == input::body && l.in.kind == frame::data) l.drop();
     }
     changed_.notify_all();
     wake_.ring();
@@ -226,10 +226,8 @@ class process_rank final : public host_ranks {
     while (!is_closed()) {
       std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
       for (const link& l : links_) {
-        const bool reads = l.state != input::held;
-        waits.push_back({l.socket.get(),
-                         static_cast<short>(rank_socket::ended | (l.is_sent() ? 0 : POLLOUT) | (reads ? POLLIN : 0)),
-                         0});
+        waits.push_back(
+            {l.socket.get(), static_cast<short>(rank_socket::ended | POLLIN | (l.is_sent() ? 0 : POLLOUT)), 0});
       }
       const int wait = milliseconds_to_wait();
       lock.unlock();
@@ -262,11 +260,9 @@ class process_rank final : public host_ranks {
   void serve(int s, short events) {
     link& l = of(s);
     if (events == 0 || !l.socket.is_open()) return;
-    // Reads bytes that came before an end, for its reason.
-    if ((events & ~(POLLIN | POLLOUT)) != 0 && l.state == input::held) l.drop();
     while ((events & POLLOUT) != 0 && !l.is_sent() && l.send_some()) {
     }
-    while (l.socket.is_open() && l.state != input::held && receive_some(s)) {
+    while (l.socket.is_open() && receive_some(s)) {
     }
     changed_.notify_all();
   }
@@ -308,9 +304,9 @@ class process_rank final : public host_ranks {
       l.state = input::body;
     } else if (failure_) {
       l.drop();
+    } else if (l.is_expected) {
+      begin_body(s);
     } else {
-      l.state = input::held;
-      if (l.is_expected) return begin_body(s);
       l.came = l.in;
       l.early.resize(l.in.bytes);
       l.to = l.early;
@@ -333,7 +329,7 @@ class process_rank final : public host_ranks {
   void begin_body(int s) {
     link& l = of(s);
     const auto to = place_of(s, l.in);
-    if (!to) return l.state == input::held ? l.drop() : void();
+    if (!to) return l.drop();
     l.to = *to;
     l.state = input::body;
     if (l.in.bytes == 0) take_body(s);
