@@ -308,20 +308,17 @@ inline std::uint64_t read_adapters(const std::filesystem::path& directory, sessi
 inline void read_moments(const std::filesystem::path& directory, session& into) {
   const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
   const model& m = into.model();
-  const auto arenas = detail::optimizer_arenas_of(m);
-  const auto is_in = [&](const parameter& p, const detail::optimizer_arena& arena) {
-    return detail::locate(optimizer, arena.prefix + p.slices.front().name).info != nullptr;
-  };
-  std::vector<bool> found(arenas.size());
-  for (const parameter& p : m.parameters().all()) {
-    for (std::size_t a = 0; p.trains && a < arenas.size(); ++a) found[a] = found[a] || is_in(p, arenas[a]);
-  }
-  for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
-    const parameter& p = m.parameters()[i];
+  const auto& all = m.parameters().all();
+  auto arenas = detail::optimizer_arenas_of(m);
+  std::erase_if(arenas, [&](const auto& arena) {
+    return arena.may_lack && std::none_of(all.begin(), all.end(), [&](const parameter& p) {
+             return p.trains && detail::locate(optimizer, arena.prefix + p.slices.front().name).info != nullptr;
+           });
+  });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const parameter& p = all[i];
     if (!p.trains) continue;
-    for (std::size_t a = 0; a < arenas.size(); ++a) {
-      const auto& arena = arenas[a];
-      if (arena.may_lack && !found[a]) continue;
+    for (const auto& arena : arenas) {
       detail::read_rows(optimizer, p, arena.prefix, [&](index_t first, std::span<const float> values) {
         m.weights().set_owned_values(into.queue(), arena.memory, i, values, first);
       });
