@@ -6,7 +6,8 @@
 CUDA calls that tests make fail on purpose, and hazards in the vendor's library, do not count.
 
 usage: sanitize.py FOLDER [--tools memcheck,racecheck,initcheck,synccheck] [--seconds N] [--jobs N] [NAME...]
-  FOLDER   folder of the programs (BUILD/tests): all files named *_device_test, or those whose name contains NAME
+  FOLDER   folder of the programs (BUILD/tests), which are named *_device_test
+  NAME     only test cases of sources NAME_test.cpp (default: all)
   seconds  limit per test case and tool (default 1800); a timeout is shown in the table and is not a failure
   jobs     concurrent test cases (default: half of the cores)
   Exit status: 0 nothing found, 1 something found or a test failed, 77 no compute-sanitizer or no device.
@@ -44,9 +45,10 @@ class Result(NamedTuple):
     seconds: float = 0.0
 
 
-def test_cases(program):
+def test_cases(program, sources):
     """Returns the names of a program's test cases. Without a device there may be none."""
-    listed = subprocess.run([str(program), "-ltc"], capture_output=True, text=True, errors="replace",
+    only = ["--source-file=" + ",".join(f"*/{name}_test.cpp" for name in sources)] if sources else []
+    listed = subprocess.run([str(program), "-ltc", *only], capture_output=True, text=True, errors="replace",
                             check=False).stdout
     return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "==="))]
 
@@ -97,12 +99,11 @@ def main():
     if shutil.which("compute-sanitizer") is None:
         print("skipped: no compute-sanitizer")
         return 77
-    programs = sorted(p for p in given.folder.resolve().glob("*_device_test") if not given.names
-                      or any(n in p.name for n in given.names))
+    programs = sorted(given.folder.resolve().glob("*_device_test"))
     tools = given.tools.split(",")
     if not programs or not set(tools) <= set(TOOLS):
-        parser.error("no program of this name, or no such tool")
-    cases = {p: test_cases(p) or ["*"] for p in programs}
+        parser.error("no program there, or no such tool")
+    cases = {p: test_cases(p, given.names) or ["*"] for p in programs}
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         runs = {(p, t): [pool.submit(checked, p, case, t, given.seconds) for case in cases[p]] for t in tools
                 for p in programs}
