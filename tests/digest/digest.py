@@ -7,7 +7,7 @@
 usage: digest.py ROOT [PROGRAM]   the default builds. PROGRAM: a digest program of the build tree that runs this test,
                                   which replaces the build with TREE's flags.
        digest.py --all ROOT       also other optimization levels and CPUs, for the slow suite
-       digest.py --nvcc ROOT      nvcc's builds: on the host and, where there is a device, as device code
+       digest.py --nvcc ROOT      nvcc's builds, on the host and as device code; skipped without a device
        digest.py --write ROOT     records the output of the first build with training, after a deliberate change of bits
 
 Builds for missing compilers and instruction sets are left out and named.
@@ -124,6 +124,9 @@ def differences(name, part, lines, record):
 
 
 def main(root, mode, program=None):
+    if mode == "--nvcc" and not Path("/dev/nvidiactl").exists():
+        print("skipped: no NVIDIA device")
+        return SKIPPED
     features = cpu_features()
     builds = []
     for build in {"--all": BUILDS + MORE_BUILDS + NVCC_BUILDS, "--nvcc": NVCC_BUILDS}.get(mode, BUILDS):
