@@ -327,24 +327,18 @@ TEST_CASE("bad dense operands are refused") {
     const auto argument = [&](const gemm_operand& x, const gemm_operand& y, const gemm_result& r) {
       return std::string(gemm(call_of(r, x, y, contract), nullptr, 0, {}).argument);
     };
-    gemm_operand wrong = a.view(true);
-    wrong.element = formats::fp16;
-    CHECK(argument(wrong, a.view(true), good) == "contract");
-    wrong = a.view(true);
-    wrong.code_stride = 24;
-    CHECK(argument(a.view(true), wrong, good) == "b.code_stride");
-    wrong = a.view(true);
-    wrong.k = 8;
-    CHECK(argument(a.view(true), wrong, good) == "b.k");
-    gemm_result bad = good;
-    bad.out = nullptr;
-    CHECK(argument(a.view(true), a.view(true), bad) == "out");
-    bad = good;
-    bad.stored = formats::fp16;  // half the bytes of FP32
-    CHECK(argument(a.view(true), a.view(true), bad) == "stored");
-    bad = good;
-    bad.out_stride = 7;
-    CHECK(argument(a.view(true), a.view(true), bad) == "out_stride");
+    const gemm_operand x = a.view(true);
+    const auto changed = [](auto o, auto change) {
+      change(o);
+      return o;
+    };
+    CHECK(argument(changed(x, [](auto& o) { o.element = formats::fp16; }), x, good) == "contract");
+    CHECK(argument(x, changed(x, [](auto& o) { o.code_stride = 24; }), good) == "b.code_stride");
+    CHECK(argument(x, changed(x, [](auto& o) { o.k = 8; }), good) == "b.k");
+    CHECK(argument(x, x, changed(good, [](auto& r) { r.out = nullptr; })) == "out");
+    CHECK(argument(x, x, changed(good, [](auto& r) { r.stored = formats::fp16; })) ==
+          "stored");  // half of FP32's bytes
+    CHECK(argument(x, x, changed(good, [](auto& r) { r.out_stride = 7; })) == "out_stride");
   }
   CHECK((count > 0 || device.arch == arch::other));
   for (const char* name : {"hopper-fp8-promoted", "mxfp8-gfx950", "aiter-a4w4"}) {

@@ -299,34 +299,6 @@ TEST_CASE("small tiles against the model: vectors, edges inside a tile, parts of
   }
 }
 
-TEST_CASE("tiles are walked through once each, bands apart") {
-  gemm_arguments p;
-  for (const auto& [m, n, parts] : {std::array{1, 1, 1}, {700, 300, 1}, {256, 5000, 3}, {2600, 513, 2}}) {
-    for (const int band_log : {0, 1, 3, 6}) {
-      for (const bool by_columns : {false, true}) {
-        p.m = m;
-        p.n = n;
-        p.parts = parts;
-        p.band_log = band_log;
-        p.bands_of_columns = by_columns;
-        const tile_walk walk(p, 64, 256);
-        std::vector<int> seen(static_cast<std::size_t>(walk.count()));
-        int last_band = -1, last_part = 0;
-        for (int i = 0; i < walk.count(); ++i) {
-          const tile_position at = walk.at(i);
-          REQUIRE((at.row >= 0 && at.row < (m + 63) / 64 && at.column >= 0 && at.column < (n + 255) / 256));
-          ++seen[static_cast<std::size_t>((at.part * walk.rows + at.row) * walk.columns + at.column)];
-          const int band = (by_columns ? at.column : at.row) >> band_log;
-          CHECK((at.part > last_part || band >= last_band));
-          last_band = band;
-          last_part = at.part;
-        }
-        CHECK(std::count(seen.begin(), seen.end(), 1) == walk.count());
-      }
-    }
-  }
-}
-
 TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   const matrix_data a = random_matrix(260, 256, 11, scales_of::wide);
   const matrix_data b = random_matrix(20, 256, 12, scales_of::ordinary);
@@ -335,55 +307,6 @@ TEST_CASE("only tiles with a row outside the window are computed from BF16") {
   for (const gemm_mode contract : {gemm_mode::accurate, gemm_mode::fast}) {
     compare(a, b, {{contract}, formats::fp32});
     compare(b, a, {{contract, 2}, formats::bf16});
-  }
-}
-
-TEST_CASE("gemm launches the schedule that select_gemm names, which changes no bit") {
-  for (const gemm_element element : {gemm_element::e2m1, gemm_element::e4m3}) {
-    const matrix_data a = random_matrix(6, 2048, 50, scales_of::far, element),
-                      b = random_matrix(10, 2048, 51, scales_of::far, element);
-    for (const gemm_mode mode : modes) {
-      CAPTURE(static_cast<int>(mode));
-      array<std::uint8_t> out(bytes(6 * 10 * 4));
-      gemm_call c = call_of({out.there, formats::fp32}, a.view(), b.view(), {mode});
-      c.contract.split_k = fastest_split_k(c, device);  // 2048 k: parts fill a device
-      CHECK((c.contract.split_k > 1) == (mode != gemm_mode::reference));
-      gemm_selection selected;
-      REQUIRE(select_gemm(c, device, selected).ok());
-      CHECK(selected.from == gemm_selection::source::heuristic);
-      const std::size_t size = gemm_workspace_bytes(c, device);
-      const array<std::uint8_t> workspace(bytes(size, 0xC3));
-      REQUIRE(gemm(c, workspace.there, size, {}).ok());
-      CHECK(workspace.guards_hold());
-      out.fetch();
-      const bytes found = out.here;
-      if (mode != gemm_mode::reference) c.schedule = {256, 256};
-      CHECK((selected.schedule == c.schedule) == (mode == gemm_mode::reference));
-      REQUIRE(gemm(c, workspace.there, size, {}).ok());
-      out.fetch();
-      CHECK(out.here == found);
-      c.stored = formats::e4m3;
-      CHECK(gemm(c, workspace.there, size, {}).message() == "stored: must be BF16 or FP32");
-      CHECK(gemm_workspace_bytes(c, device) == 0);
-    }
-  }
-}
-
-TEST_CASE("accurate has the reference's bits, fast has not") {
-  const int m = on_device ? 1100 : 30, n = on_device ? 1300 : 30, k = on_device ? 8192 : 4096;
-  for (const scales_of kind : {scales_of::ordinary, scales_of::narrow}) {
-    const matrix_data a = random_matrix(m, k, 40, kind), b = random_matrix(n, k, 41, kind);
-    array<std::uint8_t> out(bytes(static_cast<std::size_t>(m * n * 4)));
-    const array<std::uint8_t> workspace(bytes(static_cast<std::size_t>(m + n) * static_cast<std::size_t>(3 * k + 64)));
-    bytes results[3];
-    for (std::size_t i = 0; i < 3; ++i) {
-      const gemm_call call = call_of({out.there, formats::fp32}, a.view(), b.view(), {modes[i]});
-      REQUIRE(gemm(call, workspace.there, workspace.here.size(), {}).ok());
-      out.fetch();
-      results[i] = out.here;
-    }
-    CHECK(results[1] == results[0]);
-    CHECK(results[2] != results[0]);
   }
 }
 

@@ -177,37 +177,16 @@ std::string heuristic(const char* name, const device_info& device, int m, int n,
 }  // namespace
 
 TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors idle") {
-  const auto tile = [](int m, int n, int k) { return heuristic("mxfp4-accurate", h200, m, n, k); };
-  CHECK(tile(8192, 8192, 8192) == "256x256/1");
-  CHECK(tile(4096, 6144, 4096) == "256x256/1");
-  CHECK(tile(256, 8192, 8192) == "128x128/1");   // 128 tiles
-  CHECK(tile(1024, 2048, 4096) == "128x128/1");  // 128 tiles, only 32 of 256 x 256
-  CHECK(tile(16, 8192, 8192) == "64x256/4");
-  CHECK(tile(64, 28672, 4096) == "64x256/1");
-  CHECK(tile(8192, 16, 8192) == "256x64/4");
-  const auto amd = [](int m, int n, int k, bool fp8 = false) {
-    return heuristic(fp8 ? "mxfp8-gfx950" : "mxfp4-gfx950", {arch::gfx950, 256}, m, n, k);
-  };
-  CHECK(amd(8192, 8192, 8192) == "256x256/1");
-  CHECK(amd(4096, 14336, 4096) == "256x256/1");
-  CHECK(amd(1024, 4096, 4096) == "128x128/1");  // 256 tiles, only 64 of 256 x 256
-  CHECK(amd(64, 65536, 4096) == "64x256/1");
-  CHECK(amd(256, 8192, 8192) == "64x128/1");  // 256 tiles, only 128 of 128 x 128
-  CHECK(amd(16, 8192, 8192) == "32x128/4");
-  CHECK(amd(8192, 8192, 8192, true) == "192x256/1");  // FP8 has no 256 x 256
-  CHECK(amd(256, 8192, 8192, true) == "128x128/2");
-  CHECK(heuristic("mxfp4-gfx942", {arch::gfx942, 304}, 16, 16, 8192) == "32x128/1");
-  CHECK(heuristic("mxfp4-gfx942", {arch::gfx942, 304}, 4096, 4096, 8192) == "128x128/1");
-  const auto bf16 = [](int m, int n, int k) {
-    const gpu::detail::gemm_kernel& kernel = *kernel_of("bf16-gfx942", arch::gfx942);
-    gemm_selection chosen;
-    choose_schedule({}, {arch::gfx942, 304}, kernel, call_of(kernel, m, n, k), chosen);
-    return tile_text(chosen.schedule);
-  };
-  CHECK(bf16(8192, 8192, 8192) == "128x128");
-  CHECK(bf16(16, 8192, 8192) == "32x64");
-  CHECK(bf16(48, 16384, 4096) == "48x64");
-  CHECK(bf16(1024, 1024, 4096) == "64x64");  // 256 tiles, only 64 of 128 x 128
+  const device_info gfx950{arch::gfx950, 256}, gfx942{arch::gfx942, 304};
+  const char *sm90 = "mxfp4-accurate", *amd = "mxfp4-gfx950";
+  CHECK(heuristic(sm90, h200, 8192, 8192, 8192) == "256x256/1");
+  CHECK(heuristic(sm90, h200, 1024, 2048, 4096) == "128x128/1");  // 128 tiles, only 32 of 256 x 256
+  CHECK(heuristic(sm90, h200, 16, 8192, 8192) == "64x256/4");
+  CHECK(heuristic(sm90, h200, 8192, 16, 8192) == "256x64/4");
+  CHECK(heuristic(amd, gfx950, 4096, 14336, 4096) == "256x256/1");
+  CHECK(heuristic(amd, gfx950, 256, 8192, 8192) == "64x128/1");               // 256 tiles, only 128 of 128 x 128
+  CHECK(heuristic("mxfp8-gfx950", gfx950, 8192, 8192, 8192) == "192x256/1");  // FP8 has no 256 x 256
+  CHECK(heuristic("mxfp4-gfx942", gfx942, 16, 16, 8192) == "32x128/1");
 }
 
 TEST_CASE("the heuristic fills the device with parts of K, none shorter than 1024") {
