@@ -8,6 +8,7 @@
 
 #include "gpu/api/dequantize.hpp"
 #include "gpu/gemm/data.hpp"
+#include "oracle/share.hpp"
 #include "rotoscale/gemm.hpp"
 
 namespace gemm_simt_test {
@@ -217,6 +218,7 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
   for (const extents& e :
        {extents{9, 70, 96}, extents{300, 24, 64}, extents{20, 262, 2112}, extents{1040, 1000, 544}}) {
     if (e.m > 1000 && !on_device) continue;
+    int number = 0;
     for (const scales_of kind : {scales_of::ordinary, scales_of::narrow, scales_of::outliers, scales_of::apart,
                                  scales_of::far, scales_of::special, scales_of::wide}) {
       CAPTURE(e.m);
@@ -228,8 +230,12 @@ TEST_CASE("blockwise sums on the matrix unit: the definition's bits, whatever th
             (device.arch == arch::host || (device.arch == arch::sm_90 && e.m > 1000)));
       for (const int output : {0, 1, 2}) {
         if (output != 0 && e.m > 9 && !on_device) continue;
-        compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
-        compare(blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1);
+        if (rotoscale::oracle::in_share(number)) {
+          compare(blockwise, view_here(a), view_here(b), a.view(), b.view(), output, output == 0);
+        }
+        if (rotoscale::oracle::in_share(++number)) {
+          compare(blockwise, view_here(b), view_here(a), b.view(), a.view(), output, output == 1);
+        }
       }
     }
   }
@@ -314,45 +320,32 @@ TEST_CASE("bad GEMMs are refused before anything is launched") {
     c.contract.model = model;
     return argument(gemm(c, nullptr, 0, {}));
   };
-  gemm_operand wrong = a.view(true, false);
-  wrong.element = formats::fp16;
-  CHECK(refused(chain, wrong, a.view(true, false), good) == "a.element");
-  wrong = a.view(true, false);
-  wrong.k = 31;
-  CHECK(refused(chain, a.view(true, false), wrong, good) == "b.k");
-  CHECK(refused(blockwise, a.view(true, false), x.view(), good) == "contract");
-  wrong = x.view();
-  wrong.code_order = placement::aiter_data_16x16;
-  CHECK(refused(blockwise, wrong, x.view(), good) == "a.code_order");
-  wrong = x.view();
-  wrong.codes = nullptr;
-  CHECK(refused(blockwise, x.view(), wrong, good) == "b.codes");
-  gemm_result bad = good;
-  bad.out = nullptr;
-  CHECK(refused(blockwise, x.view(), x.view(), bad) == "out");
-  bad = good;
-  bad.out_stride = 3;
-  CHECK(refused(blockwise, x.view(), x.view(), bad) == "out_stride");
-  bad = good;
-  bad.output = formats::fp16;
-  CHECK(refused(blockwise, x.view(), x.view(), bad) == "output");
+  const auto changed = [](auto o, auto change) {
+    change(o);
+    return o;
+  };
+  const gemm_operand dense = a.view(true, false), blocks = x.view();
+  CHECK(refused(chain, changed(dense, [](auto& o) { o.element = formats::fp16; }), dense, good) == "a.element");
+  CHECK(refused(chain, dense, changed(dense, [](auto& o) { o.k = 31; }), good) == "b.k");
+  CHECK(refused(blockwise, dense, blocks, good) == "contract");
+  CHECK(refused(blockwise, changed(blocks, [](auto& o) { o.code_order = placement::aiter_data_16x16; }), blocks,
+                good) == "a.code_order");
+  CHECK(refused(blockwise, blocks, changed(blocks, [](auto& o) { o.codes = nullptr; }), good) == "b.codes");
+  CHECK(refused(blockwise, blocks, blocks, changed(good, [](auto& r) { r.out = nullptr; })) == "out");
+  CHECK(refused(blockwise, blocks, blocks, changed(good, [](auto& r) { r.out_stride = 3; })) == "out_stride");
+  CHECK(refused(blockwise, blocks, blocks, changed(good, [](auto& r) { r.output = formats::fp16; })) == "output");
 
   // Errors must name the launcher's own argument for each member.
   const auto decoded = [&](gemm_operand o, index_t stride = 32) {
     return argument(decode_operand(o, false, out.there, formats::fp32, stride, {}));
   };
-  const auto changed = [](gemm_operand o, auto change) {
-    change(o);
-    return o;
-  };
-  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.scales = nullptr; })) == "from.scales");
-  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.batch_stride = 1; })) == "from");
-  CHECK(decoded(changed(x.view(), [](gemm_operand& o) { o.k = index_t{1} << 25; })) == "from.k");
-  CHECK(decoded(changed(a.view(true, false), [](gemm_operand& o) { ++o.code_stride; })) == "from.code_stride");
-  CHECK(decoded(changed(a.view(true, false), [](gemm_operand& o) {
-          o.factor = reinterpret_cast<const float*>(static_cast<const std::uint8_t*>(o.codes) + 1);
-        })) == "from.factor");
-  CHECK(decoded(x.view(), 31) == "stride");
+  CHECK(decoded(changed(blocks, [](auto& o) { o.scales = nullptr; })) == "from.scales");
+  CHECK(decoded(changed(blocks, [](auto& o) { o.batch_stride = 1; })) == "from");
+  CHECK(decoded(changed(blocks, [](auto& o) { o.k = index_t{1} << 25; })) == "from.k");
+  CHECK(decoded(changed(dense, [](auto& o) { ++o.code_stride; })) == "from.code_stride");
+  const auto* const odd = reinterpret_cast<const float*>(static_cast<const std::uint8_t*>(dense.codes) + 1);
+  CHECK(decoded(changed(dense, [&](auto& o) { o.factor = odd; })) == "from.factor");
+  CHECK(decoded(blocks, 31) == "stride");
 }
 
 }  // namespace gemm_simt_test
