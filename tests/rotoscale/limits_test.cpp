@@ -13,6 +13,7 @@
 #include <iomanip>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <unordered_set>
 
 #include "rotoscale/names.hpp"
@@ -119,40 +120,38 @@ void check_by_search() {
   CHECK(limits::max_digits10 == static_cast<int>(std::ceil(limits::digits * std::log10(2.0) + 1)));
 }
 
+/// Members that are no numbers of the type.
+template <class L>
+constexpr auto properties() {
+  return std::tuple{L::is_signed,     L::is_integer,        L::is_exact,     L::has_infinity,
+                    L::has_quiet_NaN, L::has_signaling_NaN, L::has_denorm,   L::has_denorm_loss,
+                    L::round_style,   L::is_iec559,         L::is_bounded,   L::is_modulo,
+                    L::digits,        L::digits10,          L::max_digits10, L::radix,
+                    L::min_exponent,  L::min_exponent10,    L::max_exponent, L::max_exponent10};
+}
+template <class L>
+constexpr auto values() {
+  return std::array{L::min(),         L::lowest(),   L::max(),       L::epsilon(),
+                    L::round_error(), L::infinity(), L::quiet_NaN(), L::denorm_min()};
+}
+
 /// Compares every member with the standard library's for the type of the same encoding.
 template <class Number, class Native>
 void check_like() {
   using ours = std::numeric_limits<Number>;
   using theirs = std::numeric_limits<Native>;
-  const auto bits = [](Native x) { return bit_cast<typename Number::storage>(x); };
-  CHECK(ours::is_signed == theirs::is_signed);
-  CHECK(ours::is_integer == theirs::is_integer);
-  CHECK(ours::is_exact == theirs::is_exact);
-  CHECK(ours::has_infinity == theirs::has_infinity);
-  CHECK(ours::has_quiet_NaN == theirs::has_quiet_NaN);
-  CHECK(ours::has_signaling_NaN == theirs::has_signaling_NaN);
-  CHECK(ours::has_denorm == theirs::has_denorm);
-  CHECK(ours::has_denorm_loss == theirs::has_denorm_loss);
-  CHECK(ours::round_style == theirs::round_style);
-  CHECK(ours::is_iec559 == theirs::is_iec559);
-  CHECK(ours::is_bounded == theirs::is_bounded);
-  CHECK(ours::is_modulo == theirs::is_modulo);
-  CHECK(ours::digits == theirs::digits);
-  CHECK(ours::digits10 == theirs::digits10);
-  CHECK(ours::max_digits10 == theirs::max_digits10);
-  CHECK(ours::radix == theirs::radix);
-  CHECK(ours::min_exponent == theirs::min_exponent);
-  CHECK(ours::min_exponent10 == theirs::min_exponent10);
-  CHECK(ours::max_exponent == theirs::max_exponent);
-  CHECK(ours::max_exponent10 == theirs::max_exponent10);
-  CHECK(ours::min().bits() == bits(theirs::min()));
-  CHECK(ours::lowest().bits() == bits(theirs::lowest()));
-  CHECK(ours::max().bits() == bits(theirs::max()));
-  CHECK(ours::epsilon().bits() == bits(theirs::epsilon()));
-  CHECK(ours::round_error().bits() == bits(theirs::round_error()));
-  CHECK(ours::infinity().bits() == bits(theirs::infinity()));
-  CHECK(ours::quiet_NaN().bits() == bits(theirs::quiet_NaN()));
-  CHECK(ours::denorm_min().bits() == bits(theirs::denorm_min()));
+  CHECK((properties<ours>() == properties<theirs>()));
+  for (std::size_t i = 0; i < values<ours>().size(); ++i) {
+    CHECK(values<ours>()[i].bits() == bit_cast<typename Number::storage>(values<theirs>()[i]));
+  }
+}
+
+/// Calls check with a number of each type.
+template <class Check>
+void for_types(const Check& check) {
+  const auto each = [&]<class... N>(const std::tuple<N...>&) { (check(N{}), ...); };
+  each(std::tuple<e2m1, e2m3, e3m2, e4m3, e5m2, e4m3fnuz, e5m2fnuz, e4m3b11fnuz, mx_int8, e8m0, ue4m3, ue5m3, bf16,
+                  fp16, tf32>());
 }
 
 template <class Number>
@@ -208,21 +207,7 @@ TEST_CASE("every member has the value of the specification") {
 }
 
 TEST_CASE("no code contradicts them") {
-  check_by_search<e2m1>();
-  check_by_search<e2m3>();
-  check_by_search<e3m2>();
-  check_by_search<e4m3>();
-  check_by_search<e5m2>();
-  check_by_search<e4m3fnuz>();
-  check_by_search<e5m2fnuz>();
-  check_by_search<e4m3b11fnuz>();
-  check_by_search<mx_int8>();
-  check_by_search<e8m0>();
-  check_by_search<ue4m3>();
-  check_by_search<ue5m3>();
-  check_by_search<bf16>();
-  check_by_search<fp16>();
-  check_by_search<tf32>();
+  for_types([](auto x) { check_by_search<decltype(x)>(); });
   // User formats: flushing, without mantissa, unsigned with infinities.
   check_by_search<small_float<format{4, 2, 7, true, specials::none, false}>>();
   check_by_search<small_float<format{3, 0, 3, true, specials::none}>>();
@@ -273,22 +258,7 @@ TEST_CASE("texts") {
 }
 
 TEST_CASE("text that is read gives the code again") {
-  check_texts<e2m1>();
-  check_texts<e2m3>();
-  check_texts<e3m2>();
-  check_texts<e4m3>();
-  check_texts<e5m2>();
-  check_texts<e4m3fnuz>();
-  check_texts<e5m2fnuz>();
-  check_texts<e4m3b11fnuz>();
-  check_texts<mx_int8>();
-  check_texts<e8m0>();
-  check_texts<ue4m3>();
-  check_texts<ue5m3>();
-  check_texts<bf16>();
-  check_texts<fp16>();
-  check_texts<tf32>();
+  for_types([](auto x) { check_texts<decltype(x)>(); });
 }
-
 
 }  // namespace limits_test
