@@ -204,23 +204,6 @@ class Resume(Scratch):
     def test_fp8_accumulated(self):
         self.check(4, schedule="fp8_amd", accumulate=2)
 
-    def test_stochastic_rounding_and_signs(self):
-        operand = {"format": "mxfp4", "rounding": "stochastic", "rotation": {"points": 16, "signs": "step"}}
-        self.write("sr.json", {"fprop": {"x": operand, "w": operand}, "dgrad": {"dy": operand, "w": operand},
-                               "wgrad": {"dy": operand, "x": operand}})
-        self.check(4, schedule="sr.json", accumulate=2)
-
-    def test_dequantized_backward_beside_signs(self):
-        self.write("again.json", {"base": "mxfp4_h16_step_signs", "backward_override": "dequantized"})
-        self.check(4, schedule="again.json", accumulate=2)
-
-    def check_heal(self, switch, **options):
-        self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_delayed", "at": switch}]})
-        self.check(4, schedule="heal.json", **options)
-
-    def test_heal_accumulated(self):
-        self.check_heal(4, accumulate=2)
-
     def check_trigger(self, trigger, switch, scales="reset", **options):
         """A run stopped before, at, and after the switch."""
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"},
@@ -493,23 +476,11 @@ class Log(Scratch):
 
 
 class Diverged(Scratch):
-    def check(self, kept, **options):
-        done = self.run_program(*self.train_command("run", steps=30, **options))
-        self.assertEqual((done.returncode, done.stdout), (3, ""))
-        self.assertRegex(done.stderr,
-                         r"\Amini-llama: bf16: diverged at step \d+ \([^\n]*\); log and last checkpoint are "
-                                      r"kept in run\n\Z")
-        end = records(self.folder / "run/log.jsonl")[-1]
-        self.assertEqual((end["event"], end["status"]), ("end", "diverged"))
-        checkpoints = self.folder / "run/checkpoints"
-        self.assertEqual(sorted(p.name for p in checkpoints.iterdir()) if checkpoints.exists() else [], kept)
-
-    def test_at_once(self):
-        self.check([], learning_rate=1e30)
-
     def test_in_the_last_step(self):
         done = self.run_program(*self.train_command("run", steps=1, learning_rate=1e30))
         self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, r"\Amini-llama: bf16: diverged at step 1 \([^\n]*\); log and last checkpoint are "
+                         r"kept in run\n\Z")
         self.assertEqual(records(self.folder / "run/log.jsonl")[-1]["status"], "diverged")
         self.assertFalse((self.folder / "run/checkpoints").exists())
 
