@@ -5,7 +5,6 @@
 
 usage: mini_llama_devices.py PROGRAM [NAME...]
 """
-import json
 import re
 
 import mini_llama
@@ -207,19 +206,6 @@ class Continuations(OnDevice):
             self.refuse([*on, "bf16_tc", "--head-dim", 136],
                         "--head-dim of 128 or attention-fp32-chains-keys-ascending on a CPU would do")
 
-    def test_a_contract_without_a_kernel_is_refused_before_the_first_step(self):
-        device = self.device()
-        (self.folder / "unit.json").write_text(json.dumps({
-            "name": "unit", **{g: {"accumulate": "ampere-mma-fp16-f32"} for g in ("fprop", "dgrad", "wgrad")}}))
-        self.refuse(self.train_command("other", "--device", device, "--recipe", "unit.json"), "recipe unit",
-                    "ampere-mma-fp16-f32", "has no kernel for fprop under", '"fp32_fma_chain" or a CPU would do')
-        tiled = "attention-bf16-tile64x64-exp2deg3@ampere-mma-fp16-f32"
-        (self.folder / "tiled.json").write_text(json.dumps({"name": "tiled", "activations": "bf16",
-                                                            "attention": tiled}))
-        self.refuse(self.train_command("other", "--device", device, "--recipe", "tiled.json"),
-                    "recipe tiled: attention: ",
-                    f"has no kernel for {tiled}, heads of ", "; attention-fp32-chains-keys-ascending or a CPU would do")
-
 
 class Profiles(OnDevice):
     def test_a_profile_times_each_operation(self):
@@ -276,13 +262,6 @@ class Profiles(OnDevice):
         self.assertRegex(head, r"tokens/s, without graphs\ncopy \d+ GB/s")
         self.refuse([*on, "--wait-for-each"], "mini-llama: --wait-for-each: a profile waits for")
         self.assertNotIn("--wait-for-each", self.succeed("profile", "--help"))
-
-    def test_a_profile_of_adapters_says_which_phase(self):
-        out = self.succeed("profile", "--device", self.device(), "--recipe", "amd_lora", "--lora-rank", 4,
-                           *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
-        self.assertIn("recipe mxfp4_h16 (the first of 2 phases), 32 tokens a step", out)
-        if self.device() == "host":
-            self.assertNotIn("matrix product", out)  # there is no library to measure
 
 
 if __name__ == "__main__":

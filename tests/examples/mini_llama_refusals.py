@@ -44,10 +44,6 @@ class BadFiles(Scratch):
         self.refuse(["train", "--config", "bad.json", "--out", "out"], "bad.json", "line 1")
         self.refuse(["train", "--config", "missing.json", "--out", "out"], "missing.json")
 
-    def test_steps_beyond_any_text(self):
-        self.refuse(self.train_command("out", batch=999968, accumulate=256, steps=999999999), "--steps",
-                    "8191737")
-
     def test_text(self):
         (self.folder / "empty.txt").write_bytes(b"")
         (self.folder / "short.txt").write_bytes(b"x" * 40)
@@ -201,16 +197,6 @@ class Memory(Scratch):
         self.assertIn("--memory-limit", line)
         self.assertEqual(tree_of(self.folder), before)
 
-    def test_a_plan_that_does_not_fit_says_so(self):
-        total = self.plan(schedule="bf16")["total"]
-        command = ["plan", *as_flags({**SHAPE, **TRAIN, **THREADS}), "--recipe", "bf16", "--memory-limit"]
-        needed = int(re.search(r"^total +(\d+)", self.succeed(*command, total * 4, "--async-checkpoints", "off"),
-                               re.M)[1])
-        done = self.run_program(*command, "1KiB")
-        self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stdout, rf"(?m)^total +{needed} bytes")
-        self.assertEqual(done.stderr, f"mini-llama: --memory-limit: needs {needed} bytes, 1024 are allowed\n")
-
     def test_a_plan_of_adapters_needs_no_weights(self):
         *_, parameters = self.planned("--config", "llama_8b", "--lora-rank", 16, "--recipe", "mxfp4_tc", "--device",
                                       "cpu")
@@ -257,19 +243,6 @@ class Memory(Scratch):
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1].split()[1]), (2, str(plan["total"])))
         self.refuse(self.train_command("out", "--async-checkpoints", "never"), "--async-checkpoints", "never")
 
-    def test_contracts_are_logged(self):
-        self.write("unit.json", {"fprop": {"accumulate": "cublas-fp16:split_k=2"}, "bf16_first_layers": 1,
-                                 "bf16_layers": {"dgrad": {"accumulate": "cublas-fp16"}}})
-        self.train("run", schedule="unit.json", steps=2, num_hidden_layers=2)
-        contracts = records(self.folder / "run/log.jsonl", "start")[0]["contracts"]
-        self.assertEqual((contracts["fprop"], contracts["dgrad"]), ("cublas-fp16:split_k=2", "fp32_fma_chain"))
-        self.assertEqual([contracts["bf16_layers_" + gemm] for gemm in ("fprop", "dgrad", "wgrad")],
-                         ["fp32_fma_chain", "cublas-fp16", "fp32_fma_chain"])
-        for operation in ("attention", "rmsnorm", "adamw", "squares"):
-            self.assertIn(operation, contracts)
-        self.assertFalse([name for name in contracts if name.startswith("adapters")])
-
-
     def test_a_contract_set_is_logged_under_its_name(self):
         options = {"schedule": "mxfp4_h16", "steps": 2}
         self.train("named", "--contracts", "cpu", "--device", "cpu", **options)
@@ -309,11 +282,6 @@ class Limits(Scratch):
         self.refuse(self.train_command("no", data="few.bin", vocab_size=2), "--vocab-size")
         self.refuse(self.train_command("no", vocab_size=255), "256", "255", "--vocab-size")
         self.train("large", vocab_size=1 << 16, steps=1, eval_windows=1, final_eval_windows=1)
-
-    def test_a_deep_model_trains(self):
-        self.train("deep", "--no-tie-word-embeddings", num_hidden_layers=400, hidden_size=2, num_attention_heads=1,
-                   head_dim=2, intermediate_size=2, sequence=8, batch=1, steps=1, eval_windows=1, final_eval_windows=1,
-                   checkpoint_every=0, statistics_every=0)
 
     def test_a_size_that_the_tensors_do_not_have_asks_for_no_memory(self):
         self.train("run")
