@@ -95,23 +95,6 @@ class Cases(Program):
         listed = [d["row"] * 8 + d["column"] for d in report["worst"]]
         self.assertEqual(listed, worst)
 
-    def test_models_that_explain_nothing_are_not_listed(self):
-        path = self.make("case.safetensors", "--model", "blackwell-f8f6f4-f32", "--kind", "wide")
-        for sample in (1, 64):  # models of Ada and Hopper explain none
-            done = self.call("--identify", "--input", path, "--sample", sample, "--report", "report.json")
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            counts = [int(count) for count in re.findall(r"^  (\d+)  ", done.stdout, re.M)]
-            self.assertEqual((counts[0], counts[-1] > 0), (sample, True), done.stdout)
-            self.assertNotIn("ada-mma-fp8-f32", done.stdout)
-            found = json.loads((self.folder / "report.json").read_text())["candidates"]
-            self.assertEqual([c["explained"] for c in found], counts)
-
-    def test_fit_finds_the_parameters(self):
-        path = self.make("case.safetensors", "--model", "cdna3-mfma-fp16-f32", "--a-format", "F16", "--b-format", "F16")
-        done = self.call("--fit", "--model", "cdna4-mfma-fp16-f32", "--input", path, "--sample", 80)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"  80  late_c group 8 fraction_bits 24 late_bits 31 ")
-
     def test_fit_finds_how_scales_enter(self):
         path = self.make("case.safetensors", "--model", "blackwell-mxf4-f32", "--kind", "wide")
         done = self.call("--fit", "--model", "cdna4-mfma-scale-f8f6f4-f32", "--input", path, "--sample", 64)
@@ -449,27 +432,6 @@ class Epilogues(Program):
         count = int(re.search(r"of (\d+):", again.stdout).group(1))
         left = re.findall(rf"^  {count}  (\S+)  \([^,\n]*(?:, [^w][^,\n]*)*\)(?:, (with .*))?$", again.stdout, re.M)
         self.assertEqual({f"{m} {w}".strip() for m, w in left}, set(groups[0].strip().split(" = ")))
-
-    def test_the_case_that_tells_fitted_parameters_apart(self):
-        """The advice of --fit works, also for block scales and a sparse A."""
-        for model, *more in (("hopper-sparse-mma-fp8-f32", "--ignore", "c"),):
-            path = self.make("tie.safetensors", "--model", model, "--kind", "tiny", "--k", 64, *more)
-            known = ["--fit", "--model", model, "--sample", 40, "--input"]
-            plain = self.call(*known, path)
-            tied = int(re.search(r"^the first (\d+) cannot be told apart .*; --tell-apart FILE", plain.stdout, re.M)[1])
-            done = self.call(*known, path, "--tell-apart", "apart.safetensors", "--with-d", "--seed", 3, "--report",
-                             "report.json")
-            self.assertEqual((done.returncode, done.stderr), (0, ""), model)
-            groups = done.stdout.split("apart.safetensors tells apart, once the kernel's d is added:\n")[1].splitlines()
-            self.assertGreater(len(groups), 1)
-            self.assertEqual(sum(len(g.split(" = ")) for g in groups), tied)
-            told = json.loads((self.folder / "report.json").read_text())["told_apart"]
-            self.assertEqual(["  " + " = ".join(group) for group in told], groups)
-            # The first model's result is again the first's, and not the other groups'.
-            again = self.call(*known, "apart.safetensors")
-            self.assertEqual(again.returncode, 0, again.stderr)
-            first = re.search(r"^  \d+  (.*?)  \(a fit\)", again.stdout, re.M)[1]
-            self.assertIn(first, groups[0].strip().split(" = "))
 
 
 class NotANumber(Program):
