@@ -122,16 +122,23 @@ for test in json.load(sys.stdin):
   if [ -f "$wrapped" ]; then mv "$wrapped" "$log"; fi
 }
 
-# also NAME COMMAND...: runs a command, which counts as one test.
+# also NAME COMMAND...: runs a command, which counts as one test. meanwhile NAME COMMAND...: in the background.
 also() {
-  local name=$1 log=build/meson-logs/also-$1.json status=0 result=OK
+  logs+=("build/meson-logs/also-$1.json")
+  count_command "$@"
+}
+meanwhile() {
+  logs+=("build/meson-logs/also-$1.json")
+  count_command "$@" &
+}
+count_command() {
+  local name=$1 status=0 result=OK
   shift
-  logs+=("$log")
   mkdir -p build/meson-logs
   echo "== $*"
   "$@" || status=$?
   if [ $status -eq 77 ]; then result=SKIP; elif [ $status -ne 0 ]; then result=FAIL; fi
-  printf '{"name": "%s", "result": "%s"}\n' "$name" $result >"$log"
+  printf '{"name": "%s", "result": "%s"}\n' "$name" $result >"build/meson-logs/also-$name.json"
 }
 
 # Can this processor run what -march=$1 compiles to?
@@ -208,8 +215,10 @@ elif [ $sanitize = no ]; then
     also benchmarks env ROTOSCALE_BUILD=build bench/run.sh --quick
     also demo env ROTOSCALE_BUILD=build examples/demo.sh --quick
   fi
-  if [ $aarch64 = yes ]; then also aarch64 tests/aarch64.sh; fi
+  # Both have long parts that use one core.
+  if [ $aarch64 = yes ]; then meanwhile aarch64 tests/aarch64.sh; fi
   if [ $python = yes ]; then also python tests/python.sh; fi
+  wait
 else
   # No -Dwerror: instrumentation causes warnings. -O1 -g1: at -O2 -g the compiler takes three times as long.
   common=(-Dtests=enabled -Dexamples=enabled -Dbench=disabled -Dbuildtype=debugoptimized -Doptimization=1
