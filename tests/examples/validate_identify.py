@@ -340,26 +340,6 @@ class Reports(Program):
             self.assertEqual(json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["input"],
                              "g\ufffd.safetensors")
 
-    def test_a_report_that_cannot_be_written(self):
-        """Refused before the missing input is noticed, and without making a file."""
-        (self.folder / "folder").mkdir()
-        (self.folder / "file").write_bytes(b"")
-        before = sorted(self.folder.rglob("*"))
-        for place, why in (("nowhere/report.json", "No such file"), ("folder", "is a directory"),
-                           ("folder/", "is a directory"),
-                           ("new/", "is a directory"), (".", "not a name"), ("file/report.json", "Not a directory"),
-                           ("/dev/stdout", "not a regular file")):
-            for verb in (["--identify", "--input", "absent", "--report"],
-                         ["--identify", "--input", "absent", "--tell-apart"],
-                         ["--quantizer", "te_rocm", "--make-case"]):
-                self.refused(f"^rotoscale-validate: {place}: (cannot write: )?{why}", *verb, place)
-        for option in ("--report", "--tell-apart", "--make-case"):
-            self.refused(f"^rotoscale-validate: {option}: '-' is not a file: .*'./-'", option, "-")
-        self.assertEqual(sorted(self.folder.rglob("*")), before)
-        path = self.make("--quantizer", "te_rocm")
-        self.same("--identify", "--input", path, "--report", "./-")
-        self.assertTrue(json.loads((self.folder / "-").read_text())["identical"])
-
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + [word for name in sys.argv[2:] if name != "--slow" for word in ("-k", name)])
