@@ -43,6 +43,10 @@ class cpu_backend : public cpu::host_queues {
         return cpu::operands::describe(own, stored, extent, k, nn::form_of(kind, right) == operand_form::column);
       };
       gemm_operand left = describe(gemm.left, rows, false), right = describe(gemm.right, cols, true);
+      if (cpu::may_have_exact_steps(left, right, contract.options)) {
+        const gemm_options o = cpu::blockwise_options(contract.options);
+        most = std::max(most, rotoscale::gemm_workspace_bytes(left, right, o, pool_.threads()));
+      }
       std::size_t expanded = 0, rows_of_threads = 0;
       for (gemm_operand* const x : {&left, &right}) {
         if (!cpu::becomes_bf16(*x, contract)) continue;

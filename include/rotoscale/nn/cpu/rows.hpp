@@ -8,6 +8,7 @@
 #include "rotoscale/gemm.hpp"
 #include "rotoscale/nn/cpu/attention.hpp"
 #include "rotoscale/nn/cpu/dropout.hpp"
+#include "rotoscale/nn/cpu/exact_steps.hpp"
 #include "rotoscale/nn/cpu/layers.hpp"
 #include "rotoscale/nn/cpu/operands.hpp"
 #include "rotoscale/nn/cpu/optimizer.hpp"
@@ -84,9 +85,8 @@ inline bool becomes_bf16(const gemm_operand& o, const gemm_contract& contract) {
 }
 
 /// The GEMM of operands as they are stored.
-inline void multiply_stored(const gemm_operand& a, const gemm_operand& b, const op::gemm::in& i, const tensor_view& c,
-                            thread_pool& pool) {
-  gemm_options o = i.contract.options;
+inline void multiply_stored(const gemm_operand& a, const gemm_operand& b, const op::gemm::in& i, gemm_options o,
+                            const tensor_view& c, thread_pool& pool) {
   o.accumulate = i.accumulate;
   if (c.type == dtype::fp32) {
     o.output = element_format(i.output);
@@ -111,6 +111,8 @@ inline void multiply_stored(const gemm_operand& a, const gemm_operand& b, const 
 /// operands are converted first. The operand's factor multiplies the sum.
 inline void multiply(const gemm_operand& a, const gemm_operand& b, const op::gemm::in& i, const tensor_view& c,
                      thread_pool& pool) {
+  const gemm_options& o = i.contract.options;
+  if (has_exact_steps(a, b, o)) return multiply_stored(a, b, i, blockwise_options(o), c, pool);
   for (const gemm_operand* const x : {&a, &b}) {
     if (!becomes_bf16(*x, i.contract)) continue;
     const auto values = work<bf16>(x->rows * x->k);
@@ -121,7 +123,7 @@ inline void multiply(const gemm_operand& a, const gemm_operand& b, const op::gem
     converted.factor = x->factor;
     return multiply(x == &a ? converted : a, x == &b ? converted : b, i, c, pool);
   }
-  multiply_stored(a, b, i, c, pool);
+  multiply_stored(a, b, i, o, c, pool);
 }
 inline void compute(const op::gemm::in& i, const op::gemm::out& o, thread_pool& pool) {
   multiply(form_of(i.a), form_of(i.b), i, o.c, pool);
