@@ -33,33 +33,51 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
   for (; i < count; ++i) to[i] = doubled_e2m1[nibble(codes[i / 2], i)];
 }
 
+/// Blocks of a row or column whose scales' exponents differ by at most this may share the least scale: doubled elements
+/// times 2^3 are int8.
+inline constexpr int most_folded = 3;
+/// The bias for such elements.
+inline constexpr std::int8_t folded_bias = 12 << most_folded;
+
 /// Packed operands. A run is the products whose sum is formed in integers, padded to whole quads of four bytes. Each
 /// run has its quads, a correction for the bias and a scale.
 /// - A: signed bytes, row after row
 /// - B: panels of Columns columns; a quad of each column in turn, with `bias` added to the bytes
+/// The elements of A's rows begin at whole cache lines and have a whole number of them.
+/// `folds`: runs of a row or column get one scale where their exponents allow it (operand_range::folded).
 template <index_t Columns>
 class block_packing {
  public:
   static constexpr index_t columns = Columns;
 
   block_packing(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, int run,
-                std::int8_t bias = e2m1_bias)
-      : a_(a), b_(b), plan_(plan), run_(run), bias_(bias), quads_((run + 3) / 4), runs_(plan.positions() / run) {}
+                std::int8_t bias = e2m1_bias, bool folds = false)
+      : a_(a),
+        b_(b),
+        plan_(plan),
+        run_(run),
+        bias_(bias),
+        folds_(folds),
+        quads_((run + 3) / 4),
+        runs_(plan.positions() / run) {}
 
   index_t quads() const { return quads_; }
   index_t runs() const { return runs_; }
   int run() const { return run_; }
 
-  // A row: runs() scales of type Scale, runs() corrections, then quads. The size keeps the next row's scales aligned.
+  // A row: runs() scales of type Scale, runs() corrections, then quads.
+  template <class Scale>
+  index_t elements_at() const {
+    return round_up(runs_ * static_cast<index_t>(sizeof(Scale) + 4), line);
+  }
   template <class Scale>
   index_t row_bytes() const {
-    constexpr auto scale = static_cast<index_t>(sizeof(Scale));
-    return round_up(runs_ * (scale + 4) + runs_ * quads_ * 4, scale);
+    return elements_at<Scale>() + row_room();
   }
-  // A panel: runs() × columns scales, then runs() × quads() × columns quads.
+  // A panel: runs() × columns scales, then runs() × quads() × columns quads, then zeros as in rows.
   template <class Scale>
   index_t panel_bytes() const {
-    return runs_ * columns * static_cast<index_t>(sizeof(Scale)) + runs_ * quads_ * columns * 4;
+    return runs_ * columns * static_cast<index_t>(sizeof(Scale)) + row_room() * columns;
   }
 
   /// Scratch bytes of pack_row and pack_panel.
@@ -73,9 +91,11 @@ class block_packing {
     operand_range range;
     auto* const scales = reinterpret_cast<Scale*>(to);
     auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
-    auto* const bytes = reinterpret_cast<std::int8_t*>(corrections + runs_);
+    auto* const bytes = reinterpret_cast<std::int8_t*>(to + elements_at<Scale>());
     pack_elements(a_, r, bytes);
+    std::fill(bytes + 4 * quads_ * runs_, bytes + row_room(), std::int8_t{0});
     pack_scales(a_, r, bytes, scales, range);
+    if (folds_) fold(bytes, scales, range);
     for (index_t g = 0; g < runs_; ++g) corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of(bytes + 4 * quads_ * g);
     return range;
   }
@@ -84,6 +104,7 @@ class block_packing {
   template <class Scale>
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
     operand_range range;
+    range.folded = 0;
     const index_t words = quads_ * runs_;
     auto* const scales = reinterpret_cast<Scale*>(to);
     std::byte* const quads = to + runs_ * columns * static_cast<index_t>(sizeof(Scale));
@@ -98,18 +119,42 @@ class block_packing {
           continue;
         }
         pack_elements(b_, first + j, row);
-        pack_scales(b_, first + j, row, own.data(), range);
+        operand_range column;
+        pack_scales(b_, first + j, row, own.data(), column);
+        if (folds_) fold(row, own.data(), column);
+        range.include(column);
         for (index_t g = 0; g < runs_; ++g) scales[g * columns + j] = own[g] / 4;
       }
       for (index_t q = 0; q < words; q += lane_count)
         pack_quads(rows.data() + 4 * q, words - q, quads + 4 * (q * columns + j0));
     }
+    std::fill(quads + 4 * words * columns, quads + row_room() * columns, std::byte{0});
     return range;
   }
 
  private:
-  /// Bytes of an unpacked column of a panel: whole registers.
-  index_t row_room() const { return round_up(4 * quads_ * runs_, register_bytes); }
+  static constexpr index_t line = 64;
+
+  /// Bytes of a row's elements, or of an unpacked column of a panel.
+  index_t row_room() const { return round_up(4 * quads_ * runs_, line); }
+  /// Gives all runs the least scale, if their exponents are near and none is NaN.
+  template <class Scale>
+  void fold(std::int8_t* elements, Scale* scales, operand_range& range) const {
+    if (range.empty()) return void(range.folded = 0);
+    if (range.most - range.least > most_folded) return;
+    bool nan = false;
+    for (index_t g = 0; g < runs_; ++g) nan |= scales[g] != scales[g];
+    if (nan) return;
+    const auto least = static_cast<Scale>(pow2_fp32(range.least));
+    for (index_t g = 0; g < runs_; ++g) {
+      std::int8_t* const run = elements + 4 * quads_ * g;
+      const Scale ratio = scales[g] / least;  // any number if the run is zero
+      const int times = ratio > 1 && ratio <= 1 << most_folded ? static_cast<int>(ratio) : 1;
+      for (index_t i = 0; i < 4 * quads_ && times != 1; ++i) run[i] = static_cast<std::int8_t>(run[i] * times);
+      scales[g] = least;
+    }
+    range.folded = range.most - range.least;
+  }
   /// Transposes up to lane_count quads of lane_count rows, adds the bias to their bytes and stores them by quads.
   void pack_quads(const std::int8_t* rows, index_t count, std::byte* to) const {
     lanes_u32 t[lane_count];
@@ -197,6 +242,7 @@ class block_packing {
   const gemm_plan& plan_;
   int run_;
   std::int8_t bias_;
+  bool folds_;
   index_t quads_, runs_;
 };
 

@@ -103,8 +103,9 @@ class exact_block_operands {
     return m.sum == mma_sum::exact && m.group > 1 && m.result == mma_result::fp32_nearest && m.operand == format{} &&
            takes(a) && takes(b);
   }
-  exact_block_operands(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, std::int8_t bias)
-      : pack_(a, b, plan, plan.group, bias),
+  exact_block_operands(const gemm_operand& a, const gemm_operand& b, const gemm_plan& plan, std::int8_t bias,
+                       bool folds = false)
+      : pack_(a, b, plan, plan.group, bias, folds),
         shared_(runs_share_scales(plan, plan.group, a.block) && runs_share_scales(plan, plan.group, b.block)) {}
 
   index_t row_bytes() const { return pack_.template row_bytes<float>(); }
@@ -165,7 +166,7 @@ class exact_blocks : public exact_block_operands<2 * lane_count> {
         const std::byte* row = rows + i * row_bytes();
         __builtin_memcpy(&scales[i], row + 4 * g, 4);
         __builtin_memcpy(&corrections[i], row + 4 * (runs + g), 4);
-        a[i] = reinterpret_cast<const std::int8_t*>(row + 8 * runs) + 4 * quads * g;
+        a[i] = reinterpret_cast<const std::int8_t*>(row + pack_.template elements_at<float>()) + 4 * quads * g;
       }
       const auto* const b_scales = reinterpret_cast<const float*>(panel) + g * columns;
       const auto* const b = reinterpret_cast<const std::uint8_t*>(panel) + 4 * runs * columns + 4 * quads * columns * g;
@@ -294,7 +295,7 @@ class scaled_blocks {
           const std::byte* from = rows + i * row_bytes();
           __builtin_memcpy(&scales[i], from + 8 * g, 8);
           __builtin_memcpy(&corrections[i], from + 8 * runs + 4 * g, 4);
-          a[i] = reinterpret_cast<const std::int8_t*>(from + 12 * runs) + 4 * quads * g;
+          a[i] = reinterpret_cast<const std::int8_t*>(from + pack_.elements_at<double>()) + 4 * quads * g;
         }
         const auto* const b_scales = reinterpret_cast<const double*>(panel) + g * columns;
         const auto* const b =

@@ -113,11 +113,18 @@ struct operand_range {
   int most = -(1 << 20);
   int min_scale = 1 << 20;  ///< exponents of block scales, if packed separately from elements
   int max_scale = -(1 << 20);
-  int offset = 0;  ///< subtracted from packed exponents
+  int offset = 0;   ///< subtracted from packed exponents
+  int folded = -1;  ///< all blocks have one scale, elements are multiplied by up to 2^folded; negative: they are not
 
   void include(int exponent) {
     least = exponent < least ? exponent : least;
     most = exponent > most ? exponent : most;
+  }
+  /// Adds a column of a panel.
+  void include(const operand_range& column) {
+    least = column.least < least ? column.least : least;
+    most = column.most > most ? column.most : most;
+    folded = folded < 0 || column.folded < 0 ? -1 : folded > column.folded ? folded : column.folded;
   }
   bool empty() const { return least > most; }
 };

@@ -35,9 +35,20 @@ struct packed_blocks {
   index_t first, last;  ///< blocks to add, ascending
   float* acc;           ///< count × unit_columns; += each block's sum by one fused multiply-add
 
+  index_t elements_at;  ///< from a row's begin to its elements
+
   const std::byte* scales_of_row(index_t i) const { return rows + i * row_bytes; }
-  const std::byte* corrections_of_row(index_t i) const { return rows + i * row_bytes + 4 * runs; }
-  const std::byte* elements_of_row(index_t i) const { return rows + i * row_bytes + 8 * runs; }
+  const std::byte* elements_of_row(index_t i) const { return rows + i * row_bytes + elements_at; }
+  /// Of a row's blocks [g, end).
+  std::int32_t correction(index_t i, index_t g, index_t end) const {
+    std::int32_t sum = 0;
+    for (; g < end; ++g) {
+      std::int32_t block;
+      __builtin_memcpy(&block, rows + i * row_bytes + 4 * (runs + g), 4);
+      sum += block;
+    }
+    return sum;
+  }
   const float* scales_of_panel() const { return reinterpret_cast<const float*>(panel); }
   const std::byte* quads_of_panel() const { return panel + 4 * runs * unit_columns; }
 };
@@ -119,8 +130,54 @@ template <class Tiles>
   Tiles::release();
 }
 
-/// Adds blocks to Rows rows of C in registers of Dots::lanes columns, two at a time.
-template <class Dots, int Rows>
+/// Tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B. The first 16 rows have `upper` rows, the next 16 `lower`. 64 k a product.
+inline tile_configuration folded_tiles(int upper, int lower) {
+  tile_configuration tiles;
+  for (int t = 0; t < 8; ++t) tiles.set(t, 16, 64);
+  for (const int t : {0, 1, 4}) tiles.set(t, upper, 64);
+  for (const int t : {2, 3, 5}) tiles.set(t, lower, 64);
+  return tiles;
+}
+
+/// Adds folded blocks in pairs (zeros follow the last block of K) to `count` <= 16 * Halves rows from `row` on.
+template <class Tiles, int Halves>
+[[gnu::always_inline]] inline void add_folded_rows(const packed_blocks& p, index_t row, int count) {
+  constexpr index_t b_step = 2 * unit_block * unit_columns;
+  alignas(64) std::int32_t sums[16 * Halves * unit_columns];
+  const std::byte* a = p.elements_of_row(row) + unit_block * p.first;
+  const std::byte* b = p.quads_of_panel() + unit_block * unit_columns * p.first;
+  Tiles::template clear_sums<Halves>();
+  for (index_t g = p.first; g < p.last; g += 2, a += 2 * unit_block, b += b_step) {
+    Tiles::template add_products<Halves>(a, p.row_bytes, b, 4 * unit_columns);
+  }
+  Tiles::template store_sums<Halves>(sums, 4 * unit_columns);
+  for (int column = 0; column < unit_columns; column += 16) {
+    typename Tiles::floats b_scale, sum;
+    __builtin_memcpy(&b_scale, p.scales_of_panel() + column, 64);
+    for (int i = 0; i < count; ++i) {
+      float* const acc = p.acc + (row + i) * unit_columns + column;
+      float scale;
+      __builtin_memcpy(&scale, p.scales_of_row(row + i), 4);
+      __builtin_memcpy(&sum, acc, 64);
+      Tiles::add(sum, sums + i * unit_columns + column, scale, b_scale);
+      __builtin_memcpy(acc, &sum, 64);
+    }
+  }
+}
+
+/// add_tiles for folded rows and a folded panel, 32 rows at a time.
+template <class Tiles>
+[[gnu::always_inline]] inline void add_folded_tiles(const packed_blocks& p) {
+  for (index_t i = 0; i < p.count; i += 32) {
+    const auto count = static_cast<int>(p.count - i < 32 ? p.count - i : 32);
+    if (i == 0 || count != 32) Tiles::configure(folded_tiles(count < 16 ? count : 16, count > 16 ? count - 16 : 16));
+    count > 16 ? add_folded_rows<Tiles, 2>(p, i, count) : add_folded_rows<Tiles, 1>(p, i, count);
+  }
+  Tiles::release();
+}
+
+/// Adds blocks to Rows rows of C in registers of Dots::lanes columns, two at a time. Folded: all blocks in one sum.
+template <class Dots, int Rows, bool Folded>
 [[gnu::always_inline]] inline void add_dot_rows(const packed_blocks& p, index_t row, index_t column) {
   using floats = typename Dots::floats;
   using ints = typename Dots::ints;
@@ -130,26 +187,28 @@ template <class Dots, int Rows>
   for (int i = 0; i < Rows; ++i) {
     for (int j = 0; j < 2; ++j) __builtin_memcpy(&sum[i][j], acc + i * unit_columns + j * w, sizeof(floats));
   }
-  for (index_t g = p.first; g < p.last; ++g) {
-    const std::byte* const quads = p.quads_of_panel() + unit_block * unit_columns * g + 4 * column;
+  for (index_t g = p.first, end; g < p.last; g = end) {
+    end = Folded ? p.last : g + 1;
     ints sums[Rows][2];
     for (int i = 0; i < Rows; ++i) {
-      std::int32_t correction;
-      __builtin_memcpy(&correction, p.corrections_of_row(row + i) + 4 * g, 4);
+      const std::int32_t correction = p.correction(row + i, g, end);
       for (int j = 0; j < 2; ++j) Dots::broadcast(sums[i][j], correction);
     }
-    ROTOSCALE_UNROLLED(8)
-    for (int q = 0; q < unit_block / 4; ++q) {
-      ints b[2];
-      __builtin_memcpy(&b[0], quads + 4 * unit_columns * q, sizeof(ints));
-      __builtin_memcpy(&b[1], quads + 4 * unit_columns * q + 4 * w, sizeof(ints));
-      for (int i = 0; i < Rows; ++i) {
-        std::int32_t quad;
-        __builtin_memcpy(&quad, p.elements_of_row(row + i) + unit_block * g + 4 * q, 4);
-        ints a;
-        Dots::broadcast(a, quad);
-        Dots::add_products(sums[i][0], b[0], a);
-        Dots::add_products(sums[i][1], b[1], a);
+    for (index_t block = g; block < end; ++block) {
+      const std::byte* const quads = p.quads_of_panel() + unit_block * unit_columns * block + 4 * column;
+      ROTOSCALE_UNROLLED(8)
+      for (int q = 0; q < unit_block / 4; ++q) {
+        ints b[2];
+        __builtin_memcpy(&b[0], quads + 4 * unit_columns * q, sizeof(ints));
+        __builtin_memcpy(&b[1], quads + 4 * unit_columns * q + 4 * w, sizeof(ints));
+        for (int i = 0; i < Rows; ++i) {
+          std::int32_t quad;
+          __builtin_memcpy(&quad, p.elements_of_row(row + i) + unit_block * block + 4 * q, 4);
+          ints a;
+          Dots::broadcast(a, quad);
+          Dots::add_products(sums[i][0], b[0], a);
+          Dots::add_products(sums[i][1], b[1], a);
+        }
       }
     }
     floats scales[2];
@@ -167,20 +226,21 @@ template <class Dots, int Rows>
 }
 
 /// All rows, Dots::rows at a time.
-template <class Dots>
+template <class Dots, bool Folded>
 [[gnu::always_inline]] inline void add_dots(const packed_blocks& p) {
   for (index_t column = 0; column < unit_columns; column += 2 * Dots::lanes) {
     index_t i = 0;
-    for (; i + Dots::rows <= p.count; i += Dots::rows) add_dot_rows<Dots, Dots::rows>(p, i, column);
-    for (; i < p.count; ++i) add_dot_rows<Dots, 1>(p, i, column);
+    for (; i + Dots::rows <= p.count; i += Dots::rows) add_dot_rows<Dots, Dots::rows, Folded>(p, i, column);
+    for (; i < p.count; ++i) add_dot_rows<Dots, 1, Folded>(p, i, column);
   }
 }
 
-/// A unit: how it wants B's elements, and its function.
+/// A unit: how it wants B's elements, and its functions.
 struct block_unit {
   std::int8_t bias;  ///< added to B's elements
   index_t slice;     ///< positions of K that one call takes
   void (*add)(const packed_blocks&);
+  void (*add_folded)(const packed_blocks&);  ///< rows and panel are folded, in pairs of blocks
 };
 
 #if defined(ROTOSCALE_TILE_REGISTERS)
@@ -215,6 +275,41 @@ struct amx_tiles {
     }
 #undef ROTOSCALE_BLOCK
   }
+  template <int Halves>
+  ROTOSCALE_TARGET(ROTOSCALE_AMX)
+  static inline void clear_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (Halves == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  /// sums += a [rows × 64] · b [16 quads × 32 columns].
+  template <int Halves>
+  ROTOSCALE_TARGET(ROTOSCALE_AMX)
+  static inline void add_products(const std::byte* a, index_t a_stride, const std::byte* b, index_t b_stride) {
+    _tile_loadd(6, b, b_stride);
+    _tile_loadd(4, a, a_stride);
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(7, b + 64, b_stride);
+    _tile_dpbssd(1, 4, 7);
+    if constexpr (Halves == 2) {
+      _tile_loadd(5, a + 16 * a_stride, a_stride);
+      _tile_dpbssd(2, 5, 6);
+      _tile_dpbssd(3, 5, 7);
+    }
+  }
+  template <int Halves>
+  ROTOSCALE_TARGET(ROTOSCALE_AMX)
+  static inline void store_sums(std::int32_t* sums, index_t stride) {
+    _tile_stored(0, sums, stride);
+    _tile_stored(1, sums + 16, stride);
+    if constexpr (Halves == 2) {
+      _tile_stored(2, sums + 16 * unit_columns, stride);
+      _tile_stored(3, sums + 16 * unit_columns + 16, stride);
+    }
+  }
   ROTOSCALE_TARGET(ROTOSCALE_AMX) static inline void clear(floats& sum) { sum = floats{}; }
   ROTOSCALE_TARGET(ROTOSCALE_AMX)
   static inline void add(floats& sum, const std::int32_t* block, float scale, const floats& b_scale) {
@@ -223,6 +318,7 @@ struct amx_tiles {
   }
 };
 ROTOSCALE_UNIT(ROTOSCALE_AMX) inline void add_blocks_amx(const packed_blocks& p) { add_tiles<amx_tiles>(p); }
+ROTOSCALE_UNIT(ROTOSCALE_AMX) inline void add_folded_amx(const packed_blocks& p) { add_folded_tiles<amx_tiles>(p); }
 #undef ROTOSCALE_AMX
 
 #define ROTOSCALE_VNNI "avx512f,avx512vnni,fma"
@@ -242,7 +338,10 @@ struct avx512_dots {
     sum = (floats)_mm512_fmadd_ps(x, (__m512)(b_scale * scale), (__m512)sum);
   }
 };
-ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx512(const packed_blocks& p) { add_dots<avx512_dots>(p); }
+ROTOSCALE_UNIT(ROTOSCALE_VNNI)
+inline void add_blocks_avx512(const packed_blocks& p) { add_dots<avx512_dots, false>(p); }
+ROTOSCALE_UNIT(ROTOSCALE_VNNI)
+inline void add_folded_avx512(const packed_blocks& p) { add_dots<avx512_dots, true>(p); }
 #undef ROTOSCALE_VNNI
 
 #define ROTOSCALE_VNNI "avx2,fma,avxvnni"
@@ -261,15 +360,17 @@ struct avx_dots {
     sum = (floats)_mm256_fmadd_ps(_mm256_cvtepi32_ps((__m256i)block), (__m256)(b_scale * scale), (__m256)sum);
   }
 };
-ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx(const packed_blocks& p) { add_dots<avx_dots>(p); }
+ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_blocks_avx(const packed_blocks& p) { add_dots<avx_dots, false>(p); }
+ROTOSCALE_UNIT(ROTOSCALE_VNNI) inline void add_folded_avx(const packed_blocks& p) { add_dots<avx_dots, true>(p); }
 #undef ROTOSCALE_VNNI
 #undef ROTOSCALE_UNIT
 #undef ROTOSCALE_TARGET
 
 /// Units of this processor that the system permits, the fastest first; null after the last.
 struct block_units {
-  static constexpr block_unit amx{0, 2048, &add_blocks_amx}, avx512{e2m1_bias, 512, &add_blocks_avx512},
-      avx{e2m1_bias, 512, &add_blocks_avx};
+  static constexpr block_unit amx{0, 2048, &add_blocks_amx, &add_folded_amx},
+      avx512{folded_bias, 512, &add_blocks_avx512, &add_folded_avx512},
+      avx{folded_bias, 512, &add_blocks_avx, &add_folded_avx};
   const block_unit* found[4] = {};
 
   block_units() {
@@ -301,6 +402,11 @@ inline const block_units& processor_units() {
 }
 
 /// exact_blocks on the processor's unit, for blocks of 32.
+///
+/// A row of A and a panel of B are folded where no addition of the chain rounds: all K is one sum in int32. Let s be
+/// the product of the least scales, divided by 4, and f the binades of scales (operand_range::folded) of both. Every
+/// block's sum is then a multiple of s, and every sum of the chain, from +0, is s * n with
+/// |n| <= K * 12 * 12 * 2^f <= 2^24. That is an FP32 number if s >= 2^-149 (see admits) and s * 2^24 does not overflow.
 class unit_blocks : public exact_block_operands<unit_columns> {
  public:
   static bool applies(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
@@ -311,17 +417,33 @@ class unit_blocks : public exact_block_operands<unit_columns> {
 
   unit_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan)
       : unit_blocks(a, b, o, plan, *processor_units().found[0]) {}
-  unit_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options&, const gemm_plan& plan,
+  unit_blocks(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, const gemm_plan& plan,
               const block_unit& unit)
-      : exact_block_operands(a, b, plan, unit.bias), unit_(unit) {}
+      : exact_block_operands(a, b, plan, unit.bias, !o.start_from_c),
+        unit_(unit),
+        largest_sum_(std::uint64_t{144} * static_cast<std::uint64_t>(plan.positions())) {}
 
-  void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
-           const operand_range&, const std::byte* panel, float* acc) const {
-    unit_.add({rows, count, row_bytes(), panel, pack_.runs(), span.first, span.last, acc});
+  void run(const gemm_span& span, index_t, index_t, const operand_range* ranges, const std::byte* rows, index_t count,
+           const operand_range& panel_range, const std::byte* panel, float* acc) const {
+    const bool pairs = (span.last - span.first) % 2 == 0 || (span.first % 2 == 0 && span.last == pack_.runs());
+    const auto folds = [&](index_t i) { return pairs && folds_exactly(ranges[i], panel_range); };
+    for (index_t i = 0, last; i < count; i = last) {
+      const bool folded = folds(i);
+      for (last = i + 1; last < count && folds(last) == folded;) ++last;
+      (folded ? unit_.add_folded : unit_.add)({rows + i * row_bytes(), last - i, row_bytes(), panel, pack_.runs(),
+                                               span.first, span.last, acc + i * columns, pack_.elements_at<float>()});
+    }
   }
 
  private:
+  bool folds_exactly(const operand_range& row, const operand_range& panel) const {
+    if (row.folded < 0 || panel.folded < 0) return false;
+    return row.empty() || panel.empty() ||
+           (largest_sum_ << (row.folded + panel.folded) <= 1u << 24 && row.most + panel.most - 2 + 24 <= 127);
+  }
+
   const block_unit& unit_;
+  std::uint64_t largest_sum_;  ///< of a row whose scales are equal
 };
 
 #undef ROTOSCALE_UNROLLED

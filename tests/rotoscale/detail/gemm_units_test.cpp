@@ -88,6 +88,24 @@ struct emulated_tiles {
     ROTOSCALE_REQUIRE(registers.multiply<std::int32_t>(slot, a_tile, b_tile, add_bytes));
     registers.store(slot, sums, 64);
   }
+  template <int Halves>
+  static void clear_sums() {
+    std::memset(registers.data, 0, 2 * Halves * sizeof registers.data[0]);
+  }
+  template <int Halves>
+  static void add_products(const std::byte* a, index_t a_stride, const std::byte* b, index_t b_stride) {
+    for (int h = 0; h < Halves; ++h) registers.load(4 + h, a + 16 * h * a_stride, a_stride);
+    for (int h = 0; h < 2; ++h) registers.load(6 + h, b + 64 * h, b_stride);
+    for (int t = 0; t < 2 * Halves; ++t) {
+      ROTOSCALE_REQUIRE(registers.multiply<std::int32_t>(t, 4 + t / 2, 6 + t % 2, add_bytes));
+    }
+  }
+  template <int Halves>
+  static void store_sums(std::int32_t* sums, index_t stride) {
+    for (int t = 0; t < 2 * Halves; ++t) {
+      registers.store(t, sums + t / 2 * 16 * detail::unit_columns + t % 2 * 16, stride);
+    }
+  }
   static void add(floats& sum, const std::int32_t* block, float scale, const floats& b_scale) {
     for (std::size_t l = 0; l < 16; ++l) {
       sum[l] = std::fmaf(static_cast<float>(block[l]), scale * b_scale[l], sum[l]);
@@ -153,17 +171,28 @@ struct emulated_dots {
   }
 };
 
+int folded_calls = 0;  ///< of the emulated AMX
+
 /// All units, with short spans too.
 std::vector<detail::block_unit> units() {
-  const auto tiles = [](const detail::packed_blocks& p) { detail::add_tiles<emulated_tiles>(p); };
-  const auto wide = [](const detail::packed_blocks& p) { detail::add_dots<emulated_dots<16, 6>>(p); };
-  const auto narrow = [](const detail::packed_blocks& p) { detail::add_dots<emulated_dots<8, 2>>(p); };
-  std::vector<detail::block_unit> all{
-      {0, 2048, tiles}, {0, 64, tiles}, {detail::e2m1_bias, 512, wide}, {detail::e2m1_bias, 64, narrow}};
+  using detail::folded_bias, detail::packed_blocks;
+  const auto tiles = [](const packed_blocks& p) { detail::add_tiles<emulated_tiles>(p); };
+  const auto folded_tiles = [](const packed_blocks& p) {
+    ++folded_calls;
+    detail::add_folded_tiles<emulated_tiles>(p);
+  };
+  const auto wide = [](const packed_blocks& p) { detail::add_dots<emulated_dots<16, 6>, false>(p); };
+  const auto folded_wide = [](const packed_blocks& p) { detail::add_dots<emulated_dots<16, 6>, true>(p); };
+  const auto narrow = [](const packed_blocks& p) { detail::add_dots<emulated_dots<8, 2>, false>(p); };
+  const auto folded_narrow = [](const packed_blocks& p) { detail::add_dots<emulated_dots<8, 2>, true>(p); };
+  std::vector<detail::block_unit> all{{0, 2048, tiles, folded_tiles},
+                                      {0, 64, tiles, folded_tiles},
+                                      {folded_bias, 512, wide, folded_wide},
+                                      {folded_bias, 64, narrow, folded_narrow}};
   for (const detail::block_unit* unit : detail::processor_units().found) {
     if (unit == nullptr) break;
     all.push_back(*unit);
-    all.push_back({unit->bias, 64, unit->add});
+    all.push_back({unit->bias, 64, unit->add, unit->add_folded});
   }
   return all;
 }
@@ -180,7 +209,7 @@ class chosen_blocks : public detail::unit_blocks {
       : unit_blocks(a, b, o, plan, *chosen) {}
 };
 
-/// Random codes. `scales`: around 1; any byte but NaN; a few NaN.
+/// Random codes. `scales`: around 1; near enough to fold; any byte but NaN; a few NaN.
 struct operand {
   std::vector<std::uint8_t> codes, scales;
   gemm_operand view;
@@ -193,7 +222,12 @@ struct operand {
     for (index_t i = 0; i < rows * per_row; ++i) {
       const std::uint32_t w = word((index_t{1} << 40) + i);
       const auto near = static_cast<std::uint8_t>(120 + w % 14), any = static_cast<std::uint8_t>(w % 255);
-      scales.push_back(kind == "any" ? any : kind == "NaN" && w % 50 == 0 ? std::uint8_t{255} : near);
+      if (kind == "any")
+        scales.push_back(any);
+      else if (kind == "folds")
+        scales.push_back(static_cast<std::uint8_t>(120 + w % (1 + seed % 5)));
+      else
+        scales.push_back(kind == "NaN" && w % 50 == 0 ? std::uint8_t{255} : near);
     }
     view = {formats::e2m1, rows, k, codes.data(), stride, 0, nullptr, 0, nullptr};
     if (kind == "none") return;
@@ -245,7 +279,7 @@ TEST_CASE("units: every shape and kind of scales") {
   for (const detail::block_unit& unit : units()) {
     chosen = &unit;
     std::uint64_t seed = 0;
-    for (const std::string kind : {"ordinary", "none", "NaN", "any"}) {
+    for (const std::string kind : {"ordinary", "folds", "none", "NaN", "any"}) {
       for (const shape& s : shapes) {
         ++seed;
         CAPTURE(seed);
@@ -287,6 +321,30 @@ TEST_CASE("units: the largest sums of a block") {
       for (auto& code : a.codes) code = 0x77;
       for (auto& code : b.codes) code = static_cast<std::uint8_t>(second);
       CHECK(same_bytes(a, b, {fp32_blockwise}, pool));
+    }
+  }
+}
+
+TEST_CASE("units: folded sums of K, and those that could leave FP32's significand") {
+  thread_pool pool(1);
+  for (const detail::block_unit& unit : units()) {
+    chosen = &unit;
+    for (const int spread : {4, 5, 6}) {  // of A's and B's scales
+      operand a(3, 2080, "ordinary", 1), b(33, 2080, "ordinary", 2);
+      for (operand* const x : {&a, &b}) {
+        const int most = x == &a ? 3 : spread - 3;
+        for (index_t i = 0; i < x->view.rows * 65; ++i) {
+          // The last four blocks have one small product each, which a chain beyond 2^24 rounds away.
+          const bool large = i % 65 < 61;
+          x->scales[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(120 + (large ? most : 0));
+          std::memset(x->codes.data() + 16 * i, large ? 0x77 : 0, 16);
+          if (!large) x->codes[static_cast<std::size_t>(16 * i)] = 1;
+        }
+      }
+      folded_calls = 0;
+      CAPTURE(spread);
+      CHECK(same_bytes(a, b, {fp32_blockwise}, pool));
+      if (unit.add == units()[0].add) CHECK((folded_calls > 0) == (spread < 6));
     }
   }
 }
