@@ -8,9 +8,7 @@
 #include <cstring>
 
 #include "gpu/gemm/data.hpp"
-#if !defined(ROTOSCALE_TEST_DEVICE)
-#include "gpu/gemm/amd/dense.hpp"
-#endif
+#include "oracle/share.hpp"
 #include "rotoscale/gemm.hpp"
 #include "tests/gpu/thread_orders.hpp"
 
@@ -221,20 +219,6 @@ TEST_CASE("BF16: no order of threads changes a byte") {
 #if !defined(ROTOSCALE_TEST_DEVICE)
 namespace {
 
-/// True if `lanes` accesses of `bytes` at offset(lane) touch each of the 32 four-byte banks once.
-template <class Offset>
-bool fills_banks(int lanes, int bytes, const Offset& offset) {
-  std::uint64_t seen = 0;
-  for (int l = 0; l < lanes; ++l) {
-    for (int b = 0; b < bytes; b += 4) seen |= std::uint64_t{1} << ((offset(l) + b) / 4 % 32);
-  }
-  return seen == 0xFFFFFFFFu && lanes * bytes == 128;
-}
-
-}  // namespace
-
-namespace {
-
 /// Compares an (m, n) product in `tile`.
 void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, orientation t) {
   CAPTURE(tile.m);
@@ -261,8 +245,10 @@ void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, o
 }  // namespace
 
 TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
+  int number = 0;
   for (const tile_shape& tile : dense_tiles) {
     for (const orientation t : orientations) {
+      if (!rotoscale::oracle::in_share(number++)) continue;
       compare_in_tile(tile, tile.m > 32 ? 2 * tile.m - 5 : 27, 2 * tile.n + 9, 72, 1, t);  // partial vectors
       compare_in_tile(tile, tile.m - 8, tile.n + 8, 296, 2, t);                            // whole vectors, split-K
     }
@@ -274,25 +260,6 @@ TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orie
   });
 }
 
-TEST_CASE("AMD's dense kernel: no access to LDS has bank conflicts") {
-  using gpu::amd::dense_offset;
-  for (int row = 0; row < 256; row += 16) {
-    for (int chunk = 0; chunk < 8; ++chunk) {
-      CHECK(fills_banks(16, 8, [&](int l) { return dense_offset(row + l, chunk); }));
-    }
-  }
-  for (int thread = 0; thread < 256; thread += 8) {  // vectors: four lanes per row
-    CHECK(fills_banks(8, 16, [&](int l) { return dense_offset((thread + l) / 4, 2 * (l % 4)) & ~8; }));
-  }
-  for (int thread = 0; thread < 256; thread += 32) {  // transposed operands: word t of each patch
-    for (int t = 0; t < 8; ++t) {
-      CHECK(fills_banks(32, 4, [&](int l) {
-        const int patch = (thread + l) / 64 * 4 + (thread + l) % 4, pair = (thread + l) / 4 % 16;
-        return dense_offset(8 * patch + (t ^ patch % 2), pair / 2) + pair % 2 * 4;
-      }));
-    }
-  }
-}
 #endif
 
 TEST_CASE("parts of K are added in ascending order, and there may be fewer than asked for") {
