@@ -17,6 +17,7 @@ usage() {
   cat <<END
 usage: examples/demo.sh [options]
   --quick       $QUICK_STEPS steps an arm instead of $STEPS, $QUICK_LORA_STEPS with LoRA instead of $LORA_STEPS
+  --steps N     N steps an arm, and a quarter of N with LoRA (at least 15 and 11)
   --data FILE   text to train on (default: the King James Bible from the package bible-kjv)
   --out DIR     where logs, checkpoints and the report go (default: out/demo)
   --threads N   threads (default: one per core)
@@ -38,12 +39,13 @@ gpu=auto
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) steps=$QUICK_STEPS lora_steps=$QUICK_LORA_STEPS ;;
-    --data | --out | --threads | --seed | --gpu)
+    --steps | --data | --out | --threads | --seed | --gpu)
       if [ $# -lt 2 ]; then
         echo "examples/demo.sh: $1 needs a value" >&2
         exit 2
       fi
       case $1 in
+        --steps) steps=$2 lora_steps= ;;
         --data) data=$(realpath -m -- "$2") ;;
         --out) out=$(realpath -m -- "$2") ;;
         --threads) threads=$2 ;;
@@ -63,13 +65,18 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-for value in "threads $threads" "seed $seed"; do
+for value in "steps $steps" "threads $threads" "seed $seed"; do
   number=${value#* }
   if ! [[ $number =~ ^[0-9]+$ ]]; then
     echo "examples/demo.sh: --${value% *} needs a number, not ${number@Q}" >&2
     exit 2
   fi
 done
+if [ "$steps" -lt 15 ]; then
+  echo "examples/demo.sh: --steps needs at least 15, one for each evaluation" >&2
+  exit 2
+fi
+lora_steps=${lora_steps:-$((steps < 44 ? 11 : steps / 4))}
 if ! [[ $gpu =~ ^(auto|none|cuda|hip|host)$ ]]; then
   echo "examples/demo.sh: --gpu needs none, cuda, hip or host, not ${gpu@Q}" >&2
   exit 2

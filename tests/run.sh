@@ -213,7 +213,7 @@ elif [ $sanitize = no ]; then
     port_gpu=none port g++ x86-64 examples/llama/mini-llama.p/.._train_{device,profile}.cpp.o
     port g++ sapphirerapids include/compiled/librotoscale_compiled.a tests/gpu_tests.p/gpu_gemm_gemm_test.cpp.o
     also benchmarks env ROTOSCALE_BUILD=build bench/run.sh --quick
-    also demo env ROTOSCALE_BUILD=build examples/demo.sh --quick
+    also demo env ROTOSCALE_BUILD=build examples/demo.sh --steps 30
   fi
   # Both have long parts that use one core.
   if [ $aarch64 = yes ]; then meanwhile aarch64 tests/aarch64.sh; fi
