@@ -51,6 +51,14 @@ inline const std::vector<format_facts>& named_formats() {
   return all;
 }
 
+/// A format by its fields, whose codes and numbers are typed.
+inline format_facts facts(const char* name, const format& f, std::uint64_t max_code, std::uint64_t nan_code,
+                          std::uint64_t infinity_code, double max, double min_normal, double min_positive) {
+  return {
+      name,          f,   f.exponent_bits, f.mantissa_bits, f.bias,           f.is_signed, max_code,         nan_code,
+      infinity_code, max, min_normal,      min_positive,    f.has_subnormals, f.has_zero,  f.twos_complement};
+}
+
 /// Formats that format.hpp does not name, to show that the library depends on no named format:
 ///
 /// - AMD's "E4M3 IEEE" and E3M4.
@@ -58,68 +66,17 @@ inline const std::vector<format_facts>& named_formats() {
 /// - A format that flushes subnormals.
 /// - A format whose lowest code is an ordinary number.
 inline const std::vector<format_facts>& custom_formats() {
+  constexpr auto none = specials::none;
   static const std::vector<format_facts> all{
-      {"e4m3 ieee", {4, 3, 7}, 4, 3, 7, true, 0x77, 0x7C, 0x78, 240.0, 0x1p-6, 0x1p-9},
-      {"e3m4", {3, 4, 3}, 3, 4, 3, true, 0x6F, 0x78, 0x70, 15.5, 0.25, 0x1p-6},
-      {"e3m0", {3, 0, 3, true, specials::none}, 3, 0, 3, true, 0x7, 0, 0, 16.0, 0.25, 0.25},
-      {"e1m2", {1, 2, 1, true, specials::none}, 1, 2, 1, true, 0x7, 0, 0, 1.75, 1.0, 0.25},
-      {"e0m3", {0, 3, 0, true, specials::none}, 0, 3, 0, true, 0x7, 0, 0, 1.75, 0, 0.25},
-      {"e4m3 flushing",
-       {4, 3, 7, true, specials::none, false},
-       4,
-       3,
-       7,
-       true,
-       0x7F,
-       0,
-       0,
-       480.0,
-       0x1p-6,
-       0x1p-6,
-       false},
-      {"ue6m2",
-       {6, 2, 31, false, specials::nan_only, false, false},
-       6,
-       2,
-       31,
-       false,
-       0xFE,
-       0xFF,
-       0,
-       0x1.8p32,
-       0x1p-31,
-       0x1p-31,
-       false,
-       false},
-      {"e3m2 without zero",
-       {3, 2, 3, true, specials::none, false, false},
-       3,
-       2,
-       3,
-       true,
-       0x1F,
-       0,
-       0,
-       28.0,
-       0.125,
-       0.125,
-       false,
-       false},
-      {"int4",
-       {0, 3, 0, true, specials::none, true, true, true},
-       0,
-       3,
-       0,
-       true,
-       0x7,
-       0,
-       0,
-       1.75,
-       0,
-       0.25,
-       true,
-       true,
-       true},
+      facts("e4m3 ieee", {4, 3, 7}, 0x77, 0x7C, 0x78, 240.0, 0x1p-6, 0x1p-9),
+      facts("e3m4", {3, 4, 3}, 0x6F, 0x78, 0x70, 15.5, 0.25, 0x1p-6),
+      facts("e3m0", {3, 0, 3, true, none}, 0x7, 0, 0, 16.0, 0.25, 0.25),
+      facts("e1m2", {1, 2, 1, true, none}, 0x7, 0, 0, 1.75, 1.0, 0.25),
+      facts("e0m3", {0, 3, 0, true, none}, 0x7, 0, 0, 1.75, 0, 0.25),
+      facts("e4m3 flushing", {4, 3, 7, true, none, false}, 0x7F, 0, 0, 480.0, 0x1p-6, 0x1p-6),
+      facts("ue6m2", {6, 2, 31, false, specials::nan_only, false, false}, 0xFE, 0xFF, 0, 0x1.8p32, 0x1p-31, 0x1p-31),
+      facts("e3m2 without zero", {3, 2, 3, true, none, false, false}, 0x1F, 0, 0, 28.0, 0.125, 0.125),
+      facts("int4", {0, 3, 0, true, none, true, true, true}, 0x7, 0, 0, 1.75, 0, 0.25),
   };
   return all;
 }
