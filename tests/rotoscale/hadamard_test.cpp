@@ -88,34 +88,6 @@ TEST_CASE("any values: butterflies with strides 1, 2, 4, ..., then one multiplic
   }
 }
 
-TEST_CASE("16 points: the arithmetic of AMD's kernel, four threads with four values each, by bytes") {
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
-    auto x = random_values(16, seed, false);
-    volatile float v[4][4];  // volatile: each sum is rounded to FP32
-    for (std::size_t t = 0; t < 4; ++t) {
-      const float* p = &x[4 * t];
-      volatile float a[4] = {p[0] + p[1], p[0] - p[1], p[2] + p[3], p[2] - p[3]};  // stride 1
-      v[t][0] = a[0] + a[2];                                                       // stride 2
-      v[t][1] = a[1] + a[3];
-      v[t][2] = a[0] - a[2];
-      v[t][3] = a[1] - a[3];
-    }
-    for (std::size_t distance = 1; distance < 4; distance *= 2) {  // strides 4 and 8: values of other threads
-      float partner[4][4];
-      for (std::size_t t = 0; t < 4; ++t) {
-        for (std::size_t i = 0; i < 4; ++i) partner[t][i] = v[t ^ distance][i];
-      }
-      for (std::size_t t = 0; t < 4; ++t) {
-        for (std::size_t i = 0; i < 4; ++i) {
-          v[t][i] = (t & distance) == 0 ? v[t][i] + partner[t][i] : partner[t][i] - v[t][i];
-        }
-      }
-    }
-    hadamard(x.data(), 16);
-    for (std::size_t i = 0; i < 16; ++i) REQUIRE(fp32_bits(x[i]) == fp32_bits(v[i / 4][i % 4] * 0.25f));
-  }
-}
-
 TEST_CASE("unrotate_run undoes rotate_run: exactly for integers and even powers of two, else within its roundings") {
   const random_stream random{11, 0};
   for (int points = 2; points <= max_run_length; points *= 2) {
