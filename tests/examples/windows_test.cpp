@@ -323,18 +323,4 @@ TEST_CASE("files of two kinds are refused in either order") {
   CHECK(failure(o) == "(no error)");
 }
 
-TEST_CASE("options say what is read") {
-  const scratch_directory dir;
-  put(dir / "r", "{\"text\": \"abc\"}\n{\"text\": \"abc\"}\n");
-  data_options o = make_options({(dir / "r").string()}, 4, 0.5);
-  CHECK(std::string(open_windows(o)->kind()) == "records");
-  o.text_format = "plain";
-  CHECK(std::string(open_windows(o)->kind()) == "text");
-  o.text_format = "plan";
-  CHECK(failure(o) == "--text-format: unknown value 'plan'; did you mean 'plain'?");
-  o.paths.clear();
-  o.text_format = "auto";
-  CHECK(failure(o) == "--data: no text given");
-}
-
 }  // namespace llama_windows_test
