@@ -62,25 +62,23 @@ TEST_CASE("observed steps leave the bits of steps that are not") {
   narrow.activations = nn::operand_format::bf16;
   std::vector<nn::recipe> recipes = nn::presets::all();
   recipes.push_back(narrow);
+  int micro_batches = 1;
   for (const nn::recipe& r : recipes) {
-    for (const int micro_batches : {1, 3}) {
-      {
-        CAPTURE(r.name);
-        CAPTURE(micro_batches);
-        const batch data(2 * micro_batches, 32, 64, true);
-        const auto extents = [&](llama::session_options& o) {
-          o.micro_batches = micro_batches;
-          o.model.head_chunk = micro_batches == 1 ? 2048 : 48;
-        };
-        session_case without(small_config(micro_batches == 3), r, 2, 32, 1, 3, extents);
-        const std::vector<float> want = trained(without, data, 0);
-        session_case with(small_config(micro_batches == 3), r, 2, 32, 2, 3, [&](llama::session_options& o) {
-          extents(o);
-          with_statistics(o);
-        });
-        CHECK(same_bytes(want, trained(with, data, micro_batches == 1 ? 5 : 7)));
-      }
-    }
+    micro_batches = 4 - micro_batches;  // 3 and 1 by turns
+    CAPTURE(r.name);
+    CAPTURE(micro_batches);
+    const batch data(2 * micro_batches, 32, 64, true);
+    const auto extents = [&](llama::session_options& o) {
+      o.micro_batches = micro_batches;
+      o.model.head_chunk = micro_batches == 1 ? 2048 : 48;
+    };
+    session_case without(small_config(micro_batches == 3), r, 2, 32, 1, 3, extents);
+    const std::vector<float> want = trained(without, data, 0);
+    session_case with(small_config(micro_batches == 3), r, 2, 32, 2, 3, [&](llama::session_options& o) {
+      extents(o);
+      with_statistics(o);
+    });
+    CHECK(same_bytes(want, trained(with, data, micro_batches == 1 ? 5 : 7)));
   }
 }
 
