@@ -269,6 +269,18 @@ status launch<op::deoscillate>(const device_call& call, const op::deoscillate::i
 }
 
 template <>
+status launch<op::draw_normal>(const device_call& call, const op::draw_normal::in& i, const op::draw_normal::out& o) {
+  const index_t n = o.x.size();
+  if (n == 0) return {};
+  if (o.x.type != nn::dtype::fp32) return {error_code::bad_option, "x", "must be FP32"};
+  auto* const x = static_cast<float*>(o.x.data);
+  if (status c = check_pointer(x, "x"); !c.ok()) return c;
+  const index_t blocks = std::min<index_t>(chunks_of(n, 4 * row_threads), 8192);
+  return launch_rows(draw_normal_kernel, static_cast<std::uint64_t>(blocks), row_threads, call.s,
+                     draw_normal_args{i.how, x, n});
+}
+
+template <>
 status launch<op::update_scales>(const device_call& call, const op::update_scales::in& i,
                                  const op::update_scales::out& o) {
   return update_scales(o.state, i.rule, call.s);

@@ -167,6 +167,21 @@ struct deoscillate_args {
   }
 }
 
+/// Four numbers of draw_normal a thread and step.
+struct draw_normal_args {
+  nn::normal_draw how;
+  float* x = nullptr;
+  index_t size = 0;
+};
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+    draw_normal_kernel(const ROTOSCALE_GRID_CONSTANT draw_normal_args a) {
+  for (index_t i = 4 * (block_index().x * index_t{row_threads} + thread_index().x); i < a.size;
+       i += 4 * grid_size().x * index_t{row_threads}) {
+    const philox_block block = a.how.words.block(static_cast<std::uint64_t>(i / 4));
+    for (index_t j = 0; j < 4 && i + j < a.size; ++j) a.x[i + j] = a.how.value(block.word[j]);
+  }
+}
+
 /// Adds the sum of `count` losses to the state, in one block.
 struct loss_sum_args {
   const float* loss = nullptr;

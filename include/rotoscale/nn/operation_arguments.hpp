@@ -100,6 +100,23 @@ struct dropout_args {
   }
 };
 
+/// Numbers of about a normal distribution, with the same bits on all machines. Element i is the sum of the bytes of
+/// word i less its mean, times `factor`.
+struct normal_draw {
+  random_stream words;  ///< an element's word depends on its place alone
+  float factor = 1.0f;  ///< standard deviation / 147.8
+
+  /// With a standard deviation. A sum's is the root of (2^16 - 1) / 3.
+  static normal_draw of(const random_stream& words, double deviation) {
+    return {words, static_cast<float>(deviation / 147.80053)};
+  }
+  /// The element of a word.
+  ROTOSCALE_HD float value(std::uint32_t word) const {
+    const std::uint32_t pairs = (word & 0xFF00FF) + (word >> 8 & 0xFF00FF);
+    return static_cast<float>(static_cast<int>((pairs & 0xFFFF) + (pairs >> 16)) - 510) * factor;
+  }
+};
+
 /// Partial sums of layernorm_backward: rows × cols elements, 64 rows each, for gain and bias.
 constexpr index_t layernorm_partials(index_t rows, index_t cols) {
   return 2 * ((rows + gain_chunk - 1) / gain_chunk) * cols;

@@ -99,6 +99,14 @@ inline op_case::prepared deoscillate_case(op_scene& c, index_t n) {
 inline std::vector<op_case> state_cases() {
   std::vector<op_case> all;
   all.push_back({"deoscillate", false, [](op_scene& c, bool) { return deoscillate_case(c, 5003); }});
+  all.push_back({"draw_normal", false, [](op_scene& c, bool) -> op_case::prepared {
+                   float* const x = c.floats(5003, 1);
+                   const nn::tensor_view to = nn::dense_tensor(x, nn::dtype::fp32, {5003});
+                   return {[=, &c] {
+                             c.ops().draw_normal(c.queue, {nn::normal_draw::of({3, 4}, 0.02)}, {to});
+                           },
+                           [=, &c] { c.result(x, 5003); }};
+                 }});
   for (const nn::operand_format f : {nn::operand_format::mxfp4, nn::operand_format::nvfp4}) {
     nn::operand_recipe how{f};
     if (f == nn::operand_format::nvfp4) how.policy = policies::nvidia;

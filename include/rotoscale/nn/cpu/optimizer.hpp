@@ -103,4 +103,15 @@ inline void compute(const op::deoscillate::in& i, const op::deoscillate::out& o,
   });
 }
 
+inline void compute(const op::draw_normal::in& i, const op::draw_normal::out& o, thread_pool& pool) {
+  float* const x = static_cast<float*>(o.x.data);
+  for_each_chunk(pool, o.x.size(), 16384, [&](index_t first, index_t last) {
+    philox_block block{};
+    for (index_t j = first; j < last; ++j) {
+      if (j % 4 == 0) block = i.how.words.block(static_cast<std::uint64_t>(j / 4));
+      x[j] = i.how.value(block.word[j % 4]);
+    }
+  });
+}
+
 }  // namespace rotoscale::nn::cpu

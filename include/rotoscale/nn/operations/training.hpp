@@ -18,7 +18,8 @@
   X(square_chunks)                       \
   X(gradient_norm)                       \
   X(adamw)                               \
-  X(deoscillate)
+  X(deoscillate)                         \
+  X(draw_normal)
 
 namespace rotoscale::nn {
 
@@ -163,6 +164,14 @@ struct deoscillate {
       use({access::update, nullptr, numbers(x, n)});
     }
   }
+};
+
+/// Numbers of about a normal distribution: FP32, dense.
+struct draw_normal {
+  static constexpr op_info info{"draw_normal", op_class::other};
+  struct in { normal_draw how; };
+  struct out { tensor_view x; };
+  static void uses(const auto& use, const in&, const out& o) { use({access::write, nullptr, o.x}); }
 };
 
 }  // namespace rotoscale::nn::op
