@@ -99,13 +99,17 @@ evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus&
   std::vector<window_loss> own;
   const double start = now_seconds();
   double loading = 0;
-  for (std::int64_t first = std::int64_t{batch} * ranks->rank(); first < windows;
-       first += std::int64_t{batch} * ranks->size()) {
+  const std::int64_t round = std::int64_t{batch} * ranks->size();
+  for (std::int64_t done = 0; done < windows; done += round) {
+    const std::int64_t first = done + std::int64_t{batch} * ranks->rank();
+    const bool is_idle = first >= windows;
+    if (is_idle && !s.has_joint_passes()) break;
     if (progress) progress(first, windows);
     const double before = now_seconds();
-    const token_batch data = text.validation_batch(first, batch, windows);
+    const token_batch data = text.validation_batch(is_idle ? 0 : first, batch, windows);
     loading += now_seconds() - before;
     const std::vector<float> losses = s.evaluate(now, data.tokens, data.targets, data.document_starts);
+    if (is_idle) break;  // other ranks needed this one's operands
     add_windows(losses, data.targets, sequence, std::min<std::int64_t>(batch, windows - first),
                 text.bytes_of(data.targets), own);
   }

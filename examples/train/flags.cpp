@@ -261,6 +261,9 @@ void define_memory(CLI::App& sub, arguments& a) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group("run");
+  sub.add_flag("--divide-frozen", a.session.divide_frozen,
+               "each rank stores a part of the operands of frozen layers, and passes gather a layer ahead")
+      ->group("run");
 }
 
 /// GPUs whose step plan predicts.

@@ -148,7 +148,9 @@ std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::comm
   std::string lines;
   for (int r = 1; r < size_; ++r) {
     nn::thread_rank rank(group_, r);
-    lines += "rank " + std::to_string(r) + ": " + std::to_string(plan_of(&rank).total()) + " bytes\n";
+    const nn::memory_plan plan = plan_of(&rank);
+    lines += "rank " + std::to_string(r) + ": " + std::to_string(plan.total()) + " bytes, " +
+             std::to_string(plan.of_kind(nn::memory_kind::device)) + " of them on the device\n";
   }
   return lines;
 }

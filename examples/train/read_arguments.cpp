@@ -247,6 +247,7 @@ void check_resume_flags(int argc, char** argv) {
                                             "--gpus",
                                             "--rendezvous",
                                             "--timeout",
+                                            "--divide-frozen",
                                             "--stop-at",
                                             "--no-progress",
                                             "--data",

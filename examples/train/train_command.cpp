@@ -93,6 +93,7 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
   const chosen_backend device = choose_backend(a.device);
   train::session_options options =
       session_options_for(state.run, 0, a.session.statistics_every > 0, a.session.async_checkpoints);
+  options.divides_frozen = a.session.divide_frozen;
   const nn::recipe& recipe = state.phases.front().recipe;
   train::model counted(*device.ops, state.run.architecture(), options.model);
   nn::memory_cursor counting;
@@ -133,6 +134,7 @@ int plan(arguments& a) {
   train::session_options options = session_options_for(state.run, a.session.memory_limit,
                                                        a.session.statistics_every > 0, a.session.async_checkpoints);
   options.micro_batches /= a.session.ranks;
+  options.divides_frozen = a.session.divide_frozen;
   const auto plan_of = [&](nn::communicator* rank) {
     return naming_flags(a.names, [&] {
       return train::plan_session(*device.ops, state.run.architecture(), options,

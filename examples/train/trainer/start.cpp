@@ -145,6 +145,7 @@ void trainer::build_model(const fs::path& checkpoint) {
       state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), session_.async_checkpoints);
   options.micro_batches /= ranks_->size();
   options.documents = text_.has_documents();
+  options.divides_frozen = session_.divide_frozen;
   synthetic_ = synthetic_recipe_of(session_, state_);
   const std::vector<nn::recipe> recipes = recipes_of(state_, session_, synthetic_);
   if (!state_.run.init.empty() && (checkpoint.empty() || state_.run.lora || checks_init_)) {

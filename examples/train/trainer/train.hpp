@@ -31,12 +31,13 @@ class device_failure;
 struct session_options {
   std::string out;
   bool overwrite = false;
-  bool auto_resume = false;  ///< resume the run in `out`, if there is one
-  bool lengthens = false;    ///< a resumed run has more steps than before
-  std::int64_t stop_at = 0;  ///< end after this many steps, as if killed after its checkpoint; 0: at the last
-  int threads = 0;           ///< for the log
-  int ranks = 1;             ///< that train on parts of a step
-  bool own_process = false;  ///< this rank is a process, which takes signals
+  bool auto_resume = false;    ///< resume the run in `out`, if there is one
+  bool lengthens = false;      ///< a resumed run has more steps than before
+  std::int64_t stop_at = 0;    ///< end after this many steps, as if killed after its checkpoint; 0: at the last
+  int threads = 0;             ///< for the log
+  int ranks = 1;               ///< that train on parts of a step
+  bool own_process = false;    ///< this rank is a process, which takes signals
+  bool divide_frozen = false;  ///< ranks store parts of frozen layers' operands, and gather them in each pass
   nn::communicator* communicator = nullptr;   ///< of one of several ranks
   std::size_t memory_limit = 0;               ///< bytes; 0: none
   std::string async_checkpoints = "auto";     ///< see snapshot_use_for

@@ -35,7 +35,7 @@ class frozen_weights {
         const bool loses_source =
             std::any_of(places.begin(), places.end(), [&](const auto& p) { return !p[i].has_source; });
         if (!loses_source) continue;
-        kept.entries.push_back({i, w.number, w.layer, w.request, w.fp8, w.bytes, w.has_source ? source_bytes(w) : 0});
+        kept.entries.push_back({i, w.number, w.layer, w.request, w.fp8, w.own, w.has_source ? source_bytes(w) : 0});
         staging_bytes_ = std::max(staging_bytes_, w.bytes);
       }
       if (!kept.entries.empty()) kept_.push_back(std::move(kept));
@@ -49,7 +49,7 @@ class frozen_weights {
   void lay_out(nn::memory_cursor& memory) {
     for (kept_recipe& k : kept_) {
       for (entry& e : k.entries) {
-        e.pinned = static_cast<std::byte*>(memory.take(nn::memory_category::stash, e.bytes + e.source_bytes));
+        e.pinned = static_cast<std::byte*>(memory.take(nn::memory_category::stash, e.own.bytes + e.source_bytes));
         e.scales = memory.array<float>(nn::memory_category::stash, 2);
       }
     }
@@ -78,10 +78,10 @@ class frozen_weights {
     for (const entry& e : k->entries) {
       if (!e.filled) continue;
       const weight_location& w = into.locations()[e.linear];
-      ROTOSCALE_ASSERT(w.request == e.request && w.bytes == e.bytes);
-      ops.upload(q, w.at, e.pinned, e.bytes);
+      ROTOSCALE_ASSERT(w.request == e.request && w.own.first == e.own.first && w.own.bytes == e.own.bytes);
+      if (e.own.bytes != 0) ops.upload(q, w.own.at, e.pinned, e.own.bytes);
       if (e.source_bytes != 0) {
-        ops.upload(q, const_cast<void*>(into.loaded(e.number).data), e.pinned + e.bytes, e.source_bytes);
+        ops.upload(q, const_cast<void*>(into.loaded(e.number).data), e.pinned + e.own.bytes, e.source_bytes);
       }
       if (e.request.has_delayed()) {
         const nn::scaling_state scale = into.scales.entry(e.layer, nn::tensor_role::w);
@@ -90,7 +90,7 @@ class frozen_weights {
         ops.upload(q, scale.scale_inverse, e.scales + 1, sizeof(float));
       }
       into.note_written(e.linear);
-      bytes += e.bytes + e.source_bytes;
+      bytes += e.own.bytes + e.source_bytes;
     }
     return bytes;
   }
@@ -101,7 +101,8 @@ class frozen_weights {
     index_t layer;
     nn::operand_request request;
     nn::delayed_scaling fp8;
-    std::size_t bytes, source_bytes;
+    stored_part own;  ///< of the operands
+    std::size_t source_bytes;
     std::byte* pinned = nullptr;
     float* scales = nullptr;  ///< scale and inverse
     bool filled = false;
@@ -117,9 +118,8 @@ class frozen_weights {
   /// True if linear layer i has the same operands in the same place under all recipes. FP8 scales make them differ.
   static bool stays(const std::vector<std::vector<weight_location>>& places, std::size_t i) {
     const weight_location& first = places.front()[i];
-    return std::all_of(places.begin(), places.end(), [&](const auto& p) {
-      return p[i].request == first.request && p[i].offset == first.offset && !p[i].request.has_delayed();
-    });
+    return std::all_of(places.begin(), places.end(),
+                       [&](const auto& p) { return p[i].is_as(first) && !p[i].request.has_delayed(); });
   }
   const kept_recipe* find(const nn::recipe& r) const {
     for (const kept_recipe& k : kept_) {
@@ -141,8 +141,9 @@ class frozen_weights {
     } else {
       p.ops->quantize(p.queue, {source, p.state}, {{set.get(), true, e.request.column.has_value(), {}}});
     }
-    p.ops->download(p.queue, e.pinned, staging_, e.bytes);
-    if (e.source_bytes != 0) p.ops->download(p.queue, e.pinned + e.bytes, source.data, e.source_bytes);
+    const std::byte* const made = static_cast<const std::byte*>(staging_) + e.own.first;
+    if (e.own.bytes != 0) p.ops->download(p.queue, e.pinned, made, e.own.bytes);
+    if (e.source_bytes != 0) p.ops->download(p.queue, e.pinned + e.own.bytes, source.data, e.source_bytes);
     p.ops->synchronize(p.queue);
     e.filled = true;
   }

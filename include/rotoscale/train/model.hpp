@@ -113,10 +113,7 @@ class model {
     p.starts = starts_;
     p.probe = &probe_;
     if (p.observe) probe_.clear(p);
-    for (std::size_t g = 0; g < groups(); ++g) {
-      if (before) before(g);
-      for (const auto& b : blocks_.groups[g].blocks) b->forward(p);
-    }
+    forward_blocks(p, before, [&](nn::block& b) { b.forward(p); });
     if (p.training) weights_.clear_lent(p.queue);
   }
   /// Adds to every gradient. Follows a forward pass with p.training. Reports each range of complete gradients.
@@ -131,6 +128,7 @@ class model {
       for (const auto& b : blocks) b->saved().unpack(again);
       for (const auto& b : blocks) b->recompute(again);
       for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) (*b)->backward(p);
+      if (g > 0) weights_.divided().arrive(p.queue, g - 1, false);  // before the exchange of gradients
       if (ready) report(g, ready);
     }
   }
@@ -149,7 +147,7 @@ class model {
   void logits(nn::pass p, const nn::token_source& tokens, index_t first, index_t count, const Use& use) {
     p.tokens = tokens;
     p.starts = starts_;
-    for_each_block([&](nn::block& b) { &b == blocks_.head ? blocks_.head->join(p) : b.forward(p); });
+    forward_blocks(p, nullptr, [&](nn::block& b) { &b == blocks_.head ? blocks_.head->join(p) : b.forward(p); });
     blocks_.head->logits(p, first, count, use);
   }
 
@@ -172,6 +170,16 @@ class model {
   void for_each_block(const Function& f) {
     for (group& g : blocks_.groups) {
       for (const auto& b : g.blocks) f(*b);
+    }
+  }
+  /// Calls f(block) for all blocks in the order of a forward pass, when a group's operands are here.
+  template <class Function>
+  void forward_blocks(const nn::pass& p, const before_group& before, const Function& f) {
+    weights_.divided().begin(p.queue);
+    for (std::size_t g = 0; g < groups(); ++g) {
+      if (before) before(g);
+      weights_.divided().arrive(p.queue, g, true);
+      for (const auto& b : blocks_.groups[g].blocks) f(*b);
     }
   }
   void report(std::size_t g, const gradients_ready& ready) const;

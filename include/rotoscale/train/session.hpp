@@ -25,6 +25,7 @@ struct session_options {
   bool documents = false;                      ///< attention stays within the documents that passes are given
   snapshot_use snapshot = snapshot_use::none;  ///< for asynchronous checkpoints
   std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
+  bool divides_frozen = false;                 ///< each rank stores a part of frozen layers' operands
 };
 
 /// A session needs memory that it does not get.
@@ -78,6 +79,7 @@ class session {
     queue_ = {ops, "session"};
     if (!stash_.empty()) stash_queue_ = {ops, "stash"};
     if (sums_.is_parallel() && options_.model.training) exchange_queue_ = {ops, "exchange"};
+    model_.weights().divided().gather_on(exchange_queue_);
     if (has_snapshot()) snapshot_.open(ops);
     recipe_ = recipes.front();
     bind(false);
@@ -197,6 +199,8 @@ class session {
   /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Do ranks exchange operands in each pass, so that all ranks call evaluate() equally often?
+  bool has_joint_passes() const { return model_.weights().divided().is_divided(); }
   /// Does it keep a moving average of the weights?
   bool has_average() const { return options_.model.averages; }
   /// Calls f() while the weights that train are their moving average, for evaluations. Overwrites gradients.
@@ -268,6 +272,7 @@ class session {
     }
     sums_.divide(ranges);
     model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}));
+    if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
     if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
 

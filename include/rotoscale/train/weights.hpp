@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "rotoscale/train/divided_operands.hpp"
 #include "rotoscale/train/parameters.hpp"
 
 namespace rotoscale::train {
@@ -21,11 +22,16 @@ struct weight_location {
   index_t layer = 0;            ///< of the linear layer
   bool trains = true;           ///< its operands are made again after each update
   bool has_source = false;      ///< its FP32 values are kept
-  std::size_t offset = 0;       ///< in the arena of quantized weights
   std::size_t bytes = 0;        ///< of the operands
-  void* at = nullptr;           ///< null while counting
+  stored_part own;              ///< what this rank stores of them: all, unless they are divided
   nn::operand_request request;  ///< the operands
   nn::delayed_scaling fp8;      ///< rule of their FP8 scales
+  bool is_divided = false;      ///< ranks store parts
+  std::size_t group = 0;        ///< of blocks, where they are divided
+  std::size_t place = 0;        ///< in the group
+
+  /// The same operands in the same memory.
+  bool is_as(const weight_location& other) const { return request == other.request && own == other.own; }
 };
 
 /// Parameters in backend memory.
@@ -153,24 +159,16 @@ class weights {
     std::vector<weight_location> before = std::exchange(locations_, std::vector<weight_location>(linears.size()));
     before.resize(linears.size());
     prepared_.resize(linears.size());
+    divided_.clear();
+    for (std::size_t i = 0; i < linears.size(); ++i) describe(i, fp8);
     const auto place = [&](std::size_t i) {
-      nn::linear& l = *linears[i];
-      const bool base = list_[l.w.number].kind == parameter_kind::base;
-      const category own = base ? category::quantized : category::adapters;
       weight_location& w = locations_[i];
-      w.number = l.w.number;
-      w.layer = l.shape().layer;
-      w.trains = l.shape().trains;
-      w.has_source = keeps_source_[w.number];
-      w.offset = memory.mark(own);
-      w.request = l.request(nn::tensor_role::w);
-      w.bytes = ops_->layout_operands(w.request).bytes;
-      w.fp8 = fp8;
-      w.at = l.lay_out(*ops_, memory, own, nn::tensor_role::w, sources_[w.number]);
-      const bool stays = !w.has_source && w.at != nullptr && before[i].at == w.at && before[i].request == w.request;
+      w.is_divided ? bind_divided(i) : bind(i, memory);
+      const bool stays = !w.has_source && !memory.counts_only() && w.is_as(before[i]);
       if (!keep && !stays) prepared_[i] = {};
     };
     place(head);
+    if (divided_.is_divided()) divided_.lay_out(memory);
     for (std::size_t i = 0; i < linears.size(); ++i) {
       if (i != head) place(i);
     }
@@ -216,7 +214,12 @@ class weights {
   /// Frees the operands of all weights, until the next layout.
   void release() {
     for (nn::linear* l : linears_) l->release_weights();
+    divided_.release();
   }
+  /// Operands that ranks store in parts.
+  divided_operands& divided() { return divided_; }
+  /// The same.
+  const divided_operands& divided() const { return divided_; }
   /// The operands of linear layer i were copied from those of the parameter's present values.
   void note_written(std::size_t i) { prepared_[i] = {list_[locations_[i].number].version, true}; }
   /// Quantizes weights that have FP32 values again before the next pass.
@@ -277,15 +280,9 @@ class weights {
     parameter& into = list_[number];
     const index_t end = first + static_cast<index_t>(values.size());
     ROTOSCALE_ASSERT(first >= 0 && end <= into.size());
-    const bool kept = !sources_[number].empty();
     float* const at = static_cast<float*>(const_cast<void*>(loaded(number).data));
     ops_->upload(p.queue, at + first, values.data(), values.size_bytes());
-    if (end == into.size()) ++into.version;
-    for (std::size_t i = 0; end == into.size() && !kept && i < linears_.size(); ++i) {
-      if (linears_[i]->w.number != number) continue;
-      quantize(p, i, loaded(number));
-      prepared_[i] = {into.version, true};
-    }
+    if (end == into.size()) take_loaded(p, number);
     ops_->synchronize(p.queue);
   }
   /// FP32 values of rows [first_row, first_row + rows). Throws std::logic_error if they are not kept.
@@ -332,6 +329,16 @@ class weights {
   nn::delayed_scaling_state scales;
 
  private:
+  /// The values of a parameter are complete. Operands of a weight without FP32 values are made now.
+  void take_loaded(const nn::pass& p, std::size_t number) {
+    const std::uint64_t version = ++list_[number].version;
+    if (!sources_[number].empty()) return;
+    for (std::size_t i = 0; i < linears_.size(); ++i) {
+      if (linears_[i]->w.number != number) continue;
+      quantize(p, i, loaded(number));
+      prepared_[i] = {version, true};
+    }
+  }
   static nn::const_tensor_view dense(const float* data, const parameter& p) {
     return nn::dense_tensor(const_cast<float*>(data), nn::dtype::fp32, {p.rows, p.cols});
   }
@@ -355,9 +362,43 @@ class weights {
   /// the training run.
   void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source) const {
     const nn::linear& l = *linears_[i];
-    const bool frozen_fp8 = training_ && !l.shape().trains && locations_[i].request.has_delayed();
-    if (!frozen_fp8) return l.quantize_weights(p, source);
-    nn::quantize_frozen(p, *l.weights(), source, scales.entry(l.shape().layer, nn::tensor_role::w), locations_[i].fp8);
+    const weight_location& w = locations_[i];
+    if (training_ && !w.trains && w.request.has_delayed()) {
+      nn::quantize_frozen(p, *l.weights(), source, scales.entry(w.layer, nn::tensor_role::w), w.fp8);
+    } else {
+      l.quantize_weights(p, source);
+    }
+    if (w.is_divided) divided_.store(p.queue, w.group, w.place, w.bytes);
+  }
+  /// Fills the location of linear layer i but for its memory.
+  void describe(std::size_t i, const nn::delayed_scaling& fp8) {
+    const nn::linear& l = *linears_[i];
+    const parameter& p = list_[l.w.number];
+    weight_location& w = locations_[i];
+    w.number = l.w.number;
+    w.layer = l.shape().layer;
+    w.trains = l.shape().trains;
+    w.has_source = keeps_source_[w.number];
+    w.request = l.request(nn::tensor_role::w);
+    w.bytes = ops_->layout_operands(w.request).bytes;
+    w.fp8 = fp8;
+    w.is_divided = divided_.is_divided() && !w.trains && p.kind == parameter_kind::base && p.linear >= 0;
+    if (!w.is_divided) return;
+    while (w.number >= list_.group_end(w.group)) ++w.group;
+    w.place = divided_.add(w.group, w.bytes);
+  }
+  void bind(std::size_t i, nn::memory_cursor& memory) {
+    weight_location& w = locations_[i];
+    const category own = list_[w.number].kind == parameter_kind::base ? category::quantized : category::adapters;
+    w.own = {0, w.bytes, memory.mark(own), nullptr};
+    w.own.at =
+        static_cast<std::byte*>(linears_[i]->lay_out(*ops_, memory, own, nn::tensor_role::w, sources_[w.number]));
+  }
+  void bind_divided(std::size_t i) {
+    weight_location& w = locations_[i];
+    nn::memory_cursor buffer = divided_.buffer(w.group, w.place);
+    (void)linears_[i]->lay_out(*ops_, buffer, category::quantized, nn::tensor_role::w, sources_[w.number]);
+    w.own = divided_.part(w.group, w.place, w.bytes);
   }
 
   /// A part that this rank updates.
@@ -386,7 +427,8 @@ class weights {
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
   std::vector<bool> keeps_source_;              ///< by parameter
   std::vector<weight_location> locations_;      ///< by linear layer
-  std::vector<prepared> prepared_;              ///< version of each linear layer's operands
+  divided_operands divided_;
+  std::vector<prepared> prepared_;  ///< version of each linear layer's operands
 };
 
 }  // namespace rotoscale::train

@@ -32,7 +32,7 @@ struct healing_case {
 
   explicit healing_case(const std::vector<nn::recipe>& recipes, base kind = base::frozen, index_t b = 2,
                         index_t seq = 32, const llama::model_config& config = small_config(false),
-                        nn::communicator* ranks = nullptr, int micro_batches = 1)
+                        nn::communicator* ranks = nullptr, int micro_batches = 1, bool divides = false)
       : session(ops, config,
                 session_case::options(b, seq,
                                       [&](llama::session_options& o) {
@@ -40,6 +40,7 @@ struct healing_case {
                                           o.model.trains = [](const llama::parameter& p) { return !is_matrix(p); };
                                         if (kind == base::adapted) o.model.lora = adapters();
                                         o.micro_batches = micro_batches;
+                                        o.divides_frozen = divides;
                                       }),
                 recipes, ranks) {
     session.set_inputs(inputs(0));
@@ -77,7 +78,7 @@ struct healing_case {
   /// Operands of linear layer i in the CPU backend.
   nn::cpu::operands operands(std::size_t i) const {
     const llama::weight_location& w = session.model().weights().locations()[i];
-    return {w.request, w.at, {}};
+    return {w.request, w.own.at, {}};
   }
 };
 
@@ -362,7 +363,8 @@ struct healed_run {
   }
 };
 
-/// Two ranks of one microbatch each, and one rank with both.
+/// Two ranks of one microbatch each, and one rank with both. Where maxima are observed, ranks divide what is frozen, in
+/// more layers than there are buffers.
 struct healed_ranks {
   healed_run ranks[2], one;
 
@@ -370,16 +372,22 @@ struct healed_ranks {
     constexpr index_t b = 2, seq = 32;
     const batch data(b * 2, seq, 64, true);
     const std::vector<nn::recipe> recipes = {preset("mxfp4_h16"), to};
+    const bool divides = kind != base::trains && how == nn::scale_handover::seed;
+    llama::model_config config = small_config(false);
+    if (divides) config.num_hidden_layers = 3;
+    std::size_t stored[2] = {};
     nn::rank_group group(2);
     nn::run_ranks(group, [&](nn::thread_rank& own) {
-      healing_case c(recipes, kind, b, seq, small_config(false), &own);
+      healing_case c(recipes, kind, b, seq, config, &own, 1, divides);
       batch part(b, seq, 64, false);
       std::copy_n(data.tokens.begin() + own.rank() * b * seq, b * seq, part.tokens.begin());
       std::copy_n(data.targets.begin() + own.rank() * b * seq, b * seq, part.targets.begin());
       ranks[own.rank()] = healed_run(c, to, how, part);
+      stored[own.rank()] = c.session.plan()[category::stash];
     });
-    healing_case alone(recipes, kind, b, seq, small_config(false), nullptr, 2);
+    healing_case alone(recipes, kind, b, seq, config, nullptr, 2);
     one = healed_run(alone, to, how, data);
+    for (const std::size_t part : stored) CHECK((!divides || 3 * part < 2 * alone.session.plan()[category::stash]));
   }
 };
 
