@@ -156,7 +156,7 @@ class Memory(Scratch):
         """Parameter counts, as published where a model is. A plan allocates nothing (session_memory_test)."""
         own_head = {"llama_124m": 162220800, "llama_1b": 1498482688}  # as in the training benchmark
         for name, count in (("llama_124m", 123587328), ("llama_1b", 1235814400), ("llama_3b", 3212749824),
-                            ("llama_8b", 8030261248)):
+                            ("llama_8b", 8030261248), ("llama_70b", 70553706496)):
             file = json.loads((ROOT / f"examples/llama/configs/{name}.json").read_text(encoding="utf-8"))
             self.assertEqual(file["name"], name)
             for more, wanted in (((), count), (("--no-tie-word-embeddings",), own_head.get(name))):
