@@ -43,7 +43,8 @@ trainer_state begin(const arguments& a, given_files given) {
   if (given == given_files::needed) settle_tokenizer(options);
   std::vector<nn::resolved_phase> phases;
   if (a.schedule && a.schedule->is_of(options) && !a.flags.contains("--contracts")) phases = a.schedule->phases;
-  trainer_state state = new_run(std::move(options), a.names, given, std::move(phases));
+  trainer_state state =
+      new_run(std::move(options), a.names, a.seed_base ? given_files::none : given, std::move(phases));
   say_preset_change(state);
   return state;
 }

@@ -209,6 +209,13 @@ void define_replay(CLI::App& app, replay_options& o) {
   define_device(*replay, o.device);
 }
 
+void define_seed_base(CLI::App& train, arguments& a) {
+  train
+      .add_flag("--seed-base", a.seed_base,
+                "without --init, adapters stand beside weights from the seed, made on the device: for measurements")
+      ->group("run");
+}
+
 void define_warm_up(CLI::App& train, arguments& a) {
   train
       .add_option("--synthetic-warmup", a.session.synthetic_warmup,
@@ -365,6 +372,7 @@ void define(CLI::App& app, arguments& a) {
       ->group("run");
   define_outputs(*train, a);
   define_memory(*train, a);
+  define_seed_base(*train, a);
   define_warm_up(*train, a);
   train
       ->add_option(

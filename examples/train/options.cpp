@@ -100,14 +100,12 @@ std::optional<std::string> find_range_fault(const train_options& t) {
 
 }  // namespace
 
-std::optional<std::string> find_fault(const run_options& o, given_files given) {
+std::optional<std::string> find_fault(const run_options& o) {
   if (!nn::is_one_line(o.name)) return std::string("name: holds a control character, and logs are of lines");
   if (auto f = find_shape_fault(o)) return f;
   if (o.lora) {
     if (auto f = find_fault(*o.lora)) return "lora." + *f;
     if (auto f = train::find_target_fault(o.architecture(), *o.lora)) return "lora." + *f;
-    if (o.init.empty() && given == given_files::needed)
-      return std::string("init: is missing, adapters stand beside given weights");
   } else if (!o.adapter.empty()) {
     return std::string("adapter: excludes training all weights (lora is null)");
   }

@@ -145,10 +145,10 @@ void set_mlperf_defaults(train_options& o);
 /// Evaluation interval. The end of a run is always evaluated.
 train::measurement_times evaluation_times(const train_options& o);
 
-/// Must the files named by options exist? Not if only the model's shape is used.
+/// Must weights be given beside adapters, and the files named by options exist? Not if only the model's shape is used.
 enum class given_files { needed, none };
 
 /// Describes the first wrong field; nullopt: none.
-std::optional<std::string> find_fault(const run_options& o, given_files given = given_files::needed);
+std::optional<std::string> find_fault(const run_options& o);
 
 }  // namespace rotoscale::program

@@ -186,7 +186,7 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   if (step > 0) return read_there(run, step);
   field_names names;
   names.from_file(run.config().string(), io::to_json(later.run));
-  trainer_state state = new_run(later.run, names, given_files::needed, later.phases);
+  trainer_state state = new_run(later.run, names, given_files::none, later.phases);
   state.resolved_init = later.resolved_init;
   state.resolved_adapter = later.resolved_adapter;
   state.base_digest = later.base_digest;

@@ -67,10 +67,10 @@ class Runs(Scratch):
         return self.with_faults(command, FAULTS_SIGNAL_IN=text,
                                 FAULTS_SIGNAL=" ".join(str(int(number)) for number in signals), **more)
 
-    def unbroken(self, **options):
+    def unbroken(self, *more, **options):
         """Makes `whole`, or copies the result of the same command in another test: the program's bytes are
         reproducible."""
-        command = self.command("whole", **options)
+        command = self.command("whole", *more, **options)
         made = UNBROKEN.setdefault(str(command), self.folder.parent / f"{self.folder.name}-unbroken")
         if not made.exists():
             self.succeed(*command)

@@ -72,14 +72,26 @@ class OnRanks(Runs):
 
 
 class Ranks(OnRanks):
-    def test_any_number_of_ranks_leaves_the_bytes_of_one(self):
-        self.unbroken()
+    def change_ranks(self, *flags, of_ranks=(), **options):
+        self.unbroken(*flags, **options)
         for kind, ranks, stop, more in (("threads", 4, 2, {}), ("processes", 2, 4, {"launcher": SLURM}),
                                         ("threads", 1, 6, {}), ("processes", 4, 8, {"launcher": MPIRUN})):
-            ended = self.on_ranks(kind, ranks, "--stop-at", stop, **more)
+            ended = self.on_ranks(kind, ranks, "--stop-at", stop, *flags, *of_ranks, **more, **options)
             self.assertEqual(ended, [(0, "")] * len(ended))
         self.assert_like_unbroken()
         self.assertEqual([r["ranks"] for r in records(self.folder / "run/log.jsonl", "resume")], [2, 1, 4])
+
+    def test_any_number_of_ranks_leaves_the_bytes_of_one(self):
+        self.change_ranks()
+
+    def test_ranks_that_divide_a_frozen_base_leave_the_bytes_of_one(self):
+        """More layers than buffers, windows that are no multiple of the ranks. The base heals from its parts."""
+        self.change_ranks("--seed-base", of_ranks=["--divide-frozen"], lora_rank=4, lora_targets="q_proj,down_proj",
+                          num_hidden_layers=3, final_eval_windows=5)
+        switches = [r["memory"] for run in ("whole", "run")
+                    for r in records(self.folder / run / "log.jsonl", "switch")]
+        self.assertEqual(len(switches), 2)
+        self.assertLess(switches[1]["streamed"], 0.6 * switches[0]["streamed"])
 
     def test_a_signal_to_one_rank_stops_all(self):
         self.unbroken()

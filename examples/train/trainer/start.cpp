@@ -179,7 +179,7 @@ void trainer::load_model(const fs::path& checkpoint) {
   if (checkpoint.empty()) {
     load_initial();
   } else {
-    if (state_.run.lora || checks_init_) load_given_weights();
+    if (state_.run.lora || checks_init_) load_base();
     if (checks_adapter_) load_given_adapters();
   }
   checks_init_ = checks_adapter_ = false;  // a roll-back loads without them
@@ -189,8 +189,10 @@ void trainer::load_model(const fs::path& checkpoint) {
   if (!checkpoint.empty()) read_tensors(checkpoint, *model_);
 }
 
-/// Loads the weights of --init. Frozen weights are quantized here, under every recipe of the run.
-void trainer::load_given_weights() {
+/// Loads the weights of --init, or without it those of the seed. Frozen weights are quantized here, under every recipe
+/// of the run.
+void trainer::load_base() {
+  if (state_.run.init.empty()) return model_->draw_base(state_.run.train.seed);
   const std::uint64_t digest = train::read_weights(train::find_weights(init_place_), *model_,
                                                    progress_.counter(state_.run.name, "reading weights"));
   if (state_.base_digest == 0) state_.base_digest = digest;
@@ -210,8 +212,8 @@ void trainer::load_given_adapters() {
 /// Sets the initial value of every parameter.
 void trainer::load_initial() {
   const std::uint64_t seed = state_.run.train.seed;
-  if (state_.run.init.empty()) return model_->initialize(seed);
-  load_given_weights();
+  if (state_.run.init.empty() && !state_.run.lora) return model_->initialize(seed);
+  load_base();
   state_.run.adapter.empty() ? model_->initialize_adapters(seed) : load_given_adapters();
 }
 

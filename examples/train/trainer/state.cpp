@@ -84,7 +84,10 @@ void settle_targets(run_options& run, const field_names& names) {
 
 trainer_state new_run(run_options options, const field_names& names, given_files given,
                       std::vector<nn::resolved_phase> phases) {
-  if (const auto fault = find_fault(options, given)) throw names.error(*fault);
+  if (const auto fault = find_fault(options)) throw names.error(*fault);
+  if (options.lora && options.init.empty() && given == given_files::needed) {
+    throw names.error("init: is missing, adapters stand beside given weights");
+  }
   trainer_state state;
   const std::string where = names.schedule() + " " + options.schedule;
   if (phases.empty()) {

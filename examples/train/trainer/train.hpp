@@ -85,7 +85,7 @@ class trainer {
   void check_given(const std::string& path, const char* flag, const Function& f) const;
   void build_model(const std::filesystem::path& checkpoint);
   void load_model(const std::filesystem::path& checkpoint);
-  void load_given_weights();
+  void load_base();
   void load_given_adapters();
   bool is_own_run() const;
   void open_log();

@@ -163,6 +163,21 @@ class session {
   }
   /// Initial values from a seed.
   void initialize(std::uint64_t seed) { initialize(seed, 0); }
+  /// Values of the base from a seed, made in backend memory: a matrix at a time, straight into its operands. They are
+  /// not those of initialize().
+  void draw_base(std::uint64_t seed) {
+    const parameter_list& list = model_.parameters();
+    for (std::size_t i = 0; i < list.base_count(); ++i) {
+      const nn::initial_distribution& d = list[i].initial;
+      if (d.what != nn::initial_distribution::kind::normal) {
+        load(i, initial_values(list[i], seed));
+        continue;
+      }
+      const auto words = nn::stream_for(seed, nn::random_purpose::initial_weights, list[i].stream);
+      model_.weights().draw(evaluation_pass(), i, nn::normal_draw::of(words, d.scale));
+      stash_.keep(evaluation_pass(), i, model_.weights().loaded(i));
+    }
+  }
   /// Those of the adapters alone, beside given weights.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 

@@ -285,6 +285,12 @@ class weights {
     if (end == into.size()) take_loaded(p, number);
     ops_->synchronize(p.queue);
   }
+  /// Sets all values of a parameter, in backend memory.
+  void draw(const nn::pass& p, std::size_t number, const nn::normal_draw& how) {
+    const nn::const_tensor_view x = loaded(number);
+    ops_->draw_normal(p.queue, {how}, {nn::dense_tensor(const_cast<void*>(x.data), x.type, {x.size()})});
+    take_loaded(p, number);
+  }
   /// FP32 values of rows [first_row, first_row + rows). Throws std::logic_error if they are not kept.
   std::vector<float> values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const {
     if (sources_[number].empty()) {
