@@ -59,7 +59,8 @@ struct predicted_step {
   double bytes = 0;  ///< that a rank sends, and receives, in one exchange
   double reduce = 0, gather = 0;
   double shown_reduce = 0, shown_gather = 0;  ///< what is not under the backward or the next forward pass
-  double all() const { return compute + optimizer + shown_reduce + shown_gather; }
+  double frozen = 0, shown_frozen = 0;        ///< gathers of divided operands, in all passes
+  double all() const { return compute + optimizer + shown_reduce + shown_gather + shown_frozen; }
 };
 
 predicted_step predict_step(const cluster& c, const predicted_run& run, const profiled_step& p, double scale, int own) {
@@ -70,15 +71,23 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   for (std::uint32_t first = 0, n = static_cast<std::uint32_t>(own); first < v; first += n) {
     nodes = std::max(nodes, nn::microbatch_sums({first, first + n}, v).nodes().size());
   }
-  const double near = arena * (c.gpus - 1) / ranks, far = arena * (ranks - c.gpus) / ranks;
+  /// Time in which a rank gets the other ranks' parts of `bytes`.
+  const auto seconds_of = [&](double bytes) {
+    const double near = bytes * (c.gpus - 1) / ranks, far = bytes * (ranks - c.gpus) / ranks;
+    return (near > 0 ? near / (c.link * 1e9) : 0) + (far > 0 ? far / (c.node_link * 1e9) : 0);
+  };
   predicted_step s;
   s.compute = micro * own;
   s.optimizer = p.optimizer * scale / ranks;
-  s.bytes = near + far;
-  s.gather = (near > 0 ? near / (c.link * 1e9) : 0) + (far > 0 ? far / (c.node_link * 1e9) : 0);
+  s.bytes = arena * (ranks - 1) / ranks;
+  s.gather = seconds_of(arena);
   s.reduce = s.gather * static_cast<double>(nodes);
   s.shown_reduce = std::max(s.reduce - micro * run.backward, s.reduce / run.groups);
   s.shown_gather = std::max(s.gather - micro * (1 - run.backward), s.gather / run.groups);
+  const double pass = seconds_of(run.frozen);
+  s.frozen = 2 * own * pass;
+  s.shown_frozen = own * (std::max(pass - micro * (1 - run.backward), pass / run.groups) +
+                          std::max(pass - micro * run.backward, 0.0));
   return s;
 }
 
@@ -112,7 +121,8 @@ void predict(const cluster& c, const predicted_run& run, std::ostream& out) {
   const double scale = p.flops_per_token > 0 ? run.flops_per_token / p.flops_per_token : 1;
   const predicted_step s = predict_step(c, run, p, scale, own);
   const double tokens = static_cast<double>(run.tokens) * own * ranks;
-  const double alone = s.compute + p.optimizer * scale, worst = s.compute + s.optimizer + s.reduce + s.gather;
+  const double alone = s.compute + p.optimizer * scale,
+               worst = s.compute + s.optimizer + s.reduce + s.gather + s.frozen;
   const auto line = [&](const char* name, const std::string& text) {
     out << format_text("%-12s ", name) << text << "\n";
   };
@@ -125,6 +135,10 @@ void predict(const cluster& c, const predicted_run& run, std::ostream& out) {
                    s.bytes * (s.reduce / std::max(s.gather, 1e-30)) * 1e-9, s.reduce * 1e3, s.shown_reduce * 1e3));
   line("gather", format_text("%.3f GB a rank each way, %.2f ms, %.2f of them outside the next forward pass",
                              s.bytes * 1e-9, s.gather * 1e3, s.shown_gather * 1e3));
+  if (s.frozen > 0) {
+    line("frozen", format_text("%.3f GB gathered a pass, %.2f ms a step, %.2f of them not under the passes",
+                               run.frozen * (1 - 1.0 / ranks) * 1e-9, s.frozen * 1e3, s.shown_frozen * 1e3));
+  }
   line("step", format_text("%.2f ms, %.0f tokens/s; %.2f ms if nothing overlaps", s.all() * 1e3, tokens / s.all(),
                            worst * 1e3));
   line("efficiency", format_text("%.3f of one GPU with as many microbatches; %.3f if nothing overlaps", alone / s.all(),

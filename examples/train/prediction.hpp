@@ -26,6 +26,7 @@ struct cluster {
 struct predicted_run {
   double flops_per_token = 0;
   double trained = 0;   ///< parameters in the arena
+  double frozen = 0;    ///< bytes of operands that ranks divide
   double backward = 0;  ///< share of a microbatch that is its backward pass
   int groups = 1;       ///< of gradients that are reduced one after the other
   int tokens = 0;       ///< of a microbatch

@@ -101,6 +101,10 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
   predicted_run run;
   run.flops_per_token = model_flops_per_token(counted, state.run.train.sequence);
   run.trained = static_cast<double>(counted.parameters().arena_size());
+  for (const train::weight_location& w : counted.weights().locations()) {
+    const bool is_divided = options.divides_frozen && !w.trains && counted.parameters()[w.number].linear >= 0;
+    run.frozen += is_divided ? static_cast<double>(w.bytes) : 0;
+  }
   run.backward = state.run.lora ? 0.5 : 2.0 / 3;  // FLOP, if frozen weights have no gradients
   run.groups = state.run.architecture().layers + 1;
   run.tokens = state.run.train.batch * state.run.train.sequence;

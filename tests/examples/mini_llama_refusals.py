@@ -221,6 +221,9 @@ class Memory(Scratch):
             self.assertAlmostEqual(float(found[1]), value, delta=0.006, msg=out)
         alone = (compute + 20) / wanted["step"]
         self.assertAlmostEqual(float(re.search(r"^efficiency +([\d.]+)", out, re.M)[1]), alone, delta=6e-4)
+        # Each pass of four microbatches gathers half of the BF16 weights, under 20 ms of compute.
+        out = self.succeed(*on, "--nodes", 1, "--link", 1e-6, "--lora-rank", 4, "--divide-frozen")
+        self.assertIn(f"{8 * 12288:.2f} ms a step, {8 * (12288 - 20):.2f} of them not under the passes", out)
         self.refuse(on, "--link: is required")
         self.refuse([*on, "--link", 1, "--nodes", 3], "--node-link: is required")
         self.refuse(["plan", "--profile", "text.txt", *options], "--profile: text.txt is no output of profile")
