@@ -18,11 +18,15 @@ inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1,
 /// Added to B's elements to make them unsigned.
 inline constexpr std::int8_t e2m1_bias = 12;
 
-/// Unpacks a row of E2M1 codes to doubled integers.
-inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to) {
+/// Unpacks a row of E2M1 codes to doubled integers times 2^shift, shift <= 3.
+inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to, int shift = 0) {
   index_t i = 0;
 #if defined(__AVX2__)
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1)));
+  const __m128i doubled = _mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1));
+  // Bits of a byte's neighbour that a shift of words moves are cleared.
+  const __m128i moved = _mm_sll_epi16(doubled, _mm_cvtsi32_si128(shift)),
+                kept = _mm_set1_epi8(static_cast<char>(0xFF << shift));
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_and_si128(moved, kept));
   for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices; even elements are in the low nibble
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
     const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
@@ -30,7 +34,24 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
                         _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(0xF))));
   }
 #endif
-  for (; i < count; ++i) to[i] = doubled_e2m1[nibble(codes[i / 2], i)];
+  for (; i < count; ++i) to[i] = static_cast<std::int8_t>(doubled_e2m1[nibble(codes[i / 2], i)] * (1 << shift));
+}
+
+/// Sum of `count` integers.
+inline std::int32_t sum_of_bytes(const std::int8_t* x, index_t count) {
+  std::int32_t sum = 0;
+  index_t i = 0;
+#if defined(__AVX2__)
+  const __m256i flip = _mm256_set1_epi8(-128);
+  for (; i + 32 <= count; i += 32) {  // of unsigned bytes x + 128
+    const __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), flip);
+    const __m256i sums = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    sum += _mm_cvtsi128_si32(half) + _mm_extract_epi32(half, 2) - 32 * 128;
+  }
+#endif
+  for (; i < count; ++i) sum += x[i];
+  return sum;
 }
 
 /// Blocks of a row or column whose scales' exponents differ by at most this may share the least scale: doubled elements
@@ -92,11 +113,11 @@ class block_packing {
     auto* const scales = reinterpret_cast<Scale*>(to);
     auto* const corrections = reinterpret_cast<std::int32_t*>(scales + runs_);
     auto* const bytes = reinterpret_cast<std::int8_t*>(to + elements_at<Scale>());
-    pack_elements(a_, r, bytes);
+    pack_runs(a_, r, bytes, scales, range);
     std::fill(bytes + 4 * quads_ * runs_, bytes + row_room(), std::int8_t{0});
-    pack_scales(a_, r, bytes, scales, range);
-    if (folds_) fold(bytes, scales, range);
-    for (index_t g = 0; g < runs_; ++g) corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of(bytes + 4 * quads_ * g);
+    for (index_t g = 0; g < runs_; ++g) {
+      corrections[g] = bias_ == 0 ? 0 : -bias_ * sum_of_bytes(bytes + 4 * quads_ * g, 4 * quads_);
+    }
     return range;
   }
 
@@ -118,10 +139,8 @@ class block_packing {
           for (index_t g = 0; g < runs_; ++g) scales[g * columns + j] = Scale{0};
           continue;
         }
-        pack_elements(b_, first + j, row);
         operand_range column;
-        pack_scales(b_, first + j, row, own.data(), column);
-        if (folds_) fold(row, own.data(), column);
+        pack_runs(b_, first + j, row, own.data(), column);
         range.include(column);
         for (index_t g = 0; g < runs_; ++g) scales[g * columns + j] = own[g] / 4;
       }
@@ -137,23 +156,32 @@ class block_packing {
 
   /// Bytes of a row's elements, or of an unpacked column of a panel.
   index_t row_room() const { return round_up(4 * quads_ * runs_, line); }
-  /// Gives all runs the least scale, if their exponents are near and none is NaN.
+  /// Packs the elements and scales of a row.
   template <class Scale>
-  void fold(std::int8_t* elements, Scale* scales, operand_range& range) const {
-    if (range.empty()) return void(range.folded = 0);
-    if (range.most - range.least > most_folded) return;
+  void pack_runs(const gemm_operand& x, index_t r, std::int8_t* elements, Scale* scales, operand_range& range) const {
+    if (has_plain_runs(x) && runs_ * run_ == x.k) {
+      pack_plain_scales(x, r, scales, range);
+      const bool folded = folds(scales, range);
+      const std::uint8_t *codes = x.codes + r * x.code_stride, *stored = x.scales + r / x.block_rows * x.scale_stride;
+      for (index_t g = 0; g < runs_; ++g, codes += run_ / 2) {
+        const int above = scale_exponent(stored[g]) - range.least;  // of a run of zeros it may be any number
+        unpack_doubled(codes, run_, elements + run_ * g, folded && above > 0 && above <= most_folded ? above : 0);
+      }
+      if (folded && !range.empty()) std::fill(scales, scales + runs_, static_cast<Scale>(pow2_fp32(range.least)));
+      return;
+    }
+    pack_elements(x, r, elements);
+    pack_scales(x, r, elements, scales, range);
+    if (x.block == 0) folds(scales, range);  // all scales are 1
+  }
+  /// May all runs of a row have the least scale? Sets range.folded if so.
+  template <class Scale>
+  bool folds(const Scale* scales, operand_range& range) const {
     bool nan = false;
     for (index_t g = 0; g < runs_; ++g) nan |= scales[g] != scales[g];
-    if (nan) return;
-    const auto least = static_cast<Scale>(pow2_fp32(range.least));
-    for (index_t g = 0; g < runs_; ++g) {
-      std::int8_t* const run = elements + 4 * quads_ * g;
-      const Scale ratio = scales[g] / least;  // any number if the run is zero
-      const int times = ratio > 1 && ratio <= 1 << most_folded ? static_cast<int>(ratio) : 1;
-      for (index_t i = 0; i < 4 * quads_ && times != 1; ++i) run[i] = static_cast<std::int8_t>(run[i] * times);
-      scales[g] = least;
-    }
-    range.folded = range.most - range.least;
+    if (!folds_ || nan || (!range.empty() && range.most - range.least > most_folded)) return false;
+    range.folded = range.empty() ? 0 : range.most - range.least;
+    return true;
   }
   /// Transposes up to lane_count quads of lane_count rows, adds the bias to their bytes and stores them by quads.
   void pack_quads(const std::int8_t* rows, index_t count, std::byte* to) const {
@@ -176,22 +204,27 @@ class block_packing {
   void pack_scales(const gemm_operand& x, index_t r, const std::int8_t* elements, Scale* to,
                    operand_range& range) const {
     index_t g = 0;
-    if (has_plain_runs(x)) {
-      const std::uint8_t* const codes = x.codes + r * x.code_stride;
-      const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
-      int least = range.least, most = range.most;
-      for (; g < x.k / run_; ++g) {
-        const bool nan = stored[g] == nan_scale_byte, counts = !nan && any_code(codes + run_ / 2 * g);
-        const int exponent = scale_exponent(stored[g]);
-        least = counts && exponent < least ? exponent : least;
-        most = counts && exponent > most ? exponent : most;
-        const std::uint32_t bits = stored[g] == 0 ? fp32_bits(0x1p-127f) : std::uint32_t{stored[g]} << 23;
-        to[g] = static_cast<Scale>(fp32_from_bits(nan ? fp32_nan_bits : counts ? bits : fp32_bits(1.0f)));
-      }
-      range.least = least;
-      range.most = most;
-    }
+    if (has_plain_runs(x)) g = pack_plain_scales(x, r, to, range);
     for (; g < runs_; ++g) to[g] = static_cast<Scale>(scale_of(x, r, g, elements, range));
+  }
+  /// The same for whole plain runs, whose number it returns.
+  template <class Scale>
+  index_t pack_plain_scales(const gemm_operand& x, index_t r, Scale* to, operand_range& range) const {
+    const std::uint8_t* const codes = x.codes + r * x.code_stride;
+    const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
+    int least = range.least, most = range.most;
+    index_t g = 0;
+    for (; g < x.k / run_; ++g) {
+      const bool nan = stored[g] == nan_scale_byte, counts = !nan && any_code(codes + run_ / 2 * g);
+      const int exponent = scale_exponent(stored[g]);
+      least = counts && exponent < least ? exponent : least;
+      most = counts && exponent > most ? exponent : most;
+      const std::uint32_t bits = stored[g] == 0 ? fp32_bits(0x1p-127f) : std::uint32_t{stored[g]} << 23;
+      to[g] = static_cast<Scale>(fp32_from_bits(nan ? fp32_nan_bits : counts ? bits : fp32_bits(1.0f)));
+    }
+    range.least = least;
+    range.most = most;
+    return g;
   }
   /// Is a code of the run not zero?
   bool any_code(const std::uint8_t* codes) const {
@@ -202,11 +235,6 @@ class block_packing {
       any |= sixteen;
     }
     return (any & 0x7777777777777777u) != 0;
-  }
-  std::int32_t sum_of(const std::int8_t* run) const {
-    std::int32_t sum = 0;
-    for (index_t i = 0; i < 4 * quads_; ++i) sum += run[i];
-    return sum;
   }
   /// Scale of a run. A run of zeros has scale 1, unless its scale is NaN.
   float scale_of(const gemm_operand& x, index_t r, index_t g, const std::int8_t* elements, operand_range& range) const {
