@@ -130,10 +130,8 @@ void add_torchao(std::vector<published>& all, const std::string& type, format f)
     const scale_rule rule = preset.rule;
     all.push_back({name + type, f, preset, [=](float x) { return torchao_other(x, f, rule); }, {}});
   }
-  if (f.bits() == 8) {
-    all.push_back(
-        {"nvidia " + type, f, presets::nvidia, [=](float x) { return te_mxfp8(x, f); }, {{above, above, 0, 1}}});
-  }
+  all.push_back(
+      {"nvidia " + type, f, presets::nvidia, [=](float x) { return te_mxfp8(x, f); }, {{above, above, 0, 1}}});
 }
 
 const std::vector<published>& all_published() {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Block scales: every rule against its definition in exact arithmetic. quantize_ref_test has the table of shipped
+// Block scales: every rule against its definition in exact arithmetic. oracle/published_scales_test has shipped
 // quantizers.
 #include "rotoscale/scale.hpp"
 
