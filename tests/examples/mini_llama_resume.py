@@ -6,7 +6,6 @@ checkpoints. It ends with the bytes of an uninterrupted run.
 
 usage: mini_llama_resume.py PROGRAM FAULTS [NAME...]   FAULTS: the library of faults.cpp
 """
-import fcntl
 import json
 import os
 import shutil
@@ -241,22 +240,6 @@ class Streams(Runs):
 
 
 class Resume(Runs):
-    def test_another_process_has_the_run(self):
-        self.train("run", "--stop-at", 4, **self.OPTIONS)
-        with open(self.folder / "run/log.jsonl") as log:
-            fcntl.flock(log, fcntl.LOCK_EX)
-            self.refuse(self.command(), "log.jsonl: cannot write: another process is writing it")
-
-    def test_a_log_that_is_a_pipe(self):
-        self.train("run", "--stop-at", 4)
-        (self.folder / "run/log.jsonl").unlink()
-        os.mkfifo(self.folder / "run/log.jsonl")
-        before = tree_of(self.folder / "run/checkpoints")
-        done = self.run_program("train", "--resume", "run")
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-        self.assertIn("log.jsonl: cannot read: a pipe, not a regular file", done.stderr)
-        self.assertEqual(tree_of(self.folder / "run/checkpoints"), before)
-
     def test_auto_resume_asks_for_the_same_options(self):
         self.succeed(*self.command("run", "--stop-at", 3))
         for option, value in (("steps", 4), ("learning_rate", 1e-4), ("schedule", "bf16"), ("seed", 2)):

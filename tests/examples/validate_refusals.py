@@ -82,21 +82,6 @@ class BadInput(Program):
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertRegex(done.stdout, rf"\Anote: {tensor}: {said}\n")
 
-    def test_inputs_are_not_overwritten(self):
-        """file_test has links and paths of every kind."""
-        path = self.make("--quantizer", "te_rocm")
-        before = path.read_bytes()
-        os.link(path, self.folder / "other.safetensors")
-        for report in (path, "./dump.safetensors", "other.safetensors"):
-            self.refused("would be written, and is an input", "--quantizer", "te_rocm", "--input", path, "--report",
-                         report)
-        with path.open("rb") as file:
-            done = subprocess.run([VALIDATE, "--quantizer", "te_rocm", "--input", "-", "--report", "/dev/stdin"],
-                                  stdin=file, cwd=self.folder, capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 2, done.stdout)
-        self.assertIn("is an input", done.stderr)
-        self.assertEqual(path.read_bytes(), before)
-
     def test_factors_and_maxima_that_are_none(self):
         """Names the tensor, not an absent option. An option that replaces the tensor is accepted."""
         for preset, blocks in (("fp8", "fp8_e4m3"), ("nvidia", "nvfp4")):
@@ -137,18 +122,6 @@ class BadInput(Program):
                                       capture_output=True, text=True, timeout=120)
                 self.assertEqual((done.returncode, done.stderr),
                                  (2, "rotoscale-validate: standard output: cannot write\n"), arguments)
-
-    def test_options_without_a_meaning(self):
-        """One of a dump, one of a GEMM. validate_details_test.cpp has all of them."""
-        path = self.make("--quantizer", "te_rocm")
-        gemm = self.make("--model", "hopper-wgmma-fp8-f32", "--m", 8, "--n", 8, name="gemm.safetensors")
-        self.refused("--nan: is for GEMMs", "--quantizer", "te_rocm", "--input", path, "--nan", "any")
-        self.refused("--scale-rule: is for quantizers' dumps", "--model", "hopper-wgmma-fp8-f32", "--input", gemm,
-                     "--scale-rule", "even")
-        self.refused("--make-case: excludes --input", "--quantizer", "te_rocm", "--make-case", "made", "--input", path)
-        self.refused("tensor 'a': not part of a quantizer", "--quantizer", "te_rocm", "--input", gemm)
-        self.refused("--rotation: is for blocks", "--quantizer", "fp8", "--format", "fp8_e4m3", "--make-case", "made",
-                     "--rotation", 16)
 
     def test_dtypes_that_say_otherwise_than_the_format(self):
         path = self.make("--quantizer", "ocp", "--format", "mxfp8_e4m3")
