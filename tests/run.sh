@@ -201,9 +201,13 @@ elif [ $sanitize = no ]; then
   other_sets=$([ "${CI:-}" = true ] || [ $slow = yes ] && echo true || echo false)
   # Without a device kernels run on the host alone. CI compiles them for CUDA all the same, if nvcc is found.
   gpu=auto
-  if [ "${CI:-}" != true ] && ! nvidia-smi -L >/dev/null 2>&1; then gpu=host; fi
-  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick" -Dtests=enabled
-    -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "-Dinstruction_sets=$other_sets" "${at_once[@]}")
+  quick_device=false
+  if ! nvidia-smi -L >/dev/null 2>&1; then
+    quick_device=true
+    if [ "${CI:-}" != true ]; then gpu=host; fi
+  fi
+  options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick"
+    "-Dquick_device=$quick_device" -Dtests=enabled -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "-Dinstruction_sets=$other_sets" "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   if [ "${CI:-}" = true ] && [ -z "$filter" ]; then also filter tests/run.sh --filter include_rule; fi
   run_tests build
