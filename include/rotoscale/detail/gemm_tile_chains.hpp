@@ -125,29 +125,35 @@ class pair_packing {
   operand_range pack_row(index_t r, std::byte* to) const {
     if (a_.k != 0) __builtin_memcpy(to, a_.codes + r * a_.code_stride, static_cast<std::size_t>(2 * a_.k));
     std::fill(to + 2 * a_.k, to + row_bytes(), std::byte{0});
-    return range_of(to, 2 * depth_);
+    lanes_u32 nan{};
+    for (index_t i = 0; i < 2 * depth_; i += register_bytes) nan |= nan_of(load_lanes<lanes_u32>(to + i));
+    return range_of(nan);
   }
   void pack_transposed_rows(index_t first, index_t last, std::byte* to, operand_range* ranges) const {
-    const index_t words = depth_ / 2;
     for (index_t r = first; r < last; r += lane_count) {
       const index_t count = std::min<index_t>(lane_count, last - r);
-      for (index_t w = 0; w < words; w += lane_count) {
+      lanes_u32 nan{};  // a row in each lane
+      for (index_t w = 0; w < depth_ / 2; w += lane_count) {
         lanes_u32 t[lane_count];
-        for (index_t i = 0; i < lane_count; ++i) t[i] = pair_strip(a_, w + i, r, count);
+        for (index_t i = 0; i < lane_count; ++i) {
+          t[i] = pair_strip(a_, w + i, r, count);
+          nan |= nan_of(t[i]);
+        }
         transpose_lanes(t);
         for (index_t i = 0; i < count; ++i) store_lanes(to + (r - first + i) * row_bytes() + 4 * w, t[i]);
       }
+      for (index_t i = 0; i < count; ++i) ranges[r - first + i].special = nan[i] != 0;
     }
-    for (index_t i = 0; i < last - first; ++i) ranges[i] = range_of(to + i * row_bytes(), 2 * depth_);
   }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
+    lanes_u32 nan{};
     for (index_t j = 0; j < columns; j += 16) {
       std::byte* const half = to + j / 16 * panel_bytes() / 2;
       for (index_t i = 0; i < 16; i += lane_count) {
-        pack_columns(first + j + i, std::clamp<index_t>(valid - j - i, 0, lane_count), half + 4 * i);
+        nan |= pack_columns(first + j + i, std::clamp<index_t>(valid - j - i, 0, lane_count), half + 4 * i);
       }
     }
-    return range_of(to, panel_bytes());
+    return range_of(nan);
   }
 
  private:
@@ -169,12 +175,17 @@ class pair_packing {
     for (int l = 0; l < lane_count; ++l) words[l] = low[l] | std::uint32_t{high[l]} << 16;
     return words;
   }
-  /// One register of columns of a panel; its words are 64 bytes apart along k.
-  void pack_columns(index_t first, index_t valid, std::byte* to) const {
+  /// One register of columns of a panel; its words are 64 bytes apart along k. Returns words with NaN.
+  lanes_u32 pack_columns(index_t first, index_t valid, std::byte* to) const {
     const index_t words = depth_ / 2;
+    lanes_u32 nan{};
     if (b_.transposed) {
-      for (index_t w = 0; w < words; ++w) store_lanes(to + 64 * w, pair_strip(b_, w, first, valid));
-      return;
+      for (index_t w = 0; w < words; ++w) {
+        const lanes_u32 strip = pair_strip(b_, w, first, valid);
+        nan |= nan_of(strip);
+        store_lanes(to + 64 * w, strip);
+      }
+      return nan;
     }
     for (index_t w = 0; w < words; w += lane_count) {
       lanes_u32 t[lane_count] = {};
@@ -186,18 +197,19 @@ class pair_packing {
         } else {
           __builtin_memcpy(&t[j], from, bytes);
         }
+        nan |= nan_of(t[j]);
       }
       transpose_lanes(t);
       for (index_t i = 0; i < lane_count; ++i) store_lanes(to + 64 * (w + i), t[i]);
     }
+    return nan;
   }
-  static operand_range range_of(const std::byte* codes, index_t bytes) {
-    lanes_u32 nan{};
-    for (index_t i = 0; i < bytes; i += register_bytes) {
-      const auto u = load_lanes<lanes_u32>(codes + i);
-      nan |= __builtin_bit_cast(lanes_u32, (u << 16 & fp32_magnitude_mask) > fp32_infinity_bits) |
-             __builtin_bit_cast(lanes_u32, (u & 0x7FFF0000u) > fp32_infinity_bits);
-    }
+  /// All ones in words with a NaN.
+  static lanes_u32 nan_of(const lanes_u32& pairs) {
+    return __builtin_bit_cast(lanes_u32, (pairs << 16 & fp32_magnitude_mask) > fp32_infinity_bits) |
+           __builtin_bit_cast(lanes_u32, (pairs & 0x7FFF0000u) > fp32_infinity_bits);
+  }
+  static operand_range range_of(const lanes_u32& nan) {
     operand_range range;
     range.special = any_bit(nan);
     return range;
