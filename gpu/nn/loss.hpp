@@ -102,8 +102,8 @@ __device__ inline void load_target(const loss_args& a, const logits_chunk& at, c
   if (at.chunk + 1 == a.chunks && target != nn::ignored_target) shared.z_target = a.logits[at.row * a.stride + target];
 }
 
-/// Sums the block's exponentials, publishes its record, and computes the chunk's factor, by one subgroup. The block of
-/// the row's last chunk also stores the loss.
+/// One subgroup sums the block's exponentials, publishes the record and computes the chunk's factor. For the last chunk
+/// of a row it also stores the loss.
 __device__ inline void finish_chunk(const loss_args& a, const logits_chunk& at, float largest, bool again,
                                     bool gradients, softmax_shared& shared) {
   softmax_part* const to = a.parts != nullptr ? a.parts + at.row * a.chunks + at.chunk : nullptr;

@@ -167,7 +167,7 @@ struct deoscillate_args {
   }
 }
 
-/// Four numbers of draw_normal a thread and step.
+/// Draws normal numbers. A thread draws four in each iteration.
 struct draw_normal_args {
   nn::normal_draw how;
   float* x = nullptr;

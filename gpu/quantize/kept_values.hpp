@@ -31,7 +31,7 @@ struct value_arguments {
   }
 };
 
-/// One thread block per group: its largest finite magnitude, then its number.
+/// Computes how.number of each group from its largest finite magnitude. One thread block per group.
 template <class T>
 [[maybe_unused]] static __global__ void __launch_bounds__(value_threads)
     measure_values_kernel(const value_arguments<T> a) {

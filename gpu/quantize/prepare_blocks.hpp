@@ -10,7 +10,7 @@
 
 namespace rotoscale::gpu::detail {
 
-/// Checks what the device makes: draws, and the encode factor.
+/// Checks the pointers of values that the device computes: state of random words, amax, encode factor.
 inline status check_made(block_format f, const quantized_output& q, bool is_row) {
   const auto name = [is_row](const char* row, const char* column) { return is_row ? row : column; };
   if (status s = check_optional(q.state, name("rows.state", "columns.state")); !s.ok()) return s;

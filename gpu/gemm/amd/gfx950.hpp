@@ -91,7 +91,7 @@ class a_codes {
 
  private:
   static constexpr int copies = (Shape::step_code_tiles + Shape::waves - 1) / Shape::waves;
-  /// Copies with different lane offsets; the other copies are of the same rows.
+  /// Number of distinct lane offsets. Other copies read the same rows, and reuse these offsets.
   static constexpr int offsets =
       Shape::block_row_tiles % Shape::waves == 0 ? Shape::block_row_tiles / Shape::waves : copies;
 
@@ -135,7 +135,7 @@ class b_codes {
 
  private:
   const std::uint8_t* codes_;
-  int column_bytes_;                          ///< step in bytes from 64 bytes of a row to the next 64
+  int column_bytes_;                          ///< byte distance between 64-byte columns of a row
   std::uint32_t first_[Shape::column_tiles];  ///< starts of column tiles, in units of 16 bytes (check_aiter_operands)
   std::uint32_t lane_offset_;
 };

@@ -50,7 +50,7 @@ struct shape : Tile {
   static constexpr gemm_element element_a = ElementA, element_b = ElementB;
   static constexpr int parts_a = amd::scaled_fragment<ElementA>::parts, parts_b = amd::scaled_fragment<ElementB>::parts;
   static constexpr int step_code_tiles = 2 * parts_a * Tile::block_row_tiles;  // code tiles of A
-  /// LDS holds two steps of A, later the sums that are stored.
+  /// LDS holds two steps of A. The epilogue reuses it for the sums.
   static constexpr int step_bytes = step_code_tiles * code_tile_bytes, sum_tile_bytes = 64 * 16;
   static constexpr int least_sum_bytes = 4 * sum_tile_bytes * waves,
                        lds_bytes = std::max(2 * step_bytes, least_sum_bytes);

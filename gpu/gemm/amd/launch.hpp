@@ -20,7 +20,7 @@ inline status run_gfx942(const gemm_launch& l) {
   });
 }
 
-/// Launches the kernel for the elements of `p`, with the tile of `all`.
+/// Launches the kernel for the element formats of `p`, with the tile size that `all` selects.
 inline status launch_gfx950(const gemm_call& p, const gfx950::arguments& all, stream s) {
   using enum gemm_element;
   const auto run = [&]<tile_shape T>(auto kernel) {
