@@ -45,7 +45,7 @@ inline void dequantize_block(block_format f, const decode_table& table, block_ma
   }
 }
 
-/// store_value for `count` elements. The BF16 loop is one that compilers vectorise.
+/// store_value for `count` elements. Compilers vectorise the BF16 loop.
 template <class T>
 inline void store_values(const float* from, index_t count, T* to) {
   for (index_t i = 0; i < count; ++i) store_value(from[i], to[i]);

@@ -34,7 +34,7 @@ inline constexpr e2m1_cells codes_of_cells{};
 /// 2. Times 1 - 2^-23: moves back by 1, 1.25, 1.5 and 1.75 ULP, and a little more.
 /// The neighbours of a tie stay on their sides.
 struct e2m1_words {
-  /// First factor of the elements under scales `s`.
+  /// First factor of a tile's elements: the inverse scale times 1 + 2^-23.
   static void factor_of(const tile_scales& s, lanes_u32& factor) {
     factor = __builtin_bit_cast(lanes_u32, s.inverse) + 1u;
   }

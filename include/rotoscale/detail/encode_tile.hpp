@@ -44,7 +44,7 @@ class tile_words {
                       broadcast(static_cast<std::uint32_t>(random_.stream >> 32))};
     philox_lanes(random_, c);
     for (int i = 0; i < 4; ++i) words[i] = c[i] << shift_;
-    low_ += 1u;  // no carry into high_: a tile starts at a multiple of its number of words
+    low_ += 1u;  // never carries: a tile starts at a multiple of its number of words
   }
 
  private:

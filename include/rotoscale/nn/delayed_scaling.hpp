@@ -100,8 +100,8 @@ class delayed_scaling_state {
   }
   /// Restores the state of save(), under the same recipe.
   void restore(backend& ops, queue q, const scaling_snapshot& s) const { write(ops, q, s); }
-  /// Takes the state of tensors whose FP8 format was the same under another recipe. Other tensors keep theirs. If only
-  /// the GEMMs of one direction were `switched`, tensors that these read in FP8 start anew.
+  /// Takes the state of tensors whose FP8 format was the same under another recipe. Other tensors keep theirs, as do
+  /// those that the GEMMs of a `switched` direction read in FP8.
   void keep(backend& ops, queue q, const scaling_snapshot& before, gemm_scope switched = gemm_scope::all) const {
     scaling_snapshot now = save(ops, q);
     const auto length = static_cast<std::size_t>(now.history_length),

@@ -34,7 +34,7 @@ struct form_draws {
   std::uint64_t signs = 0;                     ///< stream of the signs
   std::uint32_t given_signs[sign_words] = {};  ///< of the rotation, where none are drawn
   bool draws_signs = false;                    ///< signs are words of their stream
-  bool each_step = false;                      ///< they are drawn anew each step
+  bool each_step = false;                      ///< signs are drawn each step
   bool counts_micro_batches = false;           ///< random words change with the micro-batch, not only with the step
 
   /// Words of the state's step.

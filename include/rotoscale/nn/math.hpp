@@ -76,7 +76,7 @@ struct binary_power {
   return fp32_from_bits(fp32_bits(p) + n);
 }
 
-/// exp(x) of x <= 0 or NaN, by fewer operations: the same bits, which NaN aside.
+/// exp(x) for x <= 0 or NaN, by fewer operations. The bits equal those of exp, except for the bits of a NaN.
 [[gnu::always_inline]] ROTOSCALE_HD inline float exp_of_difference(float x) {
   const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p+23f);
   const float n = shifted - 0x1.8p+23f;

@@ -44,7 +44,7 @@ enum class sign_kind {
   none,   ///< the plain Hadamard
   layer,  ///< drawn once a run, for each layer and GEMM
   mask,   ///< the recipe's own, for all layers
-  step    ///< drawn anew each step, for each layer and GEMM
+  step    ///< drawn each step, for each layer and GEMM
 };
 ROTOSCALE_ENUM_NAMES(sign_kind, none, layer, mask, step)
 

@@ -56,11 +56,11 @@ struct delayed_scaling {
   bool operator==(const delayed_scaling&) const = default;
 };
 
-/// Weights whose quantized value moves much more than they do are set to it (AMD-AGI/Primus, weight_deosc).
+/// Sets a weight to its quantized value if that value moves much more than the weight (AMD-AGI/Primus, weight_deosc).
 struct deoscillation_recipe {
   std::int64_t start = 1500;  ///< optimizer steps before the first window
   std::int64_t period = 200;  ///< steps of a window
-  double ratio = 3.0;         ///< quantized movement to movement, from which on a weight is set
+  double ratio = 3.0;         ///< a weight is set from this quotient of quantized and own movement on
 
   bool operator==(const deoscillation_recipe&) const = default;
 };

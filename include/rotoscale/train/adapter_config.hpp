@@ -29,7 +29,7 @@ inline bool adapter_key_has_no_effect(std::string_view key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
-/// Do targets name GPT-2's Conv1D layers? PEFT sets fan_in_fan_out for them; A and B are stored as for other layers.
+/// True if a target is a Conv1D layer of GPT-2. PEFT sets fan_in_fan_out then; A and B are stored as for other layers.
 inline bool are_conv1d(const std::vector<std::string>& targets) {
   return std::any_of(std::begin(lora_targets), std::end(lora_targets), [&](const lora_target& t) {
     return t.whole && std::find(targets.begin(), targets.end(), t.name) != targets.end();

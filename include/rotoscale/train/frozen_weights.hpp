@@ -45,7 +45,7 @@ class frozen_weights {
   /// True if there is nothing to keep.
   bool empty() const { return kept_.empty(); }
 
-  /// Pinned memory for all entries, and backend memory to make one.
+  /// Takes pinned memory for all entries, and backend memory in which one entry is made.
   void lay_out(nn::memory_cursor& memory) {
     for (kept_recipe& k : kept_) {
       for (entry& e : k.entries) {

@@ -89,7 +89,7 @@ class model {
   std::vector<float> values(nn::queue q, std::size_t number) const {
     return values(q, number, 0, parameters()[number].rows);
   }
-  /// The same of rows [first_row, first_row + rows).
+  /// FP32 values of a parameter's rows [first_row, first_row + rows).
   std::vector<float> values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const {
     return weights_.values(q, number, first_row, rows);
   }
@@ -97,7 +97,7 @@ class model {
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
     return arena_values(q, from, number, 0, parameters()[number].rows);
   }
-  /// The same of rows [first_row, first_row + rows).
+  /// Rows [first_row, first_row + rows) of a gradient or moment.
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number, index_t first_row,
                                   index_t rows) const {
     return weights_.arena_values(q, from, number, first_row, rows);

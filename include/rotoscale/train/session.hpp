@@ -126,7 +126,7 @@ class session {
                                      std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// Gradients of the step queued last, until another pass is queued. All ranks call it. Waits.
   std::vector<float> gradients() const;
-  /// As a session made anew under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
+  /// Resets to a new session under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);

@@ -24,7 +24,7 @@ struct size_field {
   long long largest = 1 << 24;  ///< limit
 };
 
-/// Checks that sizes are 1 to their limits.
+/// Returns a fault if a size is below 1 or above its limit.
 inline std::optional<std::string> find_size_fault(std::initializer_list<size_field> fields) {
   for (const size_field& f : fields) {
     const std::string at = std::string(f.name) + ": must be ", is = ", is " + std::to_string(f.value);

@@ -115,7 +115,7 @@ struct wide_lanes {
   }
 };
 
-/// Bits of the magnitude, which order numbers as they are ordered; 0 where x is not finite. (std::fmax is a call.)
+/// Bits of |x|, or 0 if x is not finite. As integers they compare like |x|. (std::fmax is a call.)
 inline std::uint32_t finite_magnitude(float x) {
   const std::uint32_t magnitude = fp32_bits(x) & fp32_magnitude_mask;
   return magnitude < fp32_infinity_bits ? magnitude : 0;
