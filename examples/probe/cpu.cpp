@@ -24,7 +24,7 @@ namespace {
 constexpr const char* amx_name = "tdpbf16ps 16x16x32";
 constexpr const char* avx512_name = "vdpbf16ps 16x16x2";
 
-/// Has the processor AMX's BF16 products, and does Linux permit their registers?
+/// True if the processor has AMX's BF16 products and Linux permits use of the tile registers.
 bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned bf16_and_tiles = 1u << 22 | 1u << 24;

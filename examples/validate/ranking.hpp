@@ -27,8 +27,8 @@ struct ranking {
   index_t looked_at() const { return static_cast<index_t>(all.front().which.size()); }
   bool is_sample() const { return looked_at() < elements; }
   bool is_identical() const { return different == 0; }
-  /// Do the tied explanations cover half of the elements? With less, telling them apart is pointless: alpha and beta
-  /// are derived from elements, so some values explain a few elements of anything.
+  /// True if the tied explanations cover half of the elements. With less, telling them apart is pointless: alpha and
+  /// beta derived from elements explain a few elements of any data.
   bool explains_half() const { return 2 * (all.front().explained + all.front().nan_bits) >= looked_at(); }
 };
 
