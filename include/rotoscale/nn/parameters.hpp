@@ -129,35 +129,40 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
   return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
-/// Stores value(j) as number j of `host`. Large tensors use all cores: a billion normal numbers take one core a minute.
+/// Stores value(begin + j) as number j of `host`. Large tensors use all cores: a billion normal numbers take one core a
+/// minute.
 template <class Value>
-void fill_numbers(std::vector<float>& host, const Value& value) {
+void fill_numbers(std::vector<float>& host, std::size_t begin, const Value& value) {
   constexpr std::size_t chunk = std::size_t{1} << 18;
   const std::size_t chunks = (host.size() + chunk - 1) / chunk;
   thread_pool pool(chunks < 16 ? 1 : 0);
   pool.for_each(static_cast<index_t>(chunks), [&](index_t i) {
     const std::size_t first = static_cast<std::size_t>(i) * chunk, last = std::min(host.size(), first + chunk);
-    for (std::size_t j = first; j < last; ++j) host[j] = static_cast<float>(value(j));
+    for (std::size_t j = first; j < last; ++j) host[j] = static_cast<float>(value(begin + j));
   });
 }
 
 }  // namespace detail
 
-/// Initial values from Philox, in FP64 and rounded once. They are equal on all machines; normal ones up to the last
-/// place of std::log and std::cos.
-inline std::vector<float> initial_values(const parameter& p, std::uint64_t seed) {
+/// Initial values of some elements from Philox, in FP64 and rounded once. They are equal on all machines; normal ones
+/// up to the last place of std::log and std::cos.
+inline std::vector<float> initial_values(const parameter& p, std::uint64_t seed, arena_range elements) {
   using kind = initial_distribution::kind;
   const double scale = p.initial.scale;
-  std::vector<float> host(static_cast<std::size_t>(p.size()), static_cast<float>(scale));
+  std::vector<float> host(static_cast<std::size_t>(elements.count), static_cast<float>(scale));
   if (p.initial.what == kind::constant) return host;
   const random_stream random = stream_for(
       seed, p.kind == parameter_kind::base ? random_purpose::initial_weights : random_purpose::initial_adapters,
       p.stream);
-  detail::fill_numbers(host, [&](std::size_t j) {
+  detail::fill_numbers(host, static_cast<std::size_t>(elements.first), [&](std::size_t j) {
     return p.initial.what == kind::uniform ? std::fma(scale, random.word(2 * j) * 0x1p-31, -scale)
                                            : detail::normal_number(random, j, scale);
   });
   return host;
+}
+/// Initial values of all elements.
+inline std::vector<float> initial_values(const parameter& p, std::uint64_t seed) {
+  return initial_values(p, seed, {0, p.size()});
 }
 
 }  // namespace rotoscale::nn
