@@ -7,6 +7,7 @@
 #include <new>
 
 #include "gpu/api/attention.hpp"
+#include "gpu/api/copy.hpp"
 #include "gpu/api/gemm.hpp"
 
 namespace rotoscale::gpu {
@@ -146,6 +147,12 @@ void device_backend::transfer(nn::queue q, nn::copy_kind kind, void* to, const v
     if (on_device) return gpu::copy(to, from, bytes, s);
     return kind == nn::copy_kind::upload ? gpu::upload(to, from, bytes, s) : gpu::download(to, from, bytes, s);
   });
+}
+
+void device_backend::copy_rows(nn::queue q, const nn::row_copy& c) {
+  if (c.is_dense()) return copy(q, c.to, c.from, c.width * c.rows);
+  run(q, {"copy_rows", nn::op_class::copy, 0.0, 2 * c.width * c.rows},
+      [&] { return gpu::copy_rows(c.to, c.to_stride, c.from, c.from_stride, c.width, c.rows, of(q).stream); });
 }
 
 std::unique_ptr<nn::recorded_graph> device_backend::record_graph(nn::queue q, const std::function<void()>& operations) {

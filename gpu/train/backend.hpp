@@ -60,6 +60,7 @@ class device_backend final : public nn::backend {
   void synchronize(const nn::event& until) override;
   using backend::synchronize;
   void transfer(nn::queue q, nn::copy_kind kind, void* to, const void* from, std::size_t bytes) override;
+  void copy_rows(nn::queue q, const nn::row_copy& c) override;
   void fill_zero(nn::queue q, void* memory, std::size_t bytes) override {
     run(q, {"fill_zero", nn::op_class::copy, 0.0, bytes}, [&] { return fill(memory, 0, bytes, of(q).stream); });
   }

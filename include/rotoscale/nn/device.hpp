@@ -4,6 +4,7 @@
 // its turn comes, and its errors appear at the next synchronize. Operations are in operations.hpp.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,19 @@ enum class copy_kind { upload, download, on_device };
 constexpr const char* name_of(copy_kind kind) {
   return kind == copy_kind::upload ? "upload" : kind == copy_kind::download ? "download" : "copy";
 }
+
+/// Bytes that are copied a row at a time.
+struct row_copy {
+  std::byte* to = nullptr;          ///< of the first row
+  std::size_t to_stride = 0;        ///< bytes from a row to the next
+  const std::byte* from = nullptr;  ///< of the first row
+  std::size_t from_stride = 0;      ///< bytes from a row to the next
+  std::size_t width = 0;            ///< bytes of a row
+  std::size_t rows = 0;             ///< number of rows
+
+  /// Are the rows one piece of memory on both sides?
+  bool is_dense() const { return rows < 2 || (to_stride == width && from_stride == width); }
+};
 
 /// A device.
 struct device_properties {
@@ -60,6 +74,11 @@ class device {
   virtual void synchronize(const event& until) = 0;
   /// Copies bytes. Host memory is pinned, or does not change until the queue is synchronized. No overlap.
   virtual void transfer(queue q, copy_kind kind, void* to, const void* from, std::size_t bytes) = 0;
+  /// Copies rows of bytes within its memory.
+  virtual void copy_rows(queue q, const row_copy& c) {
+    if (c.is_dense()) return copy(q, c.to, c.from, c.width * c.rows);
+    for (std::size_t r = 0; r < c.rows; ++r) copy(q, c.to + r * c.to_stride, c.from + r * c.from_stride, c.width);
+  }
   /// Sets bytes of its memory to 0.
   virtual void fill_zero(queue q, void* memory, std::size_t bytes) = 0;
   /// Records what `operations` puts on the queue. Null: this device does not record them.
