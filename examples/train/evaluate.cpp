@@ -95,7 +95,7 @@ evaluation evaluate(train::session& s, const nn::step_inputs& now, const corpus&
   const auto batch = static_cast<int>(s.model().options().batch);
   const auto sequence = static_cast<std::size_t>(s.model().options().sequence);
   windows = std::min(windows, text.validation_windows());
-  s.complete_weights();
+  s.complete_weights(now);
   std::vector<window_loss> own;
   const double start = now_seconds();
   double loading = 0;

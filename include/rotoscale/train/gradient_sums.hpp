@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,12 +19,11 @@ namespace rotoscale::train {
 
 using nn::arena_range;
 
-/// Part of a range of arenas that rank `rank` of `ranks` owns, in whole chunks of the norm.
-constexpr arena_range shard_of(arena_range all, int rank, int ranks) {
+/// Where part `part` of `parts` equal parts of a range of arenas begins, in whole chunks of the norm.
+constexpr index_t equal_cut(arena_range all, int part, int parts) {
   constexpr index_t chunk = nn::parameter_alignment;
   const index_t chunks = (all.count + chunk - 1) / chunk;
-  const index_t first = std::min(all.count, chunks * rank / ranks * chunk);
-  return {all.first + first, std::min(all.count, chunks * (rank + 1) / ranks * chunk) - first};
+  return all.first + std::min(all.count, chunks * part / parts * chunk);
 }
 
 /// Adds one step's gradients.
@@ -45,6 +45,10 @@ class gradient_sums {
 
   /// More than one rank?
   bool is_parallel() const { return plans_.size() > 1; }
+  /// This rank's number.
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  /// Number of ranks.
+  int size() const { return static_cast<int>(plans_.size()); }
   /// Microbatches of all ranks.
   std::uint32_t leaves() const { return leaves_; }
   /// Numbers this rank's microbatches.
@@ -54,13 +58,34 @@ class gradient_sums {
     inputs.last_micro_batch = leaves_ - 1;
   }
 
+  /// Moves a cut between two ranks to a place where arenas may be cut.
+  using cut_rule = std::function<index_t(index_t element)>;
   /// Divides the arenas among ranks, by ranges whose gradients are complete at once. So all ranks send at all times.
-  void divide(std::vector<arena_range> ranges) { ranges_ = std::move(ranges); }
+  void divide(std::vector<arena_range> ranges, const cut_rule& rule = nullptr) {
+    ranges_ = std::move(ranges);
+    cuts_.clear();
+    for (const arena_range& r : ranges_) {
+      std::vector<index_t>& cuts = cuts_.emplace_back(1, r.first);
+      for (int k = 1; k < size(); ++k) {
+        const index_t cut = equal_cut(r, k, size());
+        cuts.push_back(rule ? std::clamp(rule(cut), cuts.back(), r.first + r.count) : cut);
+      }
+      cuts.push_back(r.first + r.count);
+    }
+  }
+  /// Part of one of these ranges that rank `rank` owns.
+  arena_range part_of(arena_range range, int rank) const {
+    const auto same = [&](const arena_range& r) { return r.first == range.first && r.count == range.count; };
+    const auto found = std::find_if(ranges_.begin(), ranges_.end(), same);
+    ROTOSCALE_ASSERT(found != ranges_.end());
+    const index_t* const cut = cuts_[static_cast<std::size_t>(found - ranges_.begin())].data() + rank;
+    return {cut[0], cut[1] - cut[0]};
+  }
   /// This rank's parts, of each range one. Without other ranks `all`.
   std::vector<arena_range> shards(arena_range all) const {
     if (!is_parallel()) return {all};
     std::vector<arena_range> own;
-    for (const arena_range& r : ranges_) own.push_back(shard_of(r, rank(), size()));
+    for (const arena_range& r : ranges_) own.push_back(part_of(r, rank()));
     return own;
   }
 
@@ -75,7 +100,9 @@ class gradient_sums {
     for (const nn::microbatch_sums& p : plans_) nodes += static_cast<index_t>(p.nodes().size());
     constexpr index_t chunk = nn::parameter_alignment;
     piece_ = 0;
-    for (const arena_range& r : ranges_) piece_ = std::max(piece_, shard_of(r, size() - 1, size()).count);
+    for (const std::vector<index_t>& cuts : cuts_) {
+      for (std::size_t k = 1; k < cuts.size(); ++k) piece_ = std::max(piece_, cuts[k] - cuts[k - 1]);
+    }
     piece_ = std::min(piece_, buffered / nodes / chunk * chunk);
     const auto others = nodes - static_cast<index_t>(plan().nodes().size());
     buffers_ = memory.array<float>(nn::memory_category::workspace, others * piece_);
@@ -105,9 +132,16 @@ class gradient_sums {
   void gather_losses(nn::queue q, nn::step_state* state) const {
     gather(q, [&](int r) { return bytes_of(state->losses + static_cast<std::uint32_t>(r) * own_, own_); });
   }
+  /// Sends `own` to all ranks, and receives theirs into part(s).
+  template <class Part>
+  void gather_parts(nn::queue q, std::span<const std::byte> own, const Part& part) const {
+    if (is_parallel())
+      exchange(
+          q, [&](int) { return own; }, part);
+  }
   /// Gathers the ranks' parts of a range of an arena in place, on all ranks.
   void gather_range(nn::queue q, float* arena, arena_range range) const {
-    gather(q, [&](int r) { return bytes_of(arena, shard_of(range, r, size())); });
+    gather(q, [&](int r) { return bytes_of(arena, part_of(range, r)); });
   }
   /// Gathers those of all ranges.
   void gather_shards(nn::queue q, float* arena) const {
@@ -115,8 +149,6 @@ class gradient_sums {
   }
 
  private:
-  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
-  int size() const { return static_cast<int>(plans_.size()); }
   const nn::microbatch_sums& plan() const { return plans_[static_cast<std::size_t>(rank())]; }
   template <class T>
   static std::span<std::byte> bytes_of(T* first, std::size_t count) {
@@ -139,9 +171,7 @@ class gradient_sums {
   /// Each rank sends its own part to all ranks, and receives theirs.
   template <class Part>
   void gather(nn::queue q, const Part& part) const {
-    if (is_parallel())
-      exchange(
-          q, [&](int) { return part(rank()); }, part);
+    gather_parts(q, part(rank()), part);
   }
   void add_into(nn::queue q, float* sum, const float* x, const float* y, arena_range r) const {
     constexpr index_t cols = nn::parameter_alignment;
@@ -153,10 +183,10 @@ class gradient_sums {
   /// Each rank adds the nodes of its shard, a piece at a time.
   void add_over_ranks(nn::queue q, float* gradient, arena_range range) const {
     index_t most = 0;
-    for (int s = 0; s < size(); ++s) most = std::max(most, shard_of(range, s, size()).count);
+    for (int s = 0; s < size(); ++s) most = std::max(most, part_of(range, s).count);
     for (index_t at = 0; at < most; at += piece_) {
       const auto part = [&](int s) {
-        const arena_range shard = shard_of(range, s, size());
+        const arena_range shard = part_of(range, s);
         const index_t skipped = std::min(at, shard.count);
         return arena_range{shard.first + skipped, std::min(piece_, shard.count - skipped)};
       };
@@ -219,6 +249,7 @@ class gradient_sums {
   std::vector<float*> waiting_;             ///< arenas of sums, oldest first
   float* buffers_ = nullptr;                ///< a piece of each other rank's nodes
   std::vector<arena_range> ranges_;
+  std::vector<std::vector<index_t>> cuts_;  ///< of each range, between ranks
   index_t piece_ = 0;
 };
 

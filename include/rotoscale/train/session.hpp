@@ -13,6 +13,7 @@
 #include "rotoscale/train/gradient_sums.hpp"
 #include "rotoscale/train/snapshot.hpp"
 #include "rotoscale/train/step_transfers.hpp"
+#include "rotoscale/train/weight_gather.hpp"
 
 namespace rotoscale::train {
 
@@ -26,6 +27,7 @@ struct session_options {
   snapshot_use snapshot = snapshot_use::none;  ///< for asynchronous checkpoints
   std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
   bool divides_frozen = false;                 ///< each rank stores a part of frozen layers' operands
+  shard_level shard = shard_level::moments;    ///< what ranks divide
 };
 
 /// A session needs memory that it does not get.
@@ -83,6 +85,7 @@ class session {
     if (has_snapshot()) snapshot_.open(ops);
     recipe_ = recipes.front();
     bind(false);
+    are_weights_complete_ = !divides_masters();
     model_.scales().reset(ops, queue_);
   }
   session(const session&) = delete;
@@ -137,7 +140,7 @@ class session {
         if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
       }
     }
-    are_weights_complete_ = true;
+    are_weights_complete_ = !divides_masters();
     forget_oscillation();
     use(r);
   }
@@ -157,6 +160,7 @@ class session {
   /// Sets values of a parameter from element `first` on; they count once its last element is set.
   void load(std::size_t number, std::span<const float> values, index_t first = 0) {
     snapshot_.order(*ops_, queue_);
+    if (divides_masters()) are_weights_complete_ = false;
     model_.weights().load(evaluation_pass(), number, first, values);
     if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
     stash_.keep(evaluation_pass(), number, model_.weights().loaded(number));
@@ -210,7 +214,8 @@ class session {
   }
 
   /// Gathers what other ranks have updated. All ranks call it after steps, before weights are used but in steps.
-  void complete_weights();
+  /// `inputs` are those of the passes that follow.
+  void complete_weights(const nn::step_inputs& inputs);
   /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
@@ -268,8 +273,10 @@ class session {
  private:
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
                                       const std::vector<nn::recipe>&, nn::communicator*);
-  static session_options settled(session_options o) {
+  static session_options settled(session_options o, const nn::communicator* ranks) {
     o.model.averages = o.model.training && o.optimizer.average_decay > 0;
+    if (ranks == nullptr || ranks->size() == 1 || !o.model.training) o.shard = shard_level::moments;
+    o.model.codes_of_weights |= o.shard != shard_level::moments;
     return o;
   }
   struct only_count {};
@@ -277,21 +284,36 @@ class session {
           only_count)
       : ops_(&ops),
         ranks_(ranks),
-        options_(settled(std::move(options))),
+        options_(settled(std::move(options), ranks)),
         sums_(ops, options_.micro_batches, ranks),
         model_(ops, shape, options_.model),
+        gather_(ops, model_.weights(), sums_, ranks),
         memory_(ops) {
-    std::vector<nn::arena_range> ranges;
-    for (std::size_t g = 0; g < model_.groups(); ++g) {
-      for (const nn::arena_range& r : model_.ranges_of(g)) ranges.push_back(r);
-    }
-    sums_.divide(ranges);
-    model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}));
     if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
     if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
 
+  bool divides_masters() const { return options_.shard != shard_level::moments; }
+  std::vector<std::vector<nn::arena_range>> groups() const {
+    std::vector<std::vector<nn::arena_range>> all;
+    for (std::size_t g = 0; g < model_.groups(); ++g) all.push_back(model_.ranges_of(g));
+    return all;
+  }
+  /// Divides the arenas among ranks. Rows of masters that any recipe quantizes together stay together.
+  void divide(const std::vector<nn::recipe>& recipes) {
+    std::vector<nn::arena_range> ranges;
+    for (const auto& g : groups()) ranges.insert(ranges.end(), g.begin(), g.end());
+    index_t rows = 1;
+    for (const nn::recipe& r : recipes) rows = std::max(rows, rows_quantized_together(r));
+    if (divides_masters()) {
+      sums_.divide(ranges, [&](index_t element) { return nearest_cut(model_.parameters(), element, rows); });
+    } else {
+      sums_.divide(ranges);
+    }
+    model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}), options_.shard);
+  }
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
+    divide(recipes);
     const bool tracks =
         std::any_of(recipes.begin(), recipes.end(), [](auto& r) { return r.deoscillation.has_value(); });
     if (tracks && sums_.is_parallel()) throw std::invalid_argument("deoscillation: needs one rank");
@@ -361,6 +383,7 @@ class session {
     chunk_squares_ = memory.array<double>(category, options_.model.training ? chunk_count() : 0);
     model_.lay_out(memory, r, same_recipe);
     if (options_.model.training) sums_.lay_out(memory, model_.parameters().arena_size());
+    if (divides_masters()) gather_.lay_out(memory, groups(), r);
     amaxes_ = memory.array<float>(category, model_.scales().state().count);
     stash_.lay_out(memory);
     if (has_snapshot()) snapshot_.lay_out(memory, model_);
@@ -387,6 +410,7 @@ class session {
   }
   void gradients_of_micro_batch(int i, bool observe = false);
   model::before_group weights_arriving_at(int i, const nn::pass& p);
+  void requantize(const nn::pass& p);
   void add_gradients(int i);
   nn::queue exchange_queue() const { return sums_.is_parallel() ? exchange_queue_ : queue_; }
   void update_parameters();
@@ -394,6 +418,8 @@ class session {
     return (model_.parameters().arena_size() + nn::parameter_alignment - 1) / nn::parameter_alignment;
   }
   void update_scales();
+  void gather_masters();
+  const parameter* find_divided_overflow();
   void launch_gradients(bool observe = false);
   template <class Use>
   void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
@@ -403,7 +429,11 @@ class session {
   bool has_fp8() const { return nn::has_delayed(recipe_); }
   void initialize(std::uint64_t seed, std::size_t first) {
     for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
-      load(i, initial_values(model_.parameters()[i], seed));
+      const parameter& p = model_.parameters()[i];
+      const bool divided = p.trains && divides_masters();
+      const nn::arena_range own = divided ? model_.weights().owned(i, {0, p.size()}) : nn::arena_range{0, p.size()};
+      load(i, initial_values(p, seed, own), own.first);
+      if (own.first + own.count < p.size()) load(i, {}, p.size());
     }
   }
 
@@ -413,6 +443,7 @@ class session {
   gradient_sums sums_;
   nn::memory_ledger ledger_;
   train::model model_;
+  weight_gather gather_;
   frozen_weights stash_;
   switch_memory last_switch_;
   nn::recipe recipe_;
@@ -425,7 +456,7 @@ class session {
   double *squares_ = nullptr, *chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
   bool tracks_ = true;                ///< the state of de-oscillation may not be zero
-  bool are_weights_complete_ = true;  ///< here are the parts that other ranks have updated
+  bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
   std::unique_ptr<nn::graph> begin_, first_micro_batch_, micro_batch_, last_micro_batch_, observed_micro_batch_,
       update_, evaluation_;
   step_transfers transfers_;
@@ -438,7 +469,8 @@ inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture&
 }
 
 inline const parameter* session::find_overflow() {
-  complete_weights();
+  if (divides_masters()) return find_divided_overflow();
+  gather_masters();
   const parameter_list& list = model_.parameters();
   std::vector<double> squares(list.segments().size());
   ops_->sum_squares(queue_, {model_.arena().weight, model_.arena()}, {squares_});
@@ -447,6 +479,31 @@ inline const parameter* session::find_overflow() {
   std::size_t i = 0;
   for (const parameter& p : list.all()) {
     if (p.trains && !std::isfinite(squares[i++])) return &p;
+  }
+  return nullptr;
+}
+
+/// The same where each rank has its own parts of the parameters.
+inline const parameter* session::find_divided_overflow() {
+  const parameter_list& list = model_.parameters();
+  std::vector<double> own(list.all().size()), squares(list.segments().size());
+  for (const nn::parameter_arena& part : model_.weights().shards()) {
+    ops_->sum_squares(queue_, {part.weight, part}, {squares_});
+    ops_->download(queue_, squares.data(), squares_, part.segments.size() * sizeof(double));
+    ops_->synchronize(queue_);
+    std::size_t i = 0;
+    for (std::size_t n = 0; n < own.size(); ++n) {
+      const nn::arena_range r = list[n].trains ? model_.weights().owned(n, {0, list[n].size()}) : nn::arena_range{};
+      if (r.count == 0) continue;
+      const float* const at = model_.weights().master(n, r.first);
+      if (at >= part.weight && at < part.weight + part.size) own[n] = squares[i++];
+    }
+  }
+  const auto all = nn::gather_values<double>(*ranks_, own);
+  for (std::size_t n = 0; n < own.size(); ++n) {
+    double sum = 0;
+    for (const std::vector<double>& rank : all) sum += rank[n];
+    if (!std::isfinite(sum)) return &list[n];
   }
   return nullptr;
 }
@@ -472,6 +529,12 @@ inline model::before_group session::weights_arriving_at(int i, const nn::pass& p
   if (i != 0 || !sums_.is_parallel()) return nullptr;
   ops_->follow(exchange_queue_, queue_);
   return [this, p](std::size_t group) {
+    if (divides_masters()) {
+      nn::pass arriving = p;
+      arriving.queue = exchange_queue_;
+      gather_.gather(arriving, group);
+      return ops_->follow(queue_, exchange_queue_);
+    }
     const std::vector<nn::arena_range> ranges = model_.ranges_of(group);
     for (const nn::arena_range& r : ranges) sums_.gather_range(exchange_queue_, model_.arena().weight, r);
     ops_->follow(queue_, exchange_queue_);
@@ -538,9 +601,29 @@ inline void session::update_parameters() {
   for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, state_}, {own});
 }
 
-inline void session::complete_weights() {
+inline void session::complete_weights(const nn::step_inputs& inputs) {
+  if (!divides_masters()) return gather_masters();
+  ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+  requantize(evaluation_pass());
+  ops_->synchronize(queue_);
+}
+
+/// Gathers the FP32 weights that other ranks have updated.
+inline void session::gather_masters() {
   if (std::exchange(are_weights_complete_, true)) return;
   sums_.gather_shards(queue_, model_.arena().weight);
+}
+
+/// Quantizes every weight that changed. All ranks call it if masters are divided.
+inline void session::requantize(const nn::pass& p) {
+  model_.weights().requantize(p);
+  if (!divides_masters()) return;
+  ops_->follow(exchange_queue_, queue_);
+  nn::pass arriving = p;
+  arriving.queue = exchange_queue_;
+  gather_.gather_changed(arriving, !std::exchange(are_weights_complete_, true));
+  ops_->follow(queue_, exchange_queue_);
+  model_.weights().note_quantized();
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
@@ -641,7 +724,7 @@ inline void session::exchange_average() {
     ops_->copy(queue_, own.average, own.gradient, bytes);
   }
   are_weights_complete_ = false;
-  complete_weights();
+  if (!divides_masters()) gather_masters();
   model_.weights().note_update();
 }
 
@@ -708,6 +791,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
 
   recipe_ = r;
   bind(false);
+  if (divides_masters()) are_weights_complete_ = false;
   if (how == nn::scale_handover::seed) {
     model_.scales().record(*ops_, queue_, maxima);
     update_scales();
@@ -731,11 +815,11 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
-  complete_weights();
+  if (!divides_masters()) gather_masters();
   model_.weights().invalidate();
   sums_.number(inputs);
   upload_pass(state_, inputs, tokens, targets, starts);
-  model_.weights().requantize(training_pass());
+  requantize(training_pass());
   ops_->launch(queue_, *begin_);
   // Not the graphs of a step, which were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {

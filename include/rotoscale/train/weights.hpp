@@ -34,6 +34,23 @@ struct weight_location {
   bool is_as(const weight_location& other) const { return request == other.request && own == other.own; }
 };
 
+/// What a rank keeps of its own parts of the arenas alone.
+enum class shard_level {
+  moments,  ///< AdamW's moments, and averages
+  masters   ///< also FP32 weights: passes read operands, which ranks gather
+};
+ROTOSCALE_ENUM_NAMES(shard_level, moments, masters)
+
+/// Are the operands of a weight's rows, in whole runs, those rows of its operands? Not with random words or a scale of
+/// the whole tensor.
+inline bool can_quantize_rows(const nn::operand_request& r) {
+  const auto can = [](const std::optional<nn::operand_recipe>& o) {
+    if (!o) return true;
+    return !draws_words(*o) && !keeps_values(*o) && !is_current(*o) && o->format != nn::operand_format::nvfp4;
+  };
+  return can(r.row) && can(r.column);
+}
+
 /// Parameters in backend memory.
 class weights {
  public:
@@ -50,7 +67,10 @@ class weights {
   const parameter_list& list() const { return list_; }
   /// The parameters that train. Without moments and average if other ranks update parts.
   nn::parameter_arena arena() const {
-    if (is_sharded()) return {masters_, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
+    if (is_sharded()) {
+      float* const all = divides_masters_ ? nullptr : masters_;
+      return {all, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
+    }
     const nn::oscillation_state& o = oscillation_;
     return {masters_,         gradients_,       m_,       v_,     list_.arena_size(),
             list_.segments(), segments_,        average_, o.last, o.last_quantized,
@@ -63,7 +83,7 @@ class weights {
       const index_t at = s.range.first;
       float* const average = average_ == nullptr ? nullptr : average_ + s.at;
       nn::parameter_arena& own = all.emplace_back(arena());  // with the state of de-oscillation, which has no parts
-      own.weight = masters_ + at;
+      own.weight = masters_ + (divides_masters_ ? s.at : at);
       own.gradient = gradients_ + at;
       own.m = m_ + s.at;
       own.v = v_ + s.at;
@@ -80,8 +100,11 @@ class weights {
   bool tracks_oscillation() const { return tracks_oscillation_; }
   /// Do other ranks update parts?
   bool is_sharded() const { return shards_.size() != 1 || owned_ != list_.arena_size(); }
-  /// Sets the parts that this rank updates, before the first layout: a parameter is in one. By default all.
-  void set_shards(const std::vector<nn::arena_range>& parts) {
+  /// Has this rank no FP32 weights but its own parts, and copies of those that passes read?
+  bool divides_masters() const { return divides_masters_; }
+  /// Sets the parts that this rank updates, before the first layout. By default all.
+  void set_shards(const std::vector<nn::arena_range>& parts, shard_level level = shard_level::moments) {
+    divides_masters_ = level != shard_level::moments;
     shards_.clear();
     owned_ = 0;
     for (const nn::arena_range& r : parts) {
@@ -110,7 +133,7 @@ class weights {
   /// frozen matrix keeps none, unless one of its operands is these values or it is not a linear layer's alone.
   void lay_out(nn::memory_cursor& memory, const linear_list& linears) {
     const index_t n = list_.arena_size();
-    masters_ = memory.array<float>(category::masters, n);
+    masters_ = memory.array<float>(category::masters, divides_masters_ ? owned_ : n);
     gradients_ = memory.array<float>(category::gradients, n);
     m_ = memory.array<float>(category::moments, owned_);
     v_ = memory.array<float>(category::moments, owned_);
@@ -135,15 +158,22 @@ class weights {
       keeps_source_[l->w.number] = false;
       largest = std::max(largest, p.size());
     }
+    copies_.assign(list_.all().size(), divides_masters_);
+    for (const nn::linear* l : linears) {
+      const parameter& p = list_[l->w.number];
+      if (!p.trains || !divides_masters_ || !is_matrix[l->w.number] || reads_values(*l)) continue;
+      copies_[l->w.number] = false;
+      if (!can_quantize_rows(l->request(nn::tensor_role::w))) largest = std::max(largest, p.size());
+    }
     sources_.assign(is_matrix.size(), {});
     for (const bool matrices : {false, true}) {
       for (std::size_t i = 0; i < is_matrix.size(); ++i) {
         const parameter& p = list_[i];
         if (is_matrix[i] != matrices) continue;
         float* at = nullptr;
-        if (p.trains) {
+        if (p.trains && !divides_masters_) {
           at = memory.counts_only() ? nullptr : masters_ + p.offset;
-        } else if (keeps_source_[i]) {
+        } else if (p.trains ? copies_[i] : keeps_source_[i]) {
           at = memory.array<float>(category::weights, p.size());
         }
         sources_[i] = dense(at, p);
@@ -207,6 +237,18 @@ class weights {
       if (is_sharded()) ops_->upload(q, s.in_backend, s.segments.data(), s.segments.size() * sizeof segments[0]);
     }
   }
+  /// Linear layers of the last layout.
+  const linear_list& linears() const { return linears_; }
+  /// Is there a copy of all FP32 values of a parameter whose masters are divided? Else only of its operands.
+  bool has_copy(std::size_t number) const { return copies_[number]; }
+  /// Are all operands of a parameter those of its present values?
+  bool is_prepared(std::size_t number) const {
+    for (std::size_t i = 0; i < linears_.size(); ++i) {
+      if (linears_[i]->w.number != number) continue;
+      if (!prepared_[i].valid || prepared_[i].version != list_[number].version) return false;
+    }
+    return true;
+  }
   /// FP32 values of a parameter in backend memory: kept, or loaded last.
   nn::const_tensor_view loaded(std::size_t number) const {
     return sources_[number].empty() ? dense(staging_, list_[number]) : sources_[number];
@@ -231,10 +273,12 @@ class weights {
     for (parameter& p : list_.all()) p.version += p.trains;
   }
   /// Quantizes every weight that changed since it was quantized last. `frozen_only`: quantize_ranges does the others.
+  /// Without those whose masters are divided.
   void requantize(const nn::pass& p, bool frozen_only = false) {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const parameter& w = list_[linears_[i]->w.number];
-      if ((prepared_[i].valid && prepared_[i].version == w.version) || (frozen_only && w.trains)) continue;
+      if (w.trains && (frozen_only || divides_masters_)) continue;
+      if (prepared_[i].valid && prepared_[i].version == w.version) continue;
       if (linears_[i]->w.values.empty()) {
         throw std::logic_error(w.name() + ": must be loaded again, only its operands of another recipe were kept");
       }
@@ -280,6 +324,7 @@ class weights {
     parameter& into = list_[number];
     const index_t end = first + static_cast<index_t>(values.size());
     ROTOSCALE_ASSERT(first >= 0 && end <= into.size());
+    if (into.trains && divides_masters_) return load_owned(p, number, first, values);
     float* const at = static_cast<float*>(const_cast<void*>(loaded(number).data));
     ops_->upload(p.queue, at + first, values.data(), values.size_bytes());
     if (end == into.size()) take_loaded(p, number);
@@ -300,6 +345,7 @@ class weights {
   }
   /// FP32 values of some elements, which are kept.
   std::vector<float> elements(nn::queue q, std::size_t number, nn::arena_range r) const {
+    if (list_[number].trains && divides_masters_) return owned_values(q, &nn::parameter_arena::weight, number, r);
     return download(q, static_cast<const float*>(sources_[number].data) + r.first, r.count);
   }
   /// The same of a gradient or moment, from that arena.
@@ -307,6 +353,10 @@ class weights {
                                   index_t rows) const {
     const parameter& p = list_[number];
     return download(q, from + p.offset + first_row * p.cols, rows * p.cols);
+  }
+  /// FP32 master of an element that this rank updates.
+  float* master(std::size_t number, index_t element) const {
+    return owned_place(&nn::parameter_arena::weight, list_[number].offset + element);
   }
   /// Of the elements `r` of a parameter, those that this rank updates.
   nn::arena_range owned(std::size_t number, nn::arena_range r) const {
@@ -360,6 +410,17 @@ class weights {
     ops_->download(q, host.data(), from, host.size() * sizeof(float));
     ops_->synchronize(q);
     return host;
+  }
+  /// Do passes read its FP32 values?
+  bool reads_values(const nn::linear& l) const {
+    const bool is_scaled = l.current().fprop.right.estimator != nn::gradient_estimator::straight_through;
+    return is_scaled || l.keeps_source(*ops_, nn::tensor_role::w);
+  }
+  /// load() of a parameter whose masters are divided.
+  void load_owned(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
+    set_owned_values(p.queue, &nn::parameter_arena::weight, number, values, first);
+    parameter& into = list_[number];
+    if (first + static_cast<index_t>(values.size()) == into.size()) ++into.version;
   }
   void fill_gradients(nn::queue q, index_t first, index_t count) const {
     if (count > 0) ops_->fill_zero(q, gradients_ + first, static_cast<std::size_t>(count) * sizeof(float));
@@ -421,6 +482,7 @@ class weights {
   nn::backend* ops_;
   parameter_list list_;
   bool training_, averages_;
+  bool divides_masters_ = false;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
   std::vector<shard> shards_;
@@ -432,6 +494,7 @@ class weights {
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
   std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
   std::vector<bool> keeps_source_;              ///< by parameter
+  std::vector<bool> copies_;                    ///< by parameter, as has_copy
   std::vector<weight_location> locations_;      ///< by linear layer
   divided_operands divided_;
   std::vector<prepared> prepared_;  ///< version of each linear layer's operands

@@ -32,7 +32,8 @@ struct healing_case {
 
   explicit healing_case(const std::vector<nn::recipe>& recipes, base kind = base::frozen, index_t b = 2,
                         index_t seq = 32, const llama::model_config& config = small_config(false),
-                        nn::communicator* ranks = nullptr, int micro_batches = 1, bool divides = false)
+                        nn::communicator* ranks = nullptr, int micro_batches = 1, bool divides = false,
+                        train::shard_level shard = {})
       : session(ops, config,
                 session_case::options(b, seq,
                                       [&](llama::session_options& o) {
@@ -41,6 +42,7 @@ struct healing_case {
                                         if (kind == base::adapted) o.model.lora = adapters();
                                         o.micro_batches = micro_batches;
                                         o.divides_frozen = divides;
+                                        o.shard = shard;
                                       }),
                 recipes, ranks) {
     session.set_inputs(inputs(0));
@@ -357,7 +359,7 @@ struct healed_run {
     c.step(data, 1);
     gradients = c.session.gradients();
     c.step(data, 2);
-    c.session.complete_weights();
+    c.session.complete_weights(healing_case::inputs(9));
     weights = c.trained();
     scales = c.scales().scale;
   }

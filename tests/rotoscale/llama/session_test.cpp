@@ -467,7 +467,8 @@ TEST_CASE("gradients of microbatches are added by the binary tree") {
 }
 
 /// A checkpoint's files after two steps of `leaves` microbatches over some ranks, and the step's results on each.
-std::string trained_on_ranks(const llama::model_config& config, const nn::recipe& r, int leaves, int ranks) {
+std::string trained_on_ranks(const llama::model_config& config, const nn::recipe& r, int leaves, int ranks,
+                             train::shard_level shard = {}) {
   constexpr index_t b = 2, seq = 32;
   const batch data(b * leaves, seq, 64, true);
   const io::testing::scratch_directory folder;
@@ -478,6 +479,7 @@ std::string trained_on_ranks(const llama::model_config& config, const nn::recipe
         config, r, b, seq, 1, 3,
         [&](llama::session_options& o) {
           o.micro_batches = leaves / ranks;
+          o.shard = shard;
           o.optimizer.clip = 0.5;
           o.optimizer.average_decay = 0.9f;
           o.model.head_chunk = 48;
@@ -515,11 +517,18 @@ TEST_CASE("any number of ranks that divides the microbatches leaves the bytes of
        {preset("fp32"), preset("bf16"), fp8, preset("mxfp4_h16"), preset("nvfp4"), random_recipe(), narrow}) {
     CAPTURE(r.name);
     const std::string one = trained_on_ranks(small_config(false), r, 8, 1);
-    for (const int ranks : {2, 4, 8}) CHECK(trained_on_ranks(small_config(false), r, 8, ranks) == one);
+    for (const auto& [level, name] : enum_names<train::shard_level>::table) {
+      CAPTURE(name);
+      for (const int ranks : {2, 4, 8}) CHECK(trained_on_ranks(small_config(false), r, 8, ranks, level) == one);
+    }
   }
   // Six leaves: with two ranks, each leaves two nodes to the others.
   const std::string one = trained_on_ranks(small_config(true), random_recipe(), 6, 1);
-  for (const int ranks : {2, 3, 6}) CHECK(trained_on_ranks(small_config(true), random_recipe(), 6, ranks) == one);
+  for (const auto& [level, name] : enum_names<train::shard_level>::table) {
+    for (const int ranks : {2, 3, 6}) {
+      CHECK(trained_on_ranks(small_config(true), random_recipe(), 6, ranks, level) == one);
+    }
+  }
 }
 
 }  // namespace session_test

@@ -31,7 +31,9 @@ struct linear_maker {
     if (options.training && !p.trains && redraws_signs_of_weights(r)) {
       fail(p.name() + " is frozen and quantized once: its signs cannot be drawn anew each step");
     }
-    adapted_linear made({next++, p.rows, p.cols, tokens, p.trains, options.training, stored, stored}, r);
+    adapted_linear made(
+        {next++, p.rows, p.cols, tokens, p.trains, options.training, stored, stored, true, options.codes_of_weights},
+        r);
     made.w.number = number;
     return made;
   }

@@ -51,6 +51,7 @@ struct linear_shape {
   dtype inputs = dtype::fp32;     ///< what x is stored as
   dtype gradients = dtype::fp32;  ///< what dy is stored as
   bool has_scales = true;         ///< delayed scaling has entries for its tensors
+  bool keeps_codes = false;       ///< operands of w are codes, which take less memory than BF16 numbers
 };
 
 /// A GEMM of a linear layer that a backend does not support.
@@ -101,10 +102,9 @@ class linear {
     const bool column = shape_.backward && (tensor == tensor_role::w || shape_.trains);
     r.row = recipe_for(*recipe_, tensor, operand_form::row);
     if (column) r.column = recipe_for(*recipe_, tensor, operand_form::column);
-    // Frozen weights are kept as codes, which take less memory.
+    const bool as_codes = tensor == tensor_role::w && (shape_.keeps_codes || !shape_.trains);
     const auto in_bf16 = [&](operand_form form) {
-      return (tensor != tensor_role::w || shape_.trains) &&
-             expands_operands(recipe_for(*recipe_, use_of(tensor, form).gemm).accumulate);
+      return !as_codes && expands_operands(recipe_for(*recipe_, use_of(tensor, form).gemm).accumulate);
     };
     // An estimator reads w's scales.
     r.row_in_bf16 = in_bf16(operand_form::row) && r.row->estimator == gradient_estimator::straight_through;
@@ -158,7 +158,13 @@ class linear {
 
   /// Quantizes w along both axes and records its amax. Call after every change of w.
   void quantize_weights(const pass& p, const_tensor_view values) const {
-    p.ops->quantize(p.queue, {values, p.state}, {target(p, tensor_role::w, true)});
+    quantize_weights(p, values, *get(tensor_role::w));
+  }
+  /// The same into `to`: w's operands, or those of some of its rows.
+  void quantize_weights(const pass& p, const_tensor_view values, operand_set& to) const {
+    quantize_target t = target(p, tensor_role::w, true);
+    t.set = &to;
+    p.ops->quantize(p.queue, {values, p.state}, {t});
   }
   /// Quantization target for the producer of x, which writes the operands directly.
   quantize_target input_target(const pass& p) const { return target(p, tensor_role::x, p.training); }

@@ -40,6 +40,7 @@ struct pass_options {
   kept_format kept = kept_format::as_computed;      ///< format of saved activations
   bool statistics = false;                          ///< room for the statistics of observed steps
   bool lends_gradients = true;                      ///< logits may alias the gradient arena before it is written
+  bool codes_of_weights = false;                    ///< weights that train are kept as codes, as frozen ones are
   index_t cache = 0;                                ///< tokens of the one sequence whose keys and values are cached
 
   /// Tokens of a pass.
@@ -83,8 +84,7 @@ struct layout {
   }
   /// (tokens, cols) that all groups share, for saved_activations::keep. Without memory unless saved tensors are packed.
   tensor_view shared(index_t cols) const {
-    return packs() ? tensor(memory_category::workspace, cols)
-                   : dense_tensor(nullptr, stored, {options.tokens(), cols});
+    return packs() ? tensor(memory_category::workspace, cols) : dense_tensor(nullptr, stored, {options.tokens(), cols});
   }
   /// Calls body() in the phase of tensors that are saved, or that are `shared` by all groups.
   template <class Body>
