@@ -62,8 +62,7 @@ void corpus::check_budget(const train_options& o, std::int64_t skipped) const {
                              " (--steps, --max-epochs)");
 }
 
-token_batch corpus::training_batch(std::int64_t first, std::int64_t count) {
-  token_batch batch;
+token_batch corpus::training_batch(std::int64_t first, std::int64_t count, token_batch batch) {
   for (std::int64_t i = first; i < first + count; ++i) {
     source_->append(data_part::training, order_.window(i), batch);
   }

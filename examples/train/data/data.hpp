@@ -45,8 +45,8 @@ class corpus {
 
   /// Prepares training_batch(first, ...), outside of a step's time.
   void prepare(std::int64_t first) { order_.draw(first / train_windows()); }
-  /// Sequences first .. first + count - 1 of the run.
-  token_batch training_batch(std::int64_t first, std::int64_t count);
+  /// `batch`, then sequences first .. first + count - 1 of the run.
+  token_batch training_batch(std::int64_t first, std::int64_t count, token_batch batch);
   /// Windows first .. first + count - 1 of a selection of `of` held-out windows, spread evenly or the first ones.
   /// Windows beyond `of` are masked.
   token_batch validation_batch(std::int64_t first, std::int64_t count, std::int64_t of) const;

@@ -40,8 +40,13 @@ ordered_json switch_memory_record(const train::switch_memory& m) {
 
 /// This rank's part of the coming step.
 token_batch trainer::training_data() {
-  const int sequences = state_.run.train.batch * state_.run.train.accumulate, own = sequences / ranks_->size();
-  return text_.training_batch((state_.step + state_.skipped_steps) * sequences + own * ranks_->rank(), own);
+  const int batch = state_.run.train.batch, own = state_.run.train.accumulate / ranks_->size();
+  const std::int64_t first = (state_.step + state_.skipped_steps) * batch * state_.run.train.accumulate;
+  token_batch all;
+  for (int i = 0; i < own; ++i) {
+    all = text_.training_batch(first + model_->microbatch(i) * batch, batch, std::move(all));
+  }
+  return all;
 }
 
 /// Begins the next phase if its step has come or its trigger has fired. The log's record has two losses of the same

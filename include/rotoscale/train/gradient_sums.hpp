@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Sums of a step's gradients over all microbatches of all ranks, by the tree of nn/microbatch_tree.hpp. The order does
-// not depend on the number of ranks. Each rank gets the sums of its shard of the arena, and updates it (ZeRO-1).
+// not depend on the number of ranks. Each rank gets the sums of its shard of the arena, and updates it (ZeRO-1). With
+// divided gradients ranks own every R-th microbatch, and keep sums of their shards alone (ZeRO-2).
 #pragma once
 
 #include <algorithm>
@@ -32,14 +33,18 @@ class gradient_sums {
   /// Elements of all ranks' buffers, 128 MiB: exchanges are large and few.
   static constexpr index_t buffered = index_t{1} << 25;
 
-  /// `own`: microbatches of each rank. `ranks` may be null: one rank.
-  gradient_sums(nn::backend& ops, int own, nn::communicator* ranks)
-      : ops_(&ops), ranks_(ranks), own_(static_cast<std::uint32_t>(own)) {
+  /// `own`: microbatches of each rank. `ranks` may be null: one rank. `divides`: each sum is a shard.
+  gradient_sums(nn::backend& ops, int own, nn::communicator* ranks, bool divides = false)
+      : ops_(&ops), ranks_(ranks), own_(static_cast<std::uint32_t>(own)), divides_(divides) {
     const int size = ranks == nullptr ? 1 : ranks->size();
     leaves_ = own_ * static_cast<std::uint32_t>(size);
     for (int r = 0; r < size; ++r) {
       const auto first = static_cast<std::uint32_t>(r) * own_;
       plans_.emplace_back(nn::leaf_range{first, first + own_}, leaves_);
+    }
+    for (std::uint32_t i = 0; divides_ && i <= own_; ++i) {
+      const nn::microbatch_sums before({0, i * static_cast<std::uint32_t>(size)}, leaves_);
+      waiting_nodes_.push_back(before.nodes());
     }
   }
 
@@ -51,10 +56,12 @@ class gradient_sums {
   int size() const { return static_cast<int>(plans_.size()); }
   /// Microbatches of all ranks.
   std::uint32_t leaves() const { return leaves_; }
+  /// Number of this rank's microbatch i over all ranks.
+  std::uint32_t leaf(std::uint32_t i) const { return leaf(rank(), i); }
   /// Numbers this rank's microbatches.
   void number(nn::step_inputs& inputs) const {
-    inputs.first_micro_batch = static_cast<std::uint32_t>(rank()) * own_;
-    inputs.micro_batch_stride = 1;
+    inputs.first_micro_batch = leaf(0);
+    inputs.micro_batch_stride = divides_ ? static_cast<std::uint32_t>(size()) : 1;
     inputs.last_micro_batch = leaves_ - 1;
   }
 
@@ -89,22 +96,24 @@ class gradient_sums {
     return own;
   }
 
-  /// Takes memory for arenas of `elements`.
-  void lay_out(nn::memory_cursor& memory, index_t elements) {
+  /// Takes memory for arenas of `elements`, or of this rank's shards. `total`: the shards' gradients, if they are
+  /// divided.
+  void lay_out(nn::memory_cursor& memory, index_t elements, float* total = nullptr) {
     waiting_.clear();
-    for (int i = 0; i < plan().most_waiting(); ++i) {
+    if (divides_) waiting_.push_back(total);
+    for (std::size_t i = waiting_.size(); i < most_waiting(); ++i) {
       waiting_.push_back(memory.array<float>(nn::memory_category::gradients, elements));
     }
     if (!is_parallel()) return;
-    index_t nodes = 0;
-    for (const nn::microbatch_sums& p : plans_) nodes += static_cast<index_t>(p.nodes().size());
+    index_t nodes = divides_ ? size() : 0;
+    for (const nn::microbatch_sums& p : plans_) nodes += divides_ ? 0 : static_cast<index_t>(p.nodes().size());
     constexpr index_t chunk = nn::parameter_alignment;
     piece_ = 0;
     for (const std::vector<index_t>& cuts : cuts_) {
       for (std::size_t k = 1; k < cuts.size(); ++k) piece_ = std::max(piece_, cuts[k] - cuts[k - 1]);
     }
     piece_ = std::min(piece_, buffered / nodes / chunk * chunk);
-    const auto others = nodes - static_cast<index_t>(plan().nodes().size());
+    const auto others = nodes - (divides_ ? 1 : static_cast<index_t>(plan().nodes().size()));
     buffers_ = memory.array<float>(nn::memory_category::workspace, others * piece_);
   }
 
@@ -128,9 +137,35 @@ class gradient_sums {
     if (last && is_parallel()) add_over_ranks(q, gradient, range);
   }
 
+  /// Microbatch i of this rank has its gradients at `gradients`, of one of the ranges: adds those of microbatch i of
+  /// all ranks in this rank's shard. After the last microbatch the total is at its place. Overwrites `gradients`.
+  void add_divided(nn::queue q, int i, float* gradients, arena_range range) const {
+    for_each_piece(range, [&](const auto& part) {
+      const arena_range own = part(rank());
+      index_t other = 0;
+      exchange(
+          q,
+          [&](int s) -> std::span<std::byte> {
+            const arena_range sent = part(s);
+            return s == rank() ? std::span<std::byte>()
+                               : bytes_of(gradients + (sent.first - range.first), {0, sent.count});
+          },
+          [&](int s) -> std::span<std::byte> {
+            return s == rank() ? std::span<std::byte>() : bytes_of(buffers_ + other++ * piece_, {0, own.count});
+          });
+      add_leaves(q, i, gradients + (own.first - range.first), own.count,
+                 place_in_shards(range) + (own.first - part_of(range, rank()).first));
+    });
+  }
+
   /// Gathers the losses of all microbatches into the step's state, in backend memory.
   void gather_losses(nn::queue q, nn::step_state* state) const {
-    gather(q, [&](int r) { return bytes_of(state->losses + static_cast<std::uint32_t>(r) * own_, own_); });
+    if (!divides_) {
+      return gather(q, [&](int r) { return bytes_of(state->losses + leaf(r, 0), own_); });
+    }
+    for (std::uint32_t i = 0; i < own_; ++i) {
+      gather(q, [&](int r) { return bytes_of(state->losses + leaf(r, i), 1); });
+    }
   }
   /// Sends `own` to all ranks, and receives theirs into part(s).
   template <class Part>
@@ -149,6 +184,26 @@ class gradient_sums {
   }
 
  private:
+  std::uint32_t leaf(int r, std::uint32_t i) const {
+    const auto n = static_cast<std::uint32_t>(r);
+    return divides_ ? i * static_cast<std::uint32_t>(size()) + n : n * own_ + i;
+  }
+  /// Sums that wait at once. Divided ones have the total among them.
+  std::size_t most_waiting() const {
+    if (!divides_) return static_cast<std::size_t>(plan().most_waiting());
+    std::size_t most = 1;
+    for (const auto& nodes : waiting_nodes_) most = std::max(most, nodes.size());
+    return most;
+  }
+  /// Where this rank's shard of a range begins among its shards.
+  index_t place_in_shards(arena_range range) const {
+    index_t place = 0;
+    for (const arena_range& r : ranges_) {
+      if (r.first == range.first) break;
+      place += part_of(r, rank()).count;
+    }
+    return place;
+  }
   const nn::microbatch_sums& plan() const { return plans_[static_cast<std::size_t>(rank())]; }
   template <class T>
   static std::span<std::byte> bytes_of(T* first, std::size_t count) {
@@ -180,18 +235,51 @@ class gradient_sums {
     };
     if (r.count > 0) ops_->add(q, {rows(x), rows(y)}, {rows(sum)});
   }
-  /// Each rank adds the nodes of its shard, a piece at a time.
-  void add_over_ranks(nn::queue q, float* gradient, arena_range range) const {
+  /// Calls f(part), where part(s) is a piece of rank s's shard of a range.
+  template <class Function>
+  void for_each_piece(arena_range range, const Function& f) const {
     index_t most = 0;
     for (int s = 0; s < size(); ++s) most = std::max(most, part_of(range, s).count);
     for (index_t at = 0; at < most; at += piece_) {
-      const auto part = [&](int s) {
+      f([&](int s) {
         const arena_range shard = part_of(range, s);
         const index_t skipped = std::min(at, shard.count);
         return arena_range{shard.first + skipped, std::min(piece_, shard.count - skipped)};
-      };
+      });
+    }
+  }
+  /// Each rank adds the nodes of its shard, a piece at a time.
+  void add_over_ranks(nn::queue q, float* gradient, arena_range range) const {
+    for_each_piece(range, [&](const auto& part) {
       collect(q, gradient, part);
       add_nodes(q, gradient, part(rank()));
+    });
+  }
+  /// Adds `count` gradients of microbatch i of each rank to the sums that wait, `place` elements into this rank's
+  /// shards. This rank's are at `own`, others in the buffers.
+  void add_leaves(nn::queue q, int i, float* own, index_t count, index_t place) const {
+    const auto waiting = [&](std::size_t k) { return waiting_[k] + place; };
+    std::vector<std::pair<nn::leaf_range, float*>> stack;
+    for (const nn::leaf_range& node : waiting_nodes_[static_cast<std::size_t>(i)]) {
+      stack.emplace_back(node, waiting(stack.size()));
+    }
+    float* next = buffers_;
+    for (int s = 0; s < size(); ++s) {
+      const std::uint32_t first = leaf(s, static_cast<std::uint32_t>(i));
+      nn::leaf_range sum{first, first + 1};
+      float* at = s == rank() ? own : std::exchange(next, next + piece_);
+      for (; !stack.empty() && nn::are_siblings(stack.back().first, sum, leaves_); stack.pop_back()) {
+        float* const older = stack.back().second;
+        sum.first = stack.back().first.first;
+        float* const to = sum == nn::leaf_range{0, leaves_} ? waiting(0) : older;
+        add_into(q, to, older, at, {0, count});
+        at = to;
+      }
+      stack.emplace_back(sum, at);
+    }
+    for (std::size_t k = 0; k < stack.size(); ++k) {
+      if (stack[k].second == waiting(k)) continue;
+      ops_->copy(q, waiting(k), stack[k].second, static_cast<std::size_t>(count) * sizeof(float));
     }
   }
   /// Arena of node k of this rank.
@@ -245,9 +333,11 @@ class gradient_sums {
   nn::backend* ops_ = nullptr;
   nn::communicator* ranks_ = nullptr;
   std::uint32_t own_ = 1, leaves_ = 1;
-  std::vector<nn::microbatch_sums> plans_;  ///< by rank
-  std::vector<float*> waiting_;             ///< arenas of sums, oldest first
-  float* buffers_ = nullptr;                ///< a piece of each other rank's nodes
+  bool divides_ = false;
+  std::vector<nn::microbatch_sums> plans_;                  ///< by rank
+  std::vector<std::vector<nn::leaf_range>> waiting_nodes_;  ///< divided: before microbatch i of each rank
+  std::vector<float*> waiting_;                             ///< arenas of sums, oldest first
+  float* buffers_ = nullptr;                                ///< a piece of each other rank's nodes
   std::vector<arena_range> ranges_;
   std::vector<std::vector<index_t>> cuts_;  ///< of each range, between ranks
   index_t piece_ = 0;

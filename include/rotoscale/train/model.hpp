@@ -116,8 +116,10 @@ class model {
     forward_blocks(p, before, [&](nn::block& b) { b.forward(p); });
     if (p.training) weights_.clear_lent(p.queue);
   }
-  /// Adds to every gradient. Follows a forward pass with p.training. Reports each range of complete gradients.
-  void backward(nn::pass p, const nn::token_source& tokens, const gradients_ready& ready = nullptr) {
+  /// Adds to every gradient. Follows a forward pass with p.training. Reports each range of complete gradients. Calls
+  /// before(g) before the gradients of group g.
+  void backward(nn::pass p, const nn::token_source& tokens, const gradients_ready& ready = nullptr,
+                const before_group& before = nullptr) {
     p.tokens = tokens;
     p.starts = starts_;
     p.probe = &probe_;
@@ -125,6 +127,7 @@ class model {
     again.observe = false;
     for (std::size_t g = blocks_.groups.size(); g-- > 0;) {
       auto& blocks = blocks_.groups[g].blocks;
+      if (before) before(g);
       for (const auto& b : blocks) b->saved().unpack(again);
       for (const auto& b : blocks) b->recompute(again);
       for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) (*b)->backward(p);
@@ -137,6 +140,11 @@ class model {
     std::vector<nn::arena_range> all;
     report(g, [&](index_t first, index_t count) { all.push_back({first, count}); });
     return all;
+  }
+  /// True for groups whose gradients begin in the forward pass: those of the head.
+  bool has_early_gradients(std::size_t g) const {
+    const std::size_t w = blocks_.head->number(), first = g == 0 ? 0 : parameters().group_end(g - 1);
+    return g + 1 == groups() || (w >= first && w < parameters().group_end(g));
   }
   /// Number of groups.
   std::size_t groups() const { return blocks_.groups.size(); }

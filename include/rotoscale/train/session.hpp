@@ -107,6 +107,8 @@ class session {
   const nn::recipe& current() const { return recipe_; }
   /// Tokens of a micro-batch.
   index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
+  /// Number of this rank's microbatch i among those of all ranks.
+  int microbatch(int i) const { return static_cast<int>(sums_.leaf(static_cast<std::uint32_t>(i))); }
   /// Tokens of a step and rank.
   index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
 
@@ -133,8 +135,8 @@ class session {
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
-    const nn::parameter_arena a = model_.arena();
-    ops_->fill_zero(queue_, a.gradient, static_cast<std::size_t>(a.size) * sizeof(float));
+    const index_t gradients = model_.weights().places().size();
+    ops_->fill_zero(queue_, model_.weights().gradient_at(0), static_cast<std::size_t>(gradients) * sizeof(float));
     for (const nn::parameter_arena& own : model_.weights().shards()) {
       for (float* arena : {own.m, own.v, own.average}) {
         if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
@@ -277,6 +279,7 @@ class session {
     o.model.averages = o.model.training && o.optimizer.average_decay > 0;
     if (ranks == nullptr || ranks->size() == 1 || !o.model.training) o.shard = shard_level::moments;
     o.model.codes_of_weights |= o.shard != shard_level::moments;
+    o.model.lends_gradients &= o.shard != shard_level::gradients;
     return o;
   }
   struct only_count {};
@@ -285,7 +288,7 @@ class session {
       : ops_(&ops),
         ranks_(ranks),
         options_(settled(std::move(options), ranks)),
-        sums_(ops, options_.micro_batches, ranks),
+        sums_(ops, options_.micro_batches, ranks, divides_gradients()),
         model_(ops, shape, options_.model),
         gather_(ops, model_.weights(), sums_, ranks),
         memory_(ops) {
@@ -293,6 +296,7 @@ class session {
     if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
 
+  bool divides_gradients() const { return options_.shard == shard_level::gradients; }
   bool divides_masters() const { return options_.shard != shard_level::moments; }
   std::vector<std::vector<nn::arena_range>> groups() const {
     std::vector<std::vector<nn::arena_range>> all;
@@ -311,6 +315,10 @@ class session {
       sums_.divide(ranges);
     }
     model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}), options_.shard);
+    if (!divides_gradients()) return;
+    std::vector<bool> early;
+    for (std::size_t g = 0; g < model_.groups(); ++g) early.push_back(model_.has_early_gradients(g));
+    model_.weights().set_gradient_places({groups(), early});
   }
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
     divide(recipes);
@@ -382,7 +390,10 @@ class session {
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     chunk_squares_ = memory.array<double>(category, options_.model.training ? chunk_count() : 0);
     model_.lay_out(memory, r, same_recipe);
-    if (options_.model.training) sums_.lay_out(memory, model_.parameters().arena_size());
+    if (options_.model.training) {
+      const class weights& w = model_.weights();
+      sums_.lay_out(memory, divides_gradients() ? w.owned_count() : w.list().arena_size(), w.own_gradients());
+    }
     if (divides_masters()) gather_.lay_out(memory, groups(), r);
     amaxes_ = memory.array<float>(category, model_.scales().state().count);
     stash_.lay_out(memory);
@@ -409,6 +420,8 @@ class session {
     }
   }
   void gradients_of_micro_batch(int i, bool observe = false);
+  void divided_gradients_of(int i, const nn::pass& p);
+  std::vector<float> gather_gradients() const;
   model::before_group weights_arriving_at(int i, const nn::pass& p);
   void requantize(const nn::pass& p);
   void add_gradients(int i);
@@ -457,8 +470,8 @@ class session {
   float* amaxes_ = nullptr;
   bool tracks_ = true;                ///< the state of de-oscillation may not be zero
   bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
-  std::unique_ptr<nn::graph> begin_, first_micro_batch_, micro_batch_, last_micro_batch_, observed_micro_batch_,
-      update_, evaluation_;
+  std::unique_ptr<nn::graph> begin_, first_micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
+  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are alike
   step_transfers transfers_;
 };
 
@@ -513,6 +526,7 @@ inline const parameter* session::find_divided_overflow() {
 inline void session::gradients_of_micro_batch(int i, bool observe) {
   nn::pass p = training_pass();
   p.observe = observe;
+  if (divides_gradients()) return divided_gradients_of(i, p);
   model_.weights().clear_gradients(queue_);
   model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
   if (!is_last(i)) return model_.backward(p, tokens());
@@ -521,6 +535,25 @@ inline void session::gradients_of_micro_batch(int i, bool observe) {
     sums_.add(exchange_queue(), i, model_.arena().gradient, {first, count});
   });
   if (sums_.is_parallel()) ops_->follow(queue_, exchange_queue_);
+}
+
+/// The same where ranks divide gradients: every microbatch is added, a group at a time, under the backward pass of the
+/// group before it. That group's gradients take the place of those after it.
+inline void session::divided_gradients_of(int i, const nn::pass& p) {
+  class weights& w = model_.weights();
+  const auto clear = [&](std::size_t g, bool early) {
+    if (model_.has_early_gradients(g) == early) w.clear_group(queue_, g);
+  };
+  ops_->follow(exchange_queue_, queue_);  // a graph has both
+  for (std::size_t g = 0; g < model_.groups(); ++g) clear(g, true);
+  model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
+  const auto ready = [&](index_t first, index_t count) {
+    ops_->follow(queue_, exchange_queue_);  // the sums of groups before, whose place is taken next
+    ops_->follow(exchange_queue_, queue_);
+    sums_.add_divided(exchange_queue_, i, w.gradient_at(w.places().of(first)), {first, count});
+  };
+  model_.backward(p, tokens(), ready, [&](std::size_t g) { clear(g, false); });
+  ops_->follow(queue_, exchange_queue_);
 }
 
 /// The first microbatch gathers the weights that ranks have updated, a group at a time, under the forward pass of the
@@ -544,7 +577,8 @@ inline model::before_group session::weights_arriving_at(int i, const nn::pass& p
 
 /// Adds the gradients of a microbatch that is not the last.
 inline void session::add_gradients(int i) {
-  if (!is_last(i)) sums_.add(queue_, i, model_.arena().gradient, {0, model_.arena().size});
+  if (is_last(i) || divides_gradients()) return;
+  sums_.add(queue_, i, model_.arena().gradient, {0, model_.arena().size});
 }
 
 /// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
@@ -579,7 +613,10 @@ inline void session::capture() {
   };
   const int last = options_.micro_batches - 1;
   if (last > 0) first_micro_batch_ = record([=] { micro_batch(0, false); });
-  if (last > 1 && sums_.is_parallel()) micro_batch_ = record([=] { micro_batch(1, false); });
+  middle_.clear();
+  for (int i = 1; i < last && (i == 1 || divides_gradients()) && sums_.is_parallel(); ++i) {
+    middle_.push_back(record([=] { micro_batch(i, false); }));
+  }
   last_micro_batch_ = record([=] { micro_batch(last, false); });
   if (options_.model.statistics) observed_micro_batch_ = record([=] { micro_batch(0, true); });
   update_ = record([this] { update_parameters(); });
@@ -591,13 +628,16 @@ inline void session::update_parameters() {
   const std::vector<nn::parameter_arena> shards = model_.weights().shards();
   const index_t chunks = chunk_count();
   if (sums_.is_parallel()) ops_->fill_zero(queue_, chunk_squares_, static_cast<std::size_t>(chunks) * sizeof(double));
-  for (const nn::parameter_arena& own : shards) {
-    const index_t first = (own.gradient - all.gradient) / nn::parameter_alignment;
-    ops_->square_chunks(queue_, {own.gradient, own.size}, {chunk_squares_ + first});
+  const std::vector<index_t> begins = model_.weights().shard_begins();
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const index_t first = begins[i] / nn::parameter_alignment;
+    ops_->square_chunks(queue_, {shards[i].gradient, shards[i].size}, {chunk_squares_ + first});
   }
   // One rank has the bits of a number, all others have 0, so that a sum of integers gathers them.
   if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
-  ops_->gradient_norm(queue_, {all.gradient, all.size, chunks, options_.optimizer}, {chunk_squares_, state_});
+  const float* const gradients = divides_gradients() ? model_.weights().own_gradients() : all.gradient;
+  const index_t count = divides_gradients() ? model_.weights().owned_count() : all.size;
+  ops_->gradient_norm(queue_, {gradients, count, chunks, options_.optimizer}, {chunk_squares_, state_});
   for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, state_}, {own});
 }
 
@@ -674,10 +714,11 @@ inline void session::launch_gradients(bool observe) {
   ops_->launch(queue_, *begin_);
   for (int i = 0; i < options_.micro_batches; ++i) {
     const bool is_first = i == 0 || !sums_.is_parallel();
+    const std::size_t middle = divides_gradients() && !is_first ? static_cast<std::size_t>(i) - 1 : 0;
     ops_->launch(queue_, *(observe && i == 0 ? observed_micro_batch_
                            : is_last(i)      ? last_micro_batch_
                            : is_first        ? first_micro_batch_
-                                             : micro_batch_));
+                                             : middle_[middle]));
     add_gradients(i);
   }
   model_.weights().note_quantized();
@@ -834,11 +875,32 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
 }
 
 inline std::vector<float> session::gradients() const {
+  if (divides_gradients()) return gather_gradients();
   sums_.gather_shards(queue_, model_.arena().gradient);
   std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
   ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
   ops_->synchronize(queue_);
   return host;
+}
+
+/// Gradients of all ranks' parts, through host memory.
+inline std::vector<float> session::gather_gradients() const {
+  std::vector<float> own(static_cast<std::size_t>(model_.weights().owned_count()));
+  ops_->download(queue_, own.data(), model_.weights().own_gradients(), own.size() * sizeof(float));
+  ops_->synchronize(queue_);
+  const auto by_rank = nn::gather_values<float>(*ranks_, own);
+  std::vector<float> all(static_cast<std::size_t>(model_.parameters().arena_size()));
+  std::vector<std::size_t> taken(by_rank.size());
+  for (const auto& ranges : groups()) {
+    for (const nn::arena_range& r : ranges) {
+      for (std::size_t s = 0; s < by_rank.size(); ++s) {
+        const nn::arena_range part = sums_.part_of(r, static_cast<int>(s));
+        std::copy_n(by_rank[s].begin() + static_cast<std::ptrdiff_t>(taken[s]), part.count, all.begin() + part.first);
+        taken[s] += static_cast<std::size_t>(part.count);
+      }
+    }
+  }
+  return all;
 }
 
 inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step_inputs inputs,

@@ -36,10 +36,11 @@ struct weight_location {
 
 /// What a rank keeps of its own parts of the arenas alone.
 enum class shard_level {
-  moments,  ///< AdamW's moments, and averages
-  masters   ///< also FP32 weights: passes read operands, which ranks gather
+  moments,   ///< AdamW's moments, and averages
+  masters,   ///< also FP32 weights: passes read operands, which ranks gather
+  gradients  ///< also gradients, which each microbatch adds to the shards a group of layers at a time
 };
-ROTOSCALE_ENUM_NAMES(shard_level, moments, masters)
+ROTOSCALE_ENUM_NAMES(shard_level, moments, masters, gradients)
 
 /// Are the operands of a weight's rows, in whole runs, those rows of its operands? Not with random words or a scale of
 /// the whole tensor.
@@ -51,6 +52,55 @@ inline bool can_quantize_rows(const nn::operand_request& r) {
   return can(r.row) && can(r.column);
 }
 
+/// Where the gradients of groups lie while they are computed. By default the arena.
+class gradient_places {
+ public:
+  /// A range of the arenas, and where its gradients begin.
+  struct place {
+    nn::arena_range range;
+    index_t at = 0;
+  };
+
+  /// One range in order.
+  explicit gradient_places(index_t elements) : groups_{{{{0, elements}, 0}}}, size_(elements) {}
+  /// Groups share two places in turn, but for `kept` groups, which have their own.
+  gradient_places(const std::vector<std::vector<nn::arena_range>>& groups, const std::vector<bool>& kept) {
+    const auto size_of = [&](std::size_t g) {
+      index_t n = 0;
+      for (const nn::arena_range& r : groups[g]) n += r.count;
+      return n;
+    };
+    index_t most[2] = {0, 0};
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!kept[g]) most[g % 2] = std::max(most[g % 2], size_of(g));
+    }
+    size_ = most[0] + most[1];
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      index_t at = kept[g] ? std::exchange(size_, size_ + size_of(g)) : g % 2 == 0 ? 0 : most[0];
+      auto& own = groups_.emplace_back();
+      for (const nn::arena_range& r : groups[g]) own.push_back({r, std::exchange(at, at + r.count)});
+    }
+  }
+
+  /// Elements of all places.
+  index_t size() const { return size_; }
+  /// Ranges of a group.
+  const std::vector<place>& group(std::size_t g) const { return groups_[g]; }
+  /// Place of an element of the arenas.
+  index_t of(index_t element) const {
+    for (const auto& g : groups_) {
+      for (const place& p : g) {
+        if (intersection(p.range, {element, 1}).count > 0) return p.at + element - p.range.first;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<std::vector<place>> groups_;
+  index_t size_ = 0;
+};
+
 /// Parameters in backend memory.
 class weights {
  public:
@@ -59,7 +109,7 @@ class weights {
 
   /// Weights without memory. `training`: a backward pass follows. `averages`: those that train have a moving average.
   weights(nn::backend& ops, parameter_list list, bool training, bool averages)
-      : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages) {
+      : ops_(&ops), list_(std::move(list)), training_(training), averages_(averages), places_(list_.arena_size()) {
     set_shards({{0, list_.arena_size()}});
   }
 
@@ -69,7 +119,9 @@ class weights {
   nn::parameter_arena arena() const {
     if (is_sharded()) {
       float* const all = divides_masters_ ? nullptr : masters_;
-      return {all, gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(), segments_};
+      return {
+          all,      divides_gradients() ? nullptr : gradients_, nullptr, nullptr, list_.arena_size(), list_.segments(),
+          segments_};
     }
     const nn::oscillation_state& o = oscillation_;
     return {masters_,         gradients_,       m_,       v_,     list_.arena_size(),
@@ -84,7 +136,7 @@ class weights {
       float* const average = average_ == nullptr ? nullptr : average_ + s.at;
       nn::parameter_arena& own = all.emplace_back(arena());  // with the state of de-oscillation, which has no parts
       own.weight = masters_ + (divides_masters_ ? s.at : at);
-      own.gradient = gradients_ + at;
+      own.gradient = divides_gradients() ? own_gradients_ + s.at : gradients_ + at;
       own.m = m_ + s.at;
       own.v = v_ + s.at;
       own.size = s.range.count;
@@ -100,6 +152,31 @@ class weights {
   bool tracks_oscillation() const { return tracks_oscillation_; }
   /// Do other ranks update parts?
   bool is_sharded() const { return shards_.size() != 1 || owned_ != list_.arena_size(); }
+  /// First elements of shards() in the arenas.
+  std::vector<index_t> shard_begins() const {
+    std::vector<index_t> all;
+    for (const shard& s : shards_) all.push_back(s.range.first);
+    return all;
+  }
+  /// Gradients of this rank's parts, one after the other; null: they are in the arena.
+  float* own_gradients() const { return own_gradients_; }
+  /// Elements of all parts.
+  index_t owned_count() const { return owned_; }
+  /// Has this rank only the sums of its own parts?
+  bool divides_gradients() const { return divides_gradients_; }
+  /// Says before the first layout where gradients lie until they are added to those of the parts.
+  void set_gradient_places(gradient_places places) {
+    places_ = std::move(places);
+    divides_gradients_ = true;
+  }
+  /// Where gradients lie.
+  const gradient_places& places() const { return places_; }
+  /// A place in backend memory.
+  float* gradient_at(index_t place) const { return gradients_ + place; }
+  /// Clears the gradients of a group.
+  void clear_group(nn::queue q, std::size_t g) const {
+    for (const gradient_places::place& p : places_.group(g)) fill_gradients(q, p.at, p.range.count);
+  }
   /// Has this rank no FP32 weights but its own parts, and copies of those that passes read?
   bool divides_masters() const { return divides_masters_; }
   /// Sets the parts that this rank updates, before the first layout. By default all.
@@ -122,7 +199,7 @@ class weights {
     const parameter& p = list_[number];
     nn::weight w{number, sources_[number], {}};
     if (p.trains && gradients_ != nullptr) {
-      w.gradient = nn::dense_tensor(gradients_ + p.offset, nn::dtype::fp32, {p.rows, p.cols});
+      w.gradient = nn::dense_tensor(gradients_ + places_.of(p.offset), nn::dtype::fp32, {p.rows, p.cols});
     }
     return w;
   }
@@ -134,7 +211,8 @@ class weights {
   void lay_out(nn::memory_cursor& memory, const linear_list& linears) {
     const index_t n = list_.arena_size();
     masters_ = memory.array<float>(category::masters, divides_masters_ ? owned_ : n);
-    gradients_ = memory.array<float>(category::gradients, n);
+    gradients_ = memory.array<float>(category::gradients, places_.size());
+    if (divides_gradients_) own_gradients_ = memory.array<float>(category::gradients, owned_);
     m_ = memory.array<float>(category::moments, owned_);
     v_ = memory.array<float>(category::moments, owned_);
     if (averages_) average_ = memory.array<float>(category::moments, owned_);
@@ -224,7 +302,7 @@ class weights {
   void clear_gradients(nn::queue q) const {
     const index_t after = lent_first_ + lent_count_;
     fill_gradients(q, 0, lent_first_);
-    fill_gradients(q, after, list_.arena_size() - after);
+    fill_gradients(q, after, places_.size() - after);
   }
   /// Clears the gradients that were lent, after the head's pass.
   void clear_lent(nn::queue q) const { fill_gradients(q, lent_first_, lent_count_); }
@@ -482,13 +560,14 @@ class weights {
   nn::backend* ops_;
   parameter_list list_;
   bool training_, averages_;
-  bool divides_masters_ = false;
+  bool divides_masters_ = false, divides_gradients_ = false;
+  gradient_places places_;
   linear_list linears_;
   nn::parameter_arena::segment* segments_ = nullptr;
   std::vector<shard> shards_;
   index_t owned_ = 0;  ///< elements of all shards
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
-        *staging_ = nullptr;
+        *staging_ = nullptr, *own_gradients_ = nullptr;
   nn::oscillation_state oscillation_;  ///< arenas
   bool tracks_oscillation_ = false;
   index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases

@@ -66,15 +66,22 @@ struct healing_case {
     return session.finish_step();
   }
   std::vector<float> evaluate(const batch& data) { return session.evaluate(inputs(9), data.tokens, data.targets); }
-  std::vector<float> trained() const {
+  /// Of all ranks, which call this together.
+  std::vector<float> trained(nn::communicator& ranks) const {
     std::vector<float> all;
     const llama::model& m = session.model();
     for (std::size_t i = 0; i < m.parameters().all().size(); ++i) {
       if (!m.parameters()[i].trains) continue;
-      const auto values = m.values(session.queue(), i);
-      all.insert(all.end(), values.begin(), values.end());
+      const nn::arena_range own = m.weights().owned(i, {0, m.parameters()[i].size()});
+      std::vector<float> values;
+      if (own.count > 0) values = m.weights().elements(session.queue(), i, own);
+      for (const auto& part : nn::gather_values<float>(ranks, values)) all.insert(all.end(), part.begin(), part.end());
     }
     return all;
+  }
+  std::vector<float> trained() const {
+    nn::communicator alone;
+    return trained(alone);
   }
   nn::scaling_snapshot scales() { return session.model().scales().save(ops, session.queue()); }
   /// Operands of linear layer i in the CPU backend.
@@ -351,7 +358,8 @@ struct healed_run {
   std::vector<float> gradients;        ///< of the first step after it
 
   healed_run() = default;
-  healed_run(healing_case& c, const nn::recipe& to, nn::scale_handover how, const batch& data) {
+  healed_run(healing_case& c, const nn::recipe& to, nn::scale_handover how, const batch& data,
+             nn::communicator& ranks) {
     c.step(data, 0);
     maxima = c.session.observe_maxima(healing_case::inputs(1), data.tokens, data.targets);
     c.session.use(to, how, maxima);
@@ -360,7 +368,7 @@ struct healed_run {
     gradients = c.session.gradients();
     c.step(data, 2);
     c.session.complete_weights(healing_case::inputs(9));
-    weights = c.trained();
+    weights = c.trained(ranks);
     scales = c.scales().scale;
   }
 };
@@ -370,7 +378,7 @@ struct healed_run {
 struct healed_ranks {
   healed_run ranks[2], one;
 
-  healed_ranks(const nn::recipe& to, base kind, nn::scale_handover how) {
+  healed_ranks(const nn::recipe& to, base kind, nn::scale_handover how, train::shard_level shard = {}) {
     constexpr index_t b = 2, seq = 32;
     const batch data(b * 2, seq, 64, true);
     const std::vector<nn::recipe> recipes = {preset("mxfp4_h16"), to};
@@ -380,15 +388,16 @@ struct healed_ranks {
     std::size_t stored[2] = {};
     nn::rank_group group(2);
     nn::run_ranks(group, [&](nn::thread_rank& own) {
-      healing_case c(recipes, kind, b, seq, config, &own, 1, divides);
+      healing_case c(recipes, kind, b, seq, config, &own, 1, divides, shard);
       batch part(b, seq, 64, false);
       std::copy_n(data.tokens.begin() + own.rank() * b * seq, b * seq, part.tokens.begin());
       std::copy_n(data.targets.begin() + own.rank() * b * seq, b * seq, part.targets.begin());
-      ranks[own.rank()] = healed_run(c, to, how, part);
+      ranks[own.rank()] = healed_run(c, to, how, part, own);
       stored[own.rank()] = c.session.plan()[category::stash];
     });
     healing_case alone(recipes, kind, b, seq, config, nullptr, 2);
-    one = healed_run(alone, to, how, data);
+    nn::communicator rank;
+    one = healed_run(alone, to, how, data, rank);
     for (const std::size_t part : stored) CHECK((!divides || 3 * part < 2 * alone.session.plan()[category::stash]));
   }
 };
@@ -413,12 +422,17 @@ TEST_CASE("ranks heal as one does, whatever trains") {
         CAPTURE(to.name);
         CAPTURE(static_cast<int>(kind));
         CAPTURE(to_string(how));
-        const healed_ranks r(to, kind, how);
-        for (const healed_run& rank : r.ranks) {
-          CHECK(rank.seeded == r.one.seeded);
-          CHECK(same_bytes(rank.gradients, r.one.gradients));
-          CHECK(same_bytes(rank.weights, r.one.weights));
-          CHECK(rank.scales == r.one.scales);
+        using level = train::shard_level;
+        for (const level shard :
+             {level::moments, how == nn::scale_handover::seed ? level::gradients : level::masters}) {
+          CAPTURE(to_string(shard));
+          const healed_ranks r(to, kind, how, shard);
+          for (const healed_run& rank : r.ranks) {
+            CHECK(rank.seeded == r.one.seeded);
+            CHECK(same_bytes(rank.gradients, r.one.gradients));
+            CHECK(same_bytes(rank.weights, r.one.weights));
+            CHECK(rank.scales == r.one.scales);
+          }
         }
       }
     }

@@ -485,9 +485,13 @@ std::string trained_on_ranks(const llama::model_config& config, const nn::recipe
           o.model.head_chunk = 48;
         },
         &rank);
-    const auto n = c.session.step_tokens();
     const auto part = [&](const std::vector<std::int32_t>& all) {
-      return std::vector<std::int32_t>(all.begin() + rank.rank() * n, all.begin() + (rank.rank() + 1) * n);
+      std::vector<std::int32_t> own;
+      for (int i = 0; i < leaves / ranks; ++i) {
+        const auto first = all.begin() + c.session.microbatch(i) * c.session.pass_tokens();
+        own.insert(own.end(), first, first + c.session.pass_tokens());
+      }
+      return own;
     };
     batch own = data;
     own.tokens = part(data.tokens);

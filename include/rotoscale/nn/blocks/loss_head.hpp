@@ -29,6 +29,8 @@ class loss_head final : public block {
 
   /// The linear layer.
   const adapted_linear& layer() const { return head_; }
+  /// Number of its weight among the parameters.
+  std::size_t number() const { return number_; }
   /// Loss of each token, (B T), after a forward pass.
   float* loss() const { return loss_; }
 
