@@ -89,6 +89,11 @@ void define_ranks(CLI::App& sub, arguments& a) {
   sub.add_option("--gpus", a.gpus, "the same with a device for each, from --device-number on")
       ->check(CLI::Range(1, 256))
       ->group("run");
+  sub.add_option("--shard", a.session.shard,
+                 "what ranks divide: the optimizer's moments, also masters (FP32 weights), or also gradients")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"moments", "masters", "gradients"}))
+      ->group("run");
 }
 
 /// Where ranks of several processes meet.

@@ -145,12 +145,17 @@ void rank_team::check(const trainer_state& state, const arguments& a) const {
 }
 
 std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of) {
+  using category = nn::memory_category;
   std::string lines;
   for (int r = 1; r < size_; ++r) {
     nn::thread_rank rank(group_, r);
     const nn::memory_plan plan = plan_of(&rank);
     lines += "rank " + std::to_string(r) + ": " + std::to_string(plan.total()) + " bytes, " +
-             std::to_string(plan.of_kind(nn::memory_kind::device)) + " of them on the device\n";
+             std::to_string(plan.of_kind(nn::memory_kind::device)) + " of them on the device";
+    for (const auto c : {category::masters, category::gradients, category::moments, category::quantized}) {
+      lines += ", " + std::string(to_string(c)) + " " + std::to_string(plan[c]);
+    }
+    lines += "\n";
   }
   return lines;
 }

@@ -245,6 +245,7 @@ void check_resume_flags(int argc, char** argv) {
                                             "--threads",
                                             "--ranks",
                                             "--gpus",
+                                            "--shard",
                                             "--rendezvous",
                                             "--timeout",
                                             "--divide-frozen",

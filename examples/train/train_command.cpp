@@ -94,6 +94,7 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
   train::session_options options =
       session_options_for(state.run, 0, a.session.statistics_every > 0, a.session.async_checkpoints);
   options.divides_frozen = a.session.divide_frozen;
+  from_string(a.session.shard, options.shard);
   const nn::recipe& recipe = state.phases.front().recipe;
   train::model counted(*device.ops, state.run.architecture(), options.model);
   nn::memory_cursor counting;
@@ -139,6 +140,7 @@ int plan(arguments& a) {
                                                        a.session.statistics_every > 0, a.session.async_checkpoints);
   options.micro_batches /= a.session.ranks;
   options.divides_frozen = a.session.divide_frozen;
+  from_string(a.session.shard, options.shard);
   const auto plan_of = [&](nn::communicator* rank) {
     return naming_flags(a.names, [&] {
       return train::plan_session(*device.ops, state.run.architecture(), options,

@@ -129,13 +129,15 @@ class Continuations(OnDevice):
             "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1}]})
         more = {"steps": 3, "batch": 1, "accumulate": 8, "eval_windows": 1, "final_eval_windows": 3, "eval_every": 2}
         adapters = ["--seed-base", "--lora-rank", 8, "--num-hidden-layers", 3]
-        for recipe, flags, divided in (("bf16_tc", [], []), ("healed.json", [], []),
-                                       ("rotated.json", adapters, ["--divide-frozen"])):
+        for recipe, flags, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
+                                               ("healed.json", [], [], ("gradients", "masters")),
+                                               ("rotated.json", adapters, ["--divide-frozen"], ("masters", "moments"))):
             with self.subTest(recipe=recipe):
                 self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", *flags, **more)
                 run = self.train_command("run", "--recipe", recipe, "--device", device, *flags, *divided, **more)
-                self.succeed(*run, "--overwrite", "--gpus", 4, "--stop-at", 1)
-                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 2, "--stop-at", 2, *divided)
+                self.succeed(*run, "--overwrite", "--gpus", 4, "--shard", shards[0], "--stop-at", 1)
+                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 2, "--shard", shards[1],
+                             "--stop-at", 2, *divided)
                 self.succeed("train", "--resume", "run", "--device", device, "--gpus", 1)
                 self.assert_same_checkpoint("whole", "run", 3)
                 losses = [[r["window_losses"] for r in records(self.folder / name / "log.jsonl", "end")][-1]

@@ -74,9 +74,12 @@ class OnRanks(Runs):
 class Ranks(OnRanks):
     def change_ranks(self, *flags, of_ranks=(), **options):
         self.unbroken(*flags, **options)
-        for kind, ranks, stop, more in (("threads", 4, 2, {}), ("processes", 2, 4, {"launcher": SLURM}),
-                                        ("threads", 1, 6, {}), ("processes", 4, 8, {"launcher": MPIRUN})):
-            ended = self.on_ranks(kind, ranks, "--stop-at", stop, *flags, *of_ranks, **more, **options)
+        for kind, ranks, stop, shard, more in (("threads", 4, 2, "masters", {}),
+                                               ("processes", 2, 4, "gradients", {"launcher": SLURM}),
+                                               ("threads", 1, 6, "moments", {}),
+                                               ("processes", 4, 8, "gradients", {"launcher": MPIRUN})):
+            ended = self.on_ranks(kind, ranks, "--stop-at", stop, "--shard", shard, *flags, *of_ranks, **more,
+                                  **options)
             self.assertEqual(ended, [(0, "")] * len(ended))
         self.assert_like_unbroken()
         self.assertEqual([r["ranks"] for r in records(self.folder / "run/log.jsonl", "resume")], [2, 1, 4])

@@ -144,6 +144,7 @@ void trainer::build_model(const fs::path& checkpoint) {
   train::session_options options = session_options_for(
       state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), session_.async_checkpoints);
   options.micro_batches /= ranks_->size();
+  from_string(session_.shard, options.shard);
   options.documents = text_.has_documents();
   options.divides_frozen = session_.divide_frozen;
   synthetic_ = synthetic_recipe_of(session_, state_);

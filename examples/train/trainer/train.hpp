@@ -39,6 +39,7 @@ struct session_options {
   bool own_process = false;    ///< this rank is a process, which takes signals
   bool divide_frozen = false;  ///< ranks store parts of frozen layers' operands, and gather them in each pass
   nn::communicator* communicator = nullptr;   ///< of one of several ranks
+  std::string shard = "moments";              ///< what ranks divide, a train::shard_level
   std::size_t memory_limit = 0;               ///< bytes; 0: none
   std::string async_checkpoints = "auto";     ///< see snapshot_use_for
   int synthetic_warmup = 0;                   ///< steps on random tokens before a new run; leave no trace
