@@ -13,8 +13,12 @@
 namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
-/// Values of E2M1 codes, doubled.
-inline constexpr std::int8_t doubled_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/// Values of E2M1 codes, doubled, times 2^row.
+inline constexpr std::int8_t doubled_e2m1[4][16] = {
+    {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+    {0, 2, 4, 6, 8, 12, 16, 24, 0, -2, -4, -6, -8, -12, -16, -24},
+    {0, 4, 8, 12, 16, 24, 32, 48, 0, -4, -8, -12, -16, -24, -32, -48},
+    {0, 8, 16, 24, 32, 48, 64, 96, 0, -8, -16, -24, -32, -48, -64, -96}};
 /// Added to B's elements to make them unsigned.
 inline constexpr std::int8_t e2m1_bias = 12;
 
@@ -22,11 +26,8 @@ inline constexpr std::int8_t e2m1_bias = 12;
 inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t* to, int shift = 0) {
   index_t i = 0;
 #if defined(__AVX2__)
-  const __m128i doubled = _mm_loadu_si128(reinterpret_cast<const __m128i*>(doubled_e2m1));
-  // Bits of a byte's neighbour that a shift of words moves are cleared.
-  const __m128i moved = _mm_sll_epi16(doubled, _mm_cvtsi32_si128(shift)),
-                kept = _mm_set1_epi8(static_cast<char>(0xFF << shift));
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_and_si128(moved, kept));
+  const auto* const values = reinterpret_cast<const __m128i*>(doubled_e2m1[shift]);
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(values));
   for (; i + 32 <= count; i += 32) {  // sixteen bytes to 32 indices; even elements are in the low nibble
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
     const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
@@ -34,7 +35,7 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
                         _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(0xF))));
   }
 #endif
-  for (; i < count; ++i) to[i] = static_cast<std::int8_t>(doubled_e2m1[nibble(codes[i / 2], i)] * (1 << shift));
+  for (; i < count; ++i) to[i] = doubled_e2m1[shift][nibble(codes[i / 2], i)];
 }
 
 /// Sum of `count` integers.
