@@ -34,7 +34,7 @@ struct arguments {
   int timeout = 600;                           ///< of each collective, in seconds
   std::optional<effective_schedule> schedule;  ///< from --config, unless a flag names another
   std::string digest_steps;
-  bool seed_base = false;  ///< weights beside adapters come from the seed, unless init gives them
+  bool seed_base = false;  ///< base weights of adapters come from the seed, unless init gives them
   replay_options replay;
   std::map<std::string, std::string> flags;  ///< given flags, under all of their names
   field_names names;

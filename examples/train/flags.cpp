@@ -134,7 +134,7 @@ void define_run(CLI::App& app, arguments& a, const std::set<std::string>& withou
 }
 
 void define_merge(CLI::App& app, arguments& a) {
-  CLI::App* merge = app.add_subcommand("merge", "adds adapters to the weights that they stand beside");
+  CLI::App* merge = app.add_subcommand("merge", "adds adapters to their base weights");
   merge->add_option("--base", a.merge.base, "weights: a directory or file of Hugging Face's, or a checkpoint")
       ->required();
   define_passed_keys(*merge, a.merge.passed_keys);
@@ -161,7 +161,7 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
   for (CLI::App* sub : {eval, sample}) {
     define_passed_keys(*sub, a.passed_keys);
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
-    sub->add_option("--adapter", a.adapter, "adapters beside its weights: PEFT's files, or a checkpoint or run");
+    sub->add_option("--adapter", a.adapter, "adapters for its weights: PEFT's files, or a checkpoint or run");
     sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
     define_device(*sub, a.device);
   }
@@ -183,7 +183,7 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
                    "tokens a sequence (default: the run's; another model: 128, if it has as many positions)")
       ->check(CLI::Range(1, 1 << 24));
   eval->add_option("--logits", a.logits,
-                   "write those of every token to this safetensors file, beside tokens and targets");
+                   "write the logits of every token, with tokens and targets, to this safetensors file");
   sample->add_option("--prompt", a.sample.prompt, "text to continue")->capture_default_str();
   sample->add_option("--tokens", a.sample.tokens, "tokens to write")
       ->capture_default_str()
@@ -217,7 +217,7 @@ void define_replay(CLI::App& app, replay_options& o) {
 void define_seed_base(CLI::App& train, arguments& a) {
   train
       .add_flag("--seed-base", a.seed_base,
-                "without --init, adapters stand beside weights from the seed, made on the device: for measurements")
+                "train adapters on weights from the seed, made on the device, without --init: for measurements")
       ->group("run");
 }
 
@@ -228,7 +228,7 @@ void define_warm_up(CLI::App& train, arguments& a) {
       ->check(CLI::Range(0, 1 << 20))
       ->group("run");
   train.add_option("--synthetic-recipe", a.session.synthetic_recipe, "recipe of the synthetic warm-up")
-      ->default_str("fp8_amd; beside adapters the run's first")
+      ->default_str("fp8_amd; with adapters the run's first")
       ->group("run");
 }
 
@@ -236,7 +236,7 @@ void define_warm_up(CLI::App& train, arguments& a) {
 void define_outputs(CLI::App& train, arguments& a) {
   train.add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
   train.add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
-  train.add_option("--roof", a.session.roof, "FLOP/s that steps are a share of: a rate, or measure")->group("run");
+  train.add_option("--roof", a.session.roof, "FLOP/s of the full device: a rate, or measure")->group("run");
   train.add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");
 }
 
@@ -365,7 +365,7 @@ void define(CLI::App& app, arguments& a) {
   train->add_flag("--overwrite", a.session.overwrite, "replace an existing run in --out")->group("run");
   train->add_flag("--auto-resume", a.session.auto_resume, "resume the run in --out if there is one, else begin it")
       ->group("run");
-  train->add_option("--stop-at", a.session.stop_at, "end behind a checkpoint after this many steps")
+  train->add_option("--stop-at", a.session.stop_at, "end after this many steps and their checkpoint")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->group("run");
   define_device(*train, a.device);

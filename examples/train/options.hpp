@@ -130,8 +130,8 @@ void describe(Visitor&& v, run_options& o) {
   v("init", o.init,
     "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
   v("adapter", o.adapter,
-    "begin with these adapters beside init: PEFT's files, or a checkpoint or run (default: from the seed)");
-  v("lora", o.lora, "adapters beside the frozen weights of init, or null");
+    "begin with these adapters on init: PEFT's files, or a checkpoint or run (default: from the seed)");
+  v("lora", o.lora, "adapters on the frozen weights of init, or null");
   describe(v, o.model);
   v("train", o.train, "training");
 }
@@ -145,7 +145,7 @@ void set_mlperf_defaults(train_options& o);
 /// Evaluation interval. The end of a run is always evaluated.
 train::measurement_times evaluation_times(const train_options& o);
 
-/// Must weights be given beside adapters, and the files named by options exist? Not if only the model's shape is used.
+/// Whether files named by options must exist, and adapters need given weights. `none`: only the model's shape is used.
 enum class given_files { needed, none };
 
 /// Describes the first wrong field; nullopt: none.
