@@ -211,7 +211,7 @@ status measure_source(block_format f, matrix<const T> source, const quantized_ou
   if (rows.amax == nullptr && columns.amax == nullptr) {
     return {error_code::bad_pointer, "rows.amax", "must not be null where columns.amax is null"};
   }
-  // A thread reads 32 elements of a row and of a column at once, which both orientations see alike.
+  // A thread reads 32 elements of a row and of a column at once. Both orientations use the same elements.
   bool tiles = source.extent(0) > 0 && source.extent(1) > 0 && source.extent(0) % 32 == 0 &&
                source.extent(1) % 32 == 0 &&
                (rows.amax == nullptr || columns.amax == nullptr || rows.options.source == columns.options.source);

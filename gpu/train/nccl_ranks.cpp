@@ -47,8 +47,8 @@ void nccl_rank::connect() {
   warm_up();
 }
 
-/// Connects this rank. NCCL waits without limit for ranks that do not come, so a thread calls it, which is left behind
-/// after the timeout or another rank's failure.
+/// Connects this rank. NCCL waits without limit for missing ranks, so a separate thread calls it. After the timeout or
+/// another rank's failure that thread is abandoned.
 std::pair<nccl::result, nccl::comm> nccl_rank::join_ranks(const nccl::unique_id& id) const {
   const auto made = std::make_shared<std::promise<std::pair<nccl::result, nccl::comm>>>();
   auto done = made->get_future();

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How a device keeps a tensor's operands. FP32 (and BF16 of a BF16 source) is the source itself, BF16 one copy whose
-// column form is read transposed. FP8 and forms with blocks have k contiguous: codes, transposed codes and block scales
-// of both forms come from one launch wherever both are made alike. A form with blocks whose GEMM multiplies BF16
-// numbers is these numbers in the source's orientation, and has no codes.
+// How a device keeps a tensor's operands.
+// - FP32, and BF16 of a BF16 source, is the source itself. Other BF16 is one copy; its column form is read transposed.
+// - FP8 and forms with blocks have k contiguous. One launch makes both forms if their options are equal.
+// - A form with blocks whose GEMM multiplies BF16 is BF16 in the source's orientation, without codes.
 #pragma once
 
 #include <optional>

@@ -52,7 +52,7 @@ std::size_t shared_bytes_of(const gemm_arguments& g) {
   return static_cast<std::size_t>(Tile::shared_size(g.stages));
 }
 
-/// `behind`: programmatic dependent launch after an conversion kernel.
+/// `behind`: programmatic dependent launch after a conversion kernel.
 template <class Tile>
 status launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const gemm_arguments& g, const device_info& device,
                     stream s, bool behind = false) {
