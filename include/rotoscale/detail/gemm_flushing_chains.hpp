@@ -80,7 +80,7 @@ inline void flushing_tile_portable(const flushing_tile& t) {
 
 #if defined(ROTOSCALE_FLUSHING_LANES)
 
-/// Sets FTZ and DAZ of this thread for its lifetime. Arithmetic under it is behind a call of a function pointer, since
+/// Sets FTZ and DAZ of this thread for its lifetime. Arithmetic under it is called through a function pointer:
 /// compilers move arithmetic across the change of the mode.
 class flushing_mode {
  public:

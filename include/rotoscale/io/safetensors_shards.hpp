@@ -29,8 +29,8 @@ struct located_tensor {
 class safetensors_shards {
  public:
   /// Opens the files of directory/stem.safetensors.index.json, or directory/stem.safetensors without an index. Throws
-  /// io::error if neither exists, if the index and the files contradict each other, or if the index names other files
-  /// beside a directory/stem.safetensors.
+  /// io::error if neither exists, if the index and the files contradict each other, or if directory/stem.safetensors
+  /// exists and the index names other files.
   static safetensors_shards open(const std::filesystem::path& directory, const std::string& stem = "model") {
     safetensors_shards model;
     const std::filesystem::path single = directory / (stem + ".safetensors");

@@ -46,7 +46,7 @@ constexpr index_t split_to_fill(index_t workers, index_t rows, index_t cols, ind
 
 namespace detail {
 
-/// A number behind "key=" in one part of a contract's name.
+/// Parses the number after "key=" in one part of a contract's name.
 inline bool read_setting(std::string_view text, std::string_view key, index_t least, index_t& value) {
   if (!text.starts_with(key) || text.size() <= key.size() || text[key.size()] != '=') return false;
   text.remove_prefix(key.size() + 1);
@@ -54,13 +54,13 @@ inline bool read_setting(std::string_view text, std::string_view key, index_t le
   return error == std::errc() && end == text.data() + text.size() && value >= least && value <= (1 << 30);
 }
 
-/// What a contract's first part names where it is no chain.
+/// Unit and kernel that the first part of a contract's name selects. Chains have neither.
 struct unit_and_kernel {
   const mma_unit* unit = nullptr;               ///< null: the name is none
   const gemm_contract_entry* kernel = nullptr;  ///< how it uses the unit
 };
 
-/// Of a kernel with a unit of its own, a unit (one accumulator), or KERNEL@UNIT; settings behind a colon are left out.
+/// Parses KERNEL, UNIT (one accumulator) or KERNEL@UNIT. Settings after a colon are ignored.
 constexpr unit_and_kernel find_unit_and_kernel(std::string_view name) {
   const std::string_view base = name.substr(0, name.find(':'));
   const std::size_t at = base.find('@');

@@ -133,7 +133,7 @@ class memory_cursor {
   explicit memory_cursor(const arena_bases& bases, memory_ledger* ledger = nullptr)
       : bases_(bases), ledger_(ledger), counts_only_(false) {}
 
-  /// Is there no memory behind it?
+  /// True if it only counts bytes, without memory.
   bool counts_only() const { return counts_only_; }
 
   /// Who counts what is put into the memory.

@@ -126,7 +126,7 @@ class process_rank final : public host_ranks {
     std::size_t received = 0;  ///< of the header or the bytes
     std::span<std::byte> to;
     std::vector<std::byte> message;  ///< of a failure
-    // A collective that this rank has yet to come to. It reads on, to see an end or a failure behind the bytes.
+    // A collective that this rank has not reached. It reads on, to see an end or a failure after the bytes.
     std::optional<header> came;
     std::vector<std::byte> early;
     bool is_whole = false;

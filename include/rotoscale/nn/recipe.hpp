@@ -39,8 +39,8 @@ ROTOSCALE_ENUM_NAMES(amax_algorithm, max, most_recent)
 /// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
 enum class frozen_scale { unscaled, amax };
 ROTOSCALE_ENUM_NAMES(frozen_scale, unscaled, amax)
-/// When recorded maxima become scales: behind each micro-batch (Transformer Engine), or once a step, so that a batch
-/// gives the same bits in micro-batches of one rank as on as many ranks.
+/// When recorded maxima become scales: after each micro-batch (Transformer Engine), or once a step. Once a step makes
+/// the bits of a batch independent of the number of ranks.
 enum class scale_update { micro_batch, step };
 ROTOSCALE_ENUM_NAMES(scale_update, micro_batch, step)
 
@@ -274,7 +274,7 @@ void describe(Visitor&& v, delayed_scaling& d) {
   v("margin", d.margin, "powers of two of headroom");
   v("frozen_weights", d.frozen_weights, "scale of frozen weights: unscaled (1) or from their amax");
   v("reduce_amax", d.reduce_amax, "maxima over all ranks, or of each rank");
-  v("update", d.update, "when maxima become scales: behind each micro_batch, or once a step");
+  v("update", d.update, "when maxima become scales: after each micro_batch, or once a step");
 }
 
 template <class Visitor>

@@ -160,7 +160,7 @@ inline fault find_unit_fault(const gemm_recipe& g, const std::string& where, con
   return std::nullopt;
 }
 
-/// did_you_mean for a contract's name, settings behind a colon left out.
+/// did_you_mean for a contract's name, without settings after a colon.
 inline std::string contract_suggestion(const std::string& wanted) {
   std::vector<std::string> valid = {fp32_fma_chain_contract, fp32_blockwise_contract};
   for (const gemm_contract_entry& c : gemm_contracts) valid.emplace_back(c.name);

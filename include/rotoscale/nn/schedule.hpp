@@ -62,7 +62,7 @@ struct schedule {
 struct resolved_phase {
   std::int64_t from_step = 0;          ///< first optimizer step, counted from 0; with a trigger: unless it fires before
   nn::recipe recipe;                   ///< with every default filled in
-  std::int64_t cap = 0;                ///< most steps, behind which the run ends; 0: no cap
+  std::int64_t cap = 0;                ///< the run ends after this many steps; 0: no cap
   gemm_scope gemms = gemm_scope::all;  ///< which GEMMs are not those of the phase before
   scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start

@@ -146,7 +146,7 @@ inline void check_target_modules(const nlohmann::ordered_json& json, const lora_
   }
 }
 
-/// Throws io::error for an adapter's tensor beside another module than a decoder layer's linear layer.
+/// Throws io::error if an adapter's tensor belongs to another module than a decoder layer's linear layer.
 inline void check_adapter_modules(const io::safetensors_shards& tensors) {
   for (const io::safetensors_file& file : tensors.files()) {
     for (const io::tensor_info& info : file.tensors()) {

@@ -175,9 +175,9 @@ inline void write_descriptions(const std::filesystem::path& directory, const mod
 
 }  // namespace detail
 
-/// Writes a checkpoint directory: weights, or with adapters these; the moments of those that train; scales. `state`
-/// goes to trainer_state.json as it is; `add_files` puts into the directory what else it holds. `base` says in
-/// adapter_config.json what the adapters stand beside.
+/// Writes a checkpoint directory: weights or, in a run with adapters, the adapters; moments of the trained parameters;
+/// scales. `state` goes to trainer_state.json unchanged, `base` to adapter_config.json as the adapters' base.
+/// `add_files` adds other files.
 inline void write_checkpoint(const std::filesystem::path& directory, const checkpoint_tensors& from,
                              const nlohmann::ordered_json& state, const std::string& base = "",
                              const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {

@@ -20,7 +20,7 @@ namespace rotoscale::train {
 /// The linear layers of a decoder layer, in the order of their numbers.
 enum class layer_linear { qkv, o, gate_up, down };
 
-/// A module that an adapter may stand beside: Hugging Face's projections, or a fused layer whose parts share an A.
+/// A module that may have an adapter: Hugging Face's projections, or a fused layer whose parts share an A.
 struct lora_target {
   const char* name;     ///< as in lora_config::targets
   layer_linear linear;  ///< which layer holds it
@@ -51,7 +51,7 @@ ROTOSCALE_ENUM_NAMES(lora_init, kaiming_uniform, xavier_normal)
 
 /// A number of the modules that a regular expression matches, as PEFT's rank_pattern and alpha_pattern have it.
 struct lora_pattern {
-  std::string modules;  ///< matches a module's path, or its end behind a point: "q_proj", "layers.0.self_attn.q_proj"
+  std::string modules;  ///< matches a module's path, or its end after a dot: "q_proj", "layers.0.self_attn.q_proj"
   double value = 0;     ///< of these modules
 };
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Adapters added to the weights that they stand beside: a model without adapters, in Hugging Face's files.
+// Adds adapters to their base weights. The result is a model without adapters, in Hugging Face's files.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class merged_weights {
 
   /// The model's kind and shape.
   const architecture& shape() const { return shape_; }
-  /// The base's, and behind them the adapters'.
+  /// Parameters of the base, then those of the adapters.
   const parameter_list& parameters() const { return parameters_; }
 
   /// Rows of a weight of the base with what its adapter adds: w + alpha / rank · B·A, formed in FP64 and rounded once.

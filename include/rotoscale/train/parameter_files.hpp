@@ -270,8 +270,8 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   }
 }
 
-/// Refuses a head beside the embedding that it is tied to, unless both are equal: config.json and weights would be two
-/// models. The embedding is a model's first parameter.
+/// Refuses the head of a tied model unless it equals the embedding: config.json and weights would be two models. The
+/// embedding is a model's first parameter.
 inline void require_tied_head(const io::safetensors_shards& found, std::span<const parameter> parameters) {
   const io::located_tensor head = found.find("lm_head.weight");
   if (head.info == nullptr || parameters.empty() || parameters[0].kind != parameter_kind::base) return;

@@ -184,7 +184,7 @@ class session {
       stash_.keep(evaluation_pass(), i, model_.weights().loaded(i));
     }
   }
-  /// Those of the adapters alone, beside given weights.
+  /// Draws the adapters alone. The base weights are given.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
   /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, where the options
@@ -195,13 +195,13 @@ class session {
                   bool observe = false);
   /// How many steps were queued so far. The last two may be in flight, and are asked for by their numbers, from 0 on.
   std::uint64_t queued_steps() const { return transfers_.count(); }
-  /// The state behind step `number`; waits for it, not for what was queued behind it.
+  /// The state after step `number`. Waits for that step, not for later ones.
   nn::step_state finish_step(std::uint64_t number) {
     const step_transfer& t = transfers_.of(number);
     ops_->synchronize(t.done);
     return t.state->result;
   }
-  /// The state behind the step queued last; waits for it.
+  /// The state after the step queued last. Waits for it.
   nn::step_state finish_step() { return finish_step(queued_steps() - 1); }
   /// After finish_step of it: the maxima, by tensor of delayed scaling, that step `number` made scales of last (of all
   /// ranks where the recipe says so). Empty where no GEMM reads FP8.
@@ -240,9 +240,8 @@ class session {
 
   /// Is there memory for take_snapshot()?
   bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
-  /// Queues copies, on a queue of its own, of all that checkpoints hold and steps change, as what was queued so far
-  /// leaves it. Steps that are queued behind it run meanwhile; only their update waits for the copies. The snapshot
-  /// before is overwritten.
+  /// Copies the state that checkpoints hold and steps change, on a separate queue, after all steps queued so far. Later
+  /// steps run meanwhile; only their update waits for the copies. Overwrites the previous snapshot.
   const snapshot& take_snapshot() {
     const parameter_list& list = model_.parameters();
     for (std::size_t i = options_.model.lora ? list.base_count() : 0; i < list.all().size(); ++i) {

@@ -38,7 +38,7 @@ struct measurement_times {
   }
 
  private:
-  /// The first step behind which `multiple` times `every` are done.
+  /// First step after which `multiple` times `every` are done.
   std::int64_t reached(std::int64_t multiple) const {
     if (multiple > std::numeric_limits<std::int64_t>::max() / every) return std::numeric_limits<std::int64_t>::max();
     const std::int64_t work = multiple * every;
@@ -79,7 +79,7 @@ inline void observe(const nn::trigger& t, double value, trigger_state& s) {
   s.fired = s.count >= t.patience;
 }
 
-/// May a trigger measure behind optimizer step `step`, when its phase before began at `entered`?
+/// True if a trigger may measure after optimizer step `step`. The phase before it began at `entered`.
 inline bool observes(const nn::trigger& t, std::int64_t step, std::int64_t entered) {
   return step - entered >= std::max<std::int64_t>(1, t.not_before);
 }
@@ -109,7 +109,7 @@ inline nn::recipe noise_reference(const nn::recipe& r) {
   return reference;
 }
 
-/// The earliest step behind which the trigger fires, in a phase that begins at `entered`.
+/// Earliest step after which the trigger fires, in a phase that begins at `entered`.
 inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, const measurement_times& evaluations) {
   // A plateau's first measurement is what the others are compared with.
   const std::int64_t measurements = std::int64_t{t.patience} + (t.kind == nn::trigger_kind::plateau);

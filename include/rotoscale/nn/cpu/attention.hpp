@@ -20,7 +20,7 @@ namespace detail {
 
 /// Queries that share one pass over the keys; keys are taken or left in blocks of as many.
 inline constexpr index_t query_block = 64;
-/// Where the block behind the one of query `first` begins.
+/// First query of the block after that of query `first`.
 constexpr index_t next_block(index_t first) { return (first / query_block + 1) * query_block; }
 
 /// Where in its sequence the document of each query of a block begins, and the first key that the block reads.
@@ -223,7 +223,7 @@ void attention_backward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, 
     rotoscale::detail::pack_panels(transposed(kh), s.keys_t);
     rotoscale::detail::pack_panels(transposed(s.fp32_head(v, b, kv, 2)), s.values_t);
     rotoscale::detail::pack_panels(kh, s.keys);
-    std::fill_n(s.dk, 2 * seq * s.ld_dim, 0.0f);  // dv lies behind it
+    std::fill_n(s.dk, 2 * seq * s.ld_dim, 0.0f);  // dv follows dk
     for (index_t h = kv * group; h < (kv + 1) * group; ++h) {
       const auto qh = s.fp32_head(q, b, h, 0);
       const auto oh = s.fp32_head(o, b, h, 3);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A CPU backend for whoever needs only the interface: this tree's programs link the class compiled once, with
-// ROTOSCALE_COMPILED; elsewhere it is compiled where this header is included.
+// Makes a CPU backend for users of the interface alone. With ROTOSCALE_COMPILED programs link the class, compiled once.
+// Otherwise it is compiled where this header is included.
 #pragma once
 
 #if defined(ROTOSCALE_COMPILED)

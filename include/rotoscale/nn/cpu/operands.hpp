@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How the CPU keeps a tensor's operands. What has no blocks lies in the source's order, and its column form is the same
-// codes read transposed: FP32 (and BF16 where the source is BF16) is the source itself, BF16 and FP8 one copy for both
-// forms. Forms with blocks are apart, each along its own blocks, and made in one pass where their blocks are alike.
+// How the CPU keeps a tensor's operands.
+// - Without blocks: in the source's order; the column form is read transposed. FP32, and BF16 of a BF16 source, is the
+//   source itself. Other BF16 and FP8 are one copy for both forms.
+// - With blocks: two forms, each along its blocks. One pass makes both if their blocks are equal.
 #pragma once
 
 #include "rotoscale/dequantize.hpp"
