@@ -41,22 +41,27 @@ inline bool has_nonzero_code(const gemm_operand& x, index_t first, index_t last,
 /// The range of an operand's scales, whose blocks are those of MXFP4 in rows. Zero blocks may count if their scale is
 /// common.
 inline scale_range scale_range_of(const gemm_operand& x) {
+  const auto is_common = [](std::uint8_t scale) { return scale >= 97 && scale <= 157; };
+  const index_t blocks = x.scale_columns(), rows = x.rows / x.block_rows;
+  const index_t joined = x.scale_stride == blocks ? rows : 1;  // rows without gaps are one long row
   scale_range range;
-  const index_t blocks = x.scale_columns();
-  for (index_t r = 0; r < x.rows; r += x.block_rows) {
-    const std::uint8_t* const scales = x.scales + r / x.block_rows * x.scale_stride;
-    std::uint8_t least = 255, most = 0;
-    for (index_t g = 0; g < blocks; ++g) {
-      least = scales[g] < least ? scales[g] : least;
-      most = scales[g] > most ? scales[g] : most;
+  for (index_t r = 0; r < rows; r += joined) {
+    const std::uint8_t* const scales = x.scales + r * x.scale_stride;
+    std::uint8_t least = 127, most = 127;
+    for (index_t i = 0; i < joined * blocks; ++i) {
+      least = scales[i] < least ? scales[i] : least;
+      most = scales[i] > most ? scales[i] : most;
     }
-    const bool common = least >= 97 && most <= 157;
-    for (index_t g = 0; g < (common ? 0 : blocks); ++g) {
-      if (scales[g] == 255 || has_nonzero_code(x, r, r + x.block_rows, g)) range.include(scales[g] - 127);
-    }
-    if (common) {
+    if (is_common(least) && is_common(most)) {
       range.include(least - 127);
       range.include(most - 127);
+      continue;
+    }
+    for (index_t i = 0; i < joined * blocks; ++i) {
+      const index_t first = (r + i / blocks) * x.block_rows;
+      const bool counts = is_common(scales[i]) || scales[i] == nan_scale_byte ||
+                          has_nonzero_code(x, first, first + x.block_rows, i % blocks);
+      if (counts) range.include(scales[i] - 127);
     }
   }
   return range;
