@@ -57,6 +57,8 @@ struct gemm_result {
   float beta = 1.0f;              ///< multiplies the old value of out
   const float* bias = nullptr;    ///< [n] or null, added to every row
   format output = formats::fp32;  ///< or BF16, for results that are BF16 in FP32 memory
+  /// [n] or null. Added to each row of a BF16 output, which is then rounded a second time, as op::bias_forward does.
+  const float* output_bias = nullptr;
 };
 
 /// Rows of a grouped GEMM. Reserved: no kernel takes groups.

@@ -34,8 +34,8 @@ enum class output_mode {
 /// Work list of the fallback kernel, which computes the tiles wider than the first kernel's. The first kernel writes it
 /// (usually: nothing to do). The fallback kernel converts the operands and counts chunks.
 struct fallback_work {
-  std::uint32_t widest;    ///< operand_width of the widest row
-  std::uint32_t taken;     ///< chunks of rows whose conversion has started
+  std::uint32_t widest;     ///< operand_width of the widest row
+  std::uint32_t taken;      ///< chunks of rows whose conversion has started
   std::uint32_t converted;  ///< chunks whose conversion is complete in memory
 };
 
@@ -58,6 +58,7 @@ struct gemm_arguments {
   float alpha = 1.0f, beta = 0.0f;
   const float *factor_a = nullptr, *factor_b = nullptr;  ///< one number each, null: 1; multiply alpha
   const float* bias = nullptr;                           ///< [n] or null
+  const float* output_bias = nullptr;                    ///< [n] or null, added to rounded BF16
   const int* base = nullptr;                             ///< exponents of folded rows: A's, then B's from base_b on
   int base_b = 0;
   const operand_width* widths = nullptr;          ///< widths of rows, like `base`; null: the kernel takes every tile

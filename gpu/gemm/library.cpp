@@ -28,8 +28,8 @@ bool is_whole(const format& f, index_t elements) { return elements * f.bits() % 
 /// epilogue.
 bool is_direct(const plain_problem& p) {
   if (p.a.element == formats::fp16 && p.stored == formats::bf16) return false;  // the library has no such kernel
-  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && is_whole(p.stored, row_stride(p, p.b.rows)) &&
-         (p.stored == formats::bf16 || p.output == formats::fp32);
+  return p.alpha == 1.0f && !p.accumulate && p.bias == nullptr && p.output_bias == nullptr &&
+         is_whole(p.stored, row_stride(p, p.b.rows)) && (p.stored == formats::bf16 || p.output == formats::fp32);
 }
 
 status check_shape(const gemm_operand& x, bool first) {

@@ -36,7 +36,9 @@ __device__ inline void store_output(const gemm_arguments& p, float factor, float
   const float x = output_value(p, factor, acc, row, column);
   const std::int64_t at = row * p.out_stride + column;
   if (p.bf16_out) {
-    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bf16_bits_keeping_nan(x));
+    std::uint32_t bits = bf16_bits_keeping_nan(x);
+    if (p.output_bias != nullptr) bits = bf16_bits_keeping_nan(fp32_from_bits(bits << 16) + p.output_bias[column]);
+    static_cast<std::uint16_t*>(p.out)[at] = static_cast<std::uint16_t>(bits);
   } else {
     static_cast<float*>(p.out)[at] = float_output(p, x);
   }

@@ -103,6 +103,7 @@ inline gemm_arguments make_arguments(const gemm_result& r, index_t m, index_t n)
   g.alpha = r.alpha;
   g.beta = r.beta;
   g.bias = r.bias;
+  g.output_bias = r.output_bias;
   return g;
 }
 /// With the schedule and the parts of K, whose sums are at `partial`.
@@ -121,7 +122,10 @@ inline gemm_arguments make_arguments(const gemm_launch& l, std::uint8_t* partial
 }
 
 /// True if the kernel can store BF16 vectors, without C and bias.
-inline bool stores_vectors(const gemm_arguments& g) { return g.vector_stores && !g.accumulate && g.bias == nullptr; }
+inline bool stores_vectors(const gemm_arguments& g) {
+  return g.vector_stores && !g.accumulate && g.bias == nullptr &&
+         reinterpret_cast<std::uintptr_t>(g.output_bias) % 16 == 0;
+}
 /// True if the kernel can store FP32 pairs, without bias.
 inline bool stores_pairs(const gemm_arguments& g) { return g.pair_stores && g.bias == nullptr; }
 

@@ -25,15 +25,18 @@ constexpr double least_blockwise = 0x1p28;
 
 constexpr gemm_kernel kernels[] = {
     // operands without block scales
-    {"bf16-sm90", "mx-bf16-sm90", sm90, dense_bf16, 64, one_tile, check_bf16, split_bytes, launch_dense},
+    {"bf16-sm90", "mx-bf16-sm90", sm90, dense_bf16, 64, one_tile, check_bf16, split_bytes, launch_dense, 0, false,
+     true},
     {"bf16-gfx942", "mx-bf16-gfx942", cdna3, dense_bf16, 64, dense_tiles, check_bf16, split_bytes, launch_dense},
-    {"fp8-promoted", "hopper-fp8-promoted", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
-    {"fp8-fast", "hopper-fp8-fast-accumulate", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense},
+    {"fp8-promoted", "hopper-fp8-promoted", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense, 0,
+     false, true},
+    {"fp8-fast", "hopper-fp8-fast-accumulate", sm90, dense_fp8, 64, one_tile, check_fp8, split_bytes, launch_dense, 0,
+     false, true},
     // blocks and FP8, converted to BF16
     {"mxfp8-bf16", "mx-bf16-sm90", sm90, mxfp8_blocks, 64, sm90_tiles, check_rows, converted_bytes<false>,
      launch_mxfp8},
     {"upconvert-sm90", "mx-bf16-sm90", sm90, upconverted, 64, one_tile, check_upconverted, upconverted_bytes,
-     launch_upconverted},
+     launch_upconverted, 0, false, true},
     {"upconvert-gfx942", "mx-bf16-gfx942", cdna3, upconverted, 64, dense_tiles, check_upconverted, upconverted_bytes,
      launch_upconverted},
     // MXFP4, its scales folded into E5M2 or int8
@@ -169,6 +172,10 @@ status check_kernel(const gemm_kernel& kernel, const gemm_call& c, const device_
     if (status s = check_pointer(c.out, c.stored == formats::bf16 ? 2 : 4, "out"); !s.ok()) return s;
   }
   if (status s = check_optional(c.bias, "bias"); !s.ok()) return s;
+  if (c.output_bias != nullptr && (!kernel.biases_output || c.stored != formats::bf16)) {
+    return {error_code::bad_option, "output_bias", "this kernel adds none to its output, or that is not BF16"};
+  }
+  if (status s = check_optional(c.output_bias, "output_bias"); !s.ok()) return s;
   return check_schedule(kernel, c.schedule);
 }
 

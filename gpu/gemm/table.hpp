@@ -52,8 +52,9 @@ struct gemm_kernel {
   status (*check)(const gemm_call&);  ///< extents, orders, strides, alignment, epilogue
   std::size_t (*workspace)(const gemm_call&);
   status (*launch)(const gemm_launch&);
-  double least_products = 0;  ///< m * n * k from which it is faster than later rows; the host: any
-  bool grouped = false;       ///< reserved
+  double least_products = 0;   ///< m * n * k from which it is faster than later rows; the host: any
+  bool grouped = false;        ///< reserved
+  bool biases_output = false;  ///< takes gemm_result::output_bias
 };
 
 /// All rows. Earlier rows are faster.

@@ -22,17 +22,32 @@ struct fragment_position {
   int row, column;
 };
 
+/// Adds eight numbers to eight BF16 outputs, which are rounded again.
+__device__ inline void add_bias(uint4& v, const float4& low, const float4& high) {
+  const auto biased = [](std::uint32_t pair, float x, float y) {
+    return bf16_pair(fp32_from_bits(pair << 16) + x, fp32_from_bits(pair & 0xFFFF0000u) + y);
+  };
+  v = {biased(v.x, low.x, low.y), biased(v.y, low.z, low.w), biased(v.z, high.x, high.y), biased(v.w, high.z, high.w)};
+}
+
 /// Stores BF16, sixteen bytes per lane, after transposing each quad's 4 × 4 pairs.
 __device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
                                    int lane) {
   const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
+  float4 bias[2];
+  const bool has_bias = p.output_bias != nullptr && first < p.n;
+  if (has_bias) {
+    bias[0] = *reinterpret_cast<const float4*>(p.output_bias + first);
+    bias[1] = *reinterpret_cast<const float4*>(p.output_bias + first + 4);
+  }
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = at.row + 8 * h;
     std::uint32_t w[4];
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * factor, sum[4 * i + 2 * h + 1] * factor);
-    const uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
+    uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
+    if (has_bias) add_bias(v, bias[0], bias[1]);
     std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
     if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
   }
