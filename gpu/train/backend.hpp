@@ -92,6 +92,8 @@ class device_backend final : public nn::backend {
   void run_on(nn::queue q, const timed_operation& what, const Launch& launch) {
     run(q, what, [&] { return launch(of(q).stream); });
   }
+  /// Its device.
+  const device_info& info() const { return device_; }
   /// Index of its device.
   int number() const { return options_.device; }
   /// From here on `by` does the waits. Null: the backend itself.

@@ -25,8 +25,9 @@ device_backend& device_of(nn::backend& ops) { return static_cast<device_backend&
 
 }  // namespace
 
-template <>
-status launch<op::gemm>(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) {
+namespace {
+
+gemm_call call_of(const op::gemm::in& i, const op::gemm::out& o) {
   gemm_call call;
   call.a = set_of(i.a.set).form(i.a.form);
   call.b = set_of(i.b.set).form(i.b.form);
@@ -36,7 +37,14 @@ status launch<op::gemm>(const device_call& c, const op::gemm::in& i, const op::g
   call.output = nn::element_format(i.output);
   call.out_stride = o.c.stride(0);
   call.accumulate = i.accumulate;
-  return gemm(call, c.workspace, c.bytes, c.s);
+  return call;
+}
+
+}  // namespace
+
+template <>
+status launch<op::gemm>(const device_call& c, const op::gemm::in& i, const op::gemm::out& o) {
+  return gemm(call_of(i, o), c.workspace, c.bytes, c.s);
 }
 template <>
 status launch<op::quantize>(const device_call& c, const op::quantize::in& i, const op::quantize::out& o) {
@@ -104,6 +112,15 @@ void row<op::residual_norm>(nn::backend& ops, nn::queue q, const op::residual_no
   device_of(ops).run_operation<op::residual_norm>(
       q, i, norm, [&](const device_call& c) { return launch<op::residual_norm>(c, i, norm); });
   if (o.to.set != nullptr) ops.quantize(q, {o.y, i.state}, {o.to});
+}
+
+template <>
+void row<op::gemm_bias>(nn::backend& ops, nn::queue q, const op::gemm_bias::in& i, const op::gemm_bias::out& o) {
+  gemm_call call = call_of({i.a, i.b, i.contract, i.output, false}, {o.c});
+  call.output_bias = static_cast<const float*>(i.bias.data);
+  if (!check_gemm(call, device_of(ops).info()).ok()) return op::gemm_bias::compose(ops, q, i, o);
+  device_of(ops).run_operation<op::gemm_bias>(
+      q, i, o, [&](const device_call& c) { return gemm(call, c.workspace, c.bytes, c.s); });
 }
 
 template <>

@@ -15,7 +15,8 @@
 
 namespace rotoscale::nn {
 
-/// Is told of each operation before and after it is put on a queue. It sees a fused operation as one.
+/// Is told of each operation before and after it is put on a queue. It sees a fused operation as one,
+/// unless that shows its parts.
 class op_observer {
  public:
   virtual ~op_observer() = default;
@@ -83,8 +84,12 @@ class backend : public device {
   }
   template <class Op>
   void run(op_row<Op> row, queue q, const typename Op::in& i, const typename Op::out& o) {
-    if (observer_ != nullptr) return run_observed<Op>(row, q, i, o);
-    row(*this, q, i, o);
+    if (observer_ == nullptr) return row(*this, q, i, o);
+    if constexpr (Op::info.shows_parts) {
+      Op::compose(*this, q, i, o);
+    } else {
+      run_observed<Op>(row, q, i, o);
+    }
   }
   /// The parts of a fused operation have no observer.
   template <class Op>

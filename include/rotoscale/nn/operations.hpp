@@ -18,8 +18,9 @@
 
 namespace rotoscale::nn {
 
-/// Calls X(name) for each operation that always quantizes its result.
+/// Calls X(name) for each operation that has no launcher of its own: its rows choose parts to fuse.
 #define ROTOSCALE_FUSED_OPERATIONS(X) \
+  X(gemm_bias)                        \
   X(activation_quantize)              \
   X(activation_backward_quantize)     \
   X(cross_entropy_quantize)

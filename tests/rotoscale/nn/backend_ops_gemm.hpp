@@ -36,7 +36,8 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
   // x's operands are copied, and the copies multiplied.
   std::byte *const made = c.bytes_of(3).data(), *const copied = c.bytes_of(0).data();
   const auto bytes = static_cast<std::size_t>(c.bytes_of(0).size());
-  const auto by_rows = c.tensor(stored, s.m, s.n, 4), by_columns = c.tensor(stored, s.k, s.n, 5);
+  const auto by_rows = c.tensor(stored, s.m, s.n, 4), by_columns = c.tensor(stored, s.k, s.n, 5),
+             bias = c.tensor(nn::dtype::fp32, 1, s.n, 6);
   float* scaling = c.keep(std::vector<float>{3.0f, 1.0f / 3.0f, 0.0f});
   nn::step_state* state = c.state();
   const nn::scaling_ref scale{scaling, scaling + 1, scaling + 2};
@@ -47,10 +48,12 @@ inline op_case::prepared gemm_case(op_scene& c, const gemm_shape& s, const nn::o
             c.ops().quantize(c.queue, {w, state}, {{sets[1], true, false, scale}});
             c.ops().quantize(c.queue, {v, state}, {{sets[2], true, false, scale}});
             c.ops().copy(c.queue, copied, made, bytes);
-            c.ops().gemm(
-                c.queue,
-                {{sets[3], nn::operand_form::row}, {sets[1], nn::operand_form::row}, contract, output, accumulate},
-                {by_rows});
+            const nn::operand a{sets[3], nn::operand_form::row}, b{sets[1], nn::operand_form::row};
+            if (accumulate) {
+              c.ops().gemm(c.queue, {a, b, contract, output, true}, {by_rows});
+            } else {
+              c.ops().gemm_bias(c.queue, {a, b, contract, output, bias}, {by_rows});
+            }
             c.ops().gemm(
                 c.queue,
                 {{sets[3], nn::operand_form::column}, {sets[2], nn::operand_form::row}, contract, output, accumulate},

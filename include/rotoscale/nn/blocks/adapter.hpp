@@ -164,11 +164,13 @@ class adapted_linear : public linear {
   quantize_target input_target(const pass& p) const { return kept_for_adapters(linear::input_target(p)); }
   /// The same for the producer of dy.
   quantize_target gradient_target(const pass& p) const { return kept_for_adapters(linear::gradient_target(p)); }
-  /// y = x·wᵀ plus the adapters' terms. x is quantized before, and adapters read it.
-  void forward(const pass& p, const_tensor_view x, tensor_view y) const {
+  /// y = x·wᵀ plus the adapters' terms, then y += bias if there is one. x is quantized before, and adapters read it.
+  void forward(const pass& p, const_tensor_view x, tensor_view y, const_tensor_view bias = {}) const {
     if (p.observe) p.probe->observe_inputs(p, *this, x);
+    if (adapters.empty()) return linear::forward(p, y, bias);
     linear::forward(p, y);
     forward_adapters(p, x, y);
+    if (!bias.empty()) p.ops->bias_forward(p.queue, {bias}, {y});
   }
   /// Adds the adapters' terms to y.
   void forward_adapters(const pass& p, const_tensor_view x, tensor_view y) const {

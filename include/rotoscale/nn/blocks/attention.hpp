@@ -163,14 +163,10 @@ class attention final : public block {
   token_source starts(const pass& p) const {
     return shape_.mask == attention_mask::document ? p.starts : token_source{};
   }
-  void project(const pass& p) const {
-    o_.forward(p, attended_, stream_->branch);
-    o_bias_.forward(p, stream_->branch);
-  }
+  void project(const pass& p) const { o_.forward(p, attended_, stream_->branch, o_bias_.values()); }
   void attend(const pass& p) const {
     const index_t q = shape_.query(), kv = shape_.key();
-    qkv_.forward(p, norm_.y, made_);  // 2. made: (B T, (H + 2 G) d)
-    qkv_bias_.forward(p, made_);
+    qkv_.forward(p, norm_.y, made_, qkv_bias_.values());  // 2. made: (B T, (H + 2 G) d)
     if (rope_ != nullptr) rope_->rotate(p, heads(made_, 0, q), heads(made_, q, kv), false);  // 3. q, k
     if (cache_.is_used()) cache_.keep(p, made_.part(1, q, 2 * kv));                          // 4. k, v
     p.ops->attention_forward(p.queue,                                                        // 5. attended: (B T, H d)

@@ -32,10 +32,10 @@ class bias {
   }
   /// True if its gradient is computed.
   bool trains() const { return !own_.gradient.empty(); }
-  /// y += bias.
-  void forward(const pass& p, tensor_view y) const {
-    if (!name_.empty()) p.ops->bias_forward(p.queue, {own_.values}, {y});
-  }
+  /// (1, features); empty: there is none.
+  const_tensor_view values() const { return own_.values; }
+  /// The same of its gradient; empty: it does not train.
+  tensor_view gradient() const { return own_.gradient; }
   /// Adds dy to its gradient.
   void backward(const pass& p, tensor_view dy) const {
     if (trains()) p.ops->bias_backward(p.queue, {dy}, {own_.gradient});

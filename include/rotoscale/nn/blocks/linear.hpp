@@ -177,8 +177,12 @@ class linear {
                                                     : scaling_ref{};
   }
 
-  /// y (tokens, out) = x·wᵀ; x is quantized.
-  void forward(const pass& p, tensor_view y) const { multiply(p, y, recipe_->fprop.output, false); }
+  /// y (tokens, out) = x·wᵀ, then y += bias if there is one; x is quantized.
+  void forward(const pass& p, tensor_view y, const_tensor_view bias = {}) const {
+    if (bias.empty()) return multiply(p, y, recipe_->fprop.output, false);
+    const gemm_contract& c = contract(gemm_kind::fprop);
+    p.ops->gemm_bias(p.queue, {row(tensor_role::x), row(tensor_role::w), c, recipe_->fprop.output, bias}, {y});
+  }
   /// y = x·wᵀ + y, rounded once to `output`.
   void forward_onto(const pass& p, tensor_view y, operand_format output) const { multiply(p, y, output, true); }
   /// dx (tokens, in) = dy·w (overwritten), gradient (out, in) += dyᵀ·x; dy is quantized.

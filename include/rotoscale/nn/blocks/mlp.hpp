@@ -77,10 +77,9 @@ class mlp final : public block {
   }
 
   void forward(const pass& p) override {
-    norm_.join(p, up_.input_target(p));          // 1. norm(x): (B T, D)
-    activate(p);                                 // 2., 3.
-    down_.forward(p, hidden_, stream_->branch);  // 4. branch: (B T, D)
-    down_bias_.forward(p, stream_->branch);
+    norm_.join(p, up_.input_target(p));                               // 1. norm(x): (B T, D)
+    activate(p);                                                      // 2., 3.
+    down_.forward(p, hidden_, stream_->branch, down_bias_.values());  // 4. branch: (B T, D)
     stream_->pack_later(p, saved_);
   }
   void recompute(const pass& p) override {
@@ -116,8 +115,7 @@ class mlp final : public block {
 
  private:
   void activate(const pass& p) const {
-    up_.forward(p, norm_.y, made_);  // 2. made: (B T, A F)
-    up_bias_.forward(p, made_);
+    up_.forward(p, norm_.y, made_, up_bias_.values());  // 2. made: (B T, A F)
     p.ops->activation_quantize(p.queue, {made_, activation_, p.state},
                                {hidden_, down_.input_target(p)});  // 3. hidden: (B T, F)
   }

@@ -47,6 +47,24 @@ struct gemm {
   }
 };
 
+/// gemm, bias_forward: c is rounded before the bias, (1, cols), is added, and after it.
+struct gemm_bias {
+  static constexpr op_info info{"gemm_bias", op_class::gemm, {}, true};
+  struct in { operand a, b; const gemm_contract& contract; operand_format output; const_tensor_view bias; };
+  struct out { tensor_view c; };
+  static void uses(const auto& use, const in& i, const out& o) {
+    reads(use, i.bias);
+    gemm::uses(use, {i.a, i.b, i.contract, i.output, false}, {o.c});
+  }
+  static double products(const in& i, const out& o) {
+    return gemm::products({i.a, i.b, i.contract, i.output, false}, {o.c});
+  }
+  static void compose(auto& ops, queue q, const in& i, const out& o) {
+    ops.gemm(q, {i.a, i.b, i.contract, i.output, false}, {o.c});
+    ops.bias_forward(q, {i.bias}, {o.c});
+  }
+};
+
 /// Values of an operand in its source's orientation, (rows, cols): code · block scale · factor. Rotations are kept.
 struct dequantize {
   static constexpr op_info info{"dequantize", op_class::quantize, {"dequantize", "dequantize-fp32-code-scale-factor"}};

@@ -24,6 +24,7 @@ struct op_info {
   const char* name;                  ///< in errors, digests and profiles
   op_class kind;                     ///< in profiles
   operation_contract contract = {};  ///< no name: stated elsewhere
+  bool shows_parts = false;          ///< observers see the operations that it is composed of
 };
 
 /// How a call uses memory.
