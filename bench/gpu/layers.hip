@@ -119,12 +119,12 @@ void norms(index_t rows, index_t cols, nn::dtype type) {
   measure("residual + RMSNorm to MXFP4", shape.c_str(), 3 * element + blocks, [&] {
     return gpu::launch_quantized<op::residual_norm>({}, in, {view(sum), {}, rstd.floats(), {}}, q.target());
   });
-  const op::rmsnorm_backward::in from{view(branch), view(x), gain.floats(), rstd.floats()};
-  const op::rmsnorm_backward::out to{view(y), dgain.floats()};
-  const std::size_t bytes = gpu::workspace_bytes<op::rmsnorm_backward>(from, to);
+  const op::norm_backward::in from{view(branch), view(x), gain.floats(), rstd.floats()};
+  const op::norm_backward::out to{view(y), dgain.floats()};
+  const std::size_t bytes = gpu::workspace_bytes<op::norm_backward>(from, to);
   const device_bytes room(static_cast<index_t>(bytes));
   measure("RMSNorm backward with gain", shape.c_str(), 4 * element, [&] {
-    return gpu::launch<op::rmsnorm_backward>({{}, room.data, bytes}, from, to);
+    return gpu::launch<op::norm_backward>({{}, room.data, bytes}, from, to);
   });
 }
 

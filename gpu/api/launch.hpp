@@ -53,8 +53,8 @@ ROTOSCALE_LAUNCHER(compare)
   template <>                     \
   std::size_t workspace_bytes<op::name>(const op::name::in& i, const op::name::out& o);
 ROTOSCALE_WORKSPACE(embedding_backward)
-ROTOSCALE_WORKSPACE(rmsnorm_backward)
-ROTOSCALE_WORKSPACE(layernorm_backward)
+ROTOSCALE_WORKSPACE(norm_backward)
+ROTOSCALE_WORKSPACE(activation_backward)
 ROTOSCALE_WORKSPACE(bias_backward)
 ROTOSCALE_WORKSPACE(attention_backward)
 ROTOSCALE_WORKSPACE(cross_entropy)

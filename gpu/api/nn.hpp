@@ -7,7 +7,7 @@
 // - An id outside [0, vocabulary) counts as masked in embedding_forward (its row of y is zero) and cross_entropy. It is
 //   recorded in the call's faults. Zero them before the first launch.
 // - residual_norm: without the quantizer. With an empty y, only sum, mean and rstd are written.
-// - bias_backward: dtable is contiguous.
+// - bias_backward: dtable is contiguous. norm_backward: with a dtable no gradient and no mean is null.
 // - sum_squares, adamw read the arena's segments_in_backend. `segments` only gives extents.
 #pragma once
 

@@ -7,12 +7,12 @@
 
 namespace rotoscale::gpu {
 
-/// dgain += sum of the partial rows in order. A block has eight columns. All of its threads load their terms to shared
-/// memory; then one thread per column adds them.
+/// dgain[i] += sum of the partial rows in order, i: matrix of `chunks` rows in `partial`. A block has eight columns.
+/// All of its threads load their terms to shared memory; then one thread per column adds them.
 inline constexpr unsigned gain_cols = 8, gain_rows = 512, gain_batch = 32;
 struct gain_sum_args {
   const float* partial = nullptr;
-  float* dgain = nullptr;
+  float* dgain[3] = {};
   index_t chunks = 0;
   unsigned cols = 0;
 };
@@ -25,6 +25,8 @@ struct gain_sum_shared {
   wait_for_kernel_before();
   const unsigned t = thread_index().x, first_col = block_index().x * gain_cols, half = t % 2 * 4;
   const bool vectors = a.cols % 4 == 0;
+  const float* const partial = a.partial + block_index().y * a.chunks * a.cols;
+  float* const dgain = a.dgain[block_index().y];
   float sum = 0.0f;
   for (index_t first = 0; first < a.chunks; first += gain_rows) {
     const unsigned count = a.chunks - first < gain_rows ? static_cast<unsigned>(a.chunks - first) : gain_rows;
@@ -38,7 +40,7 @@ struct gain_sum_shared {
     };
     for_each_row([&](unsigned r, vec16& to) {
       const unsigned col = first_col + half;
-      const float* const from = a.partial + (first + r) * a.cols + col;
+      const float* const from = partial + (first + r) * a.cols + col;
       if (vectors && col < a.cols) {
         to = *reinterpret_cast<const vec16*>(from);
       } else {
@@ -64,7 +66,19 @@ struct gain_sum_shared {
     }
     block_barrier();
   }
-  if (t < gain_cols && first_col + t < a.cols) a.dgain[first_col + t] += sum;
+  if (t < gain_cols && first_col + t < a.cols) dgain[first_col + t] += sum;
+}
+
+/// The same for one matrix of few rows and many columns, a column per thread.
+inline constexpr index_t few_chunks = 8;
+[[maybe_unused]] static __global__ void __launch_bounds__(row_threads)
+    few_gain_sum_kernel(const ROTOSCALE_GRID_CONSTANT gain_sum_args a) {
+  wait_for_kernel_before();
+  const index_t col = block_index().x * index_t{row_threads} + thread_index().x;
+  if (col >= a.cols) return;
+  float sum = 0.0f;
+  for (index_t r = 0; r < a.chunks; ++r) sum += a.partial[r * a.cols + col];
+  a.dgain[0][col] += sum;
 }
 
 }  // namespace rotoscale::gpu

@@ -142,10 +142,11 @@ status launch<op::add>(const device_call& call, const op::add::in& i, const op::
 
 namespace {
 
-/// Launches the kernel of an activation, forward or backward. dh, dx: empty for the forward pass.
+/// Launches the kernel of an activation, forward or backward. dh, dx: empty for the forward pass. `partial`: takes sums
+/// of dx, or null.
 template <class T>
 status launch_activation(nn::activation which, const nn::const_tensor_view& x, const nn::const_tensor_view& dh,
-                         const nn::tensor_view& h, const nn::tensor_view& dx, stream s) {
+                         const nn::tensor_view& h, const nn::tensor_view& dx, stream s, float* partial = nullptr) {
   const auto first = input_of(which, x, 0), up = input_of(which, x, 1);
   const index_t rows = first.extent(0), cols = first.extent(1);
   activation_args<T> a;
@@ -165,6 +166,11 @@ status launch_activation(nn::activation which, const nn::const_tensor_view& x, c
   if (status c = count_blocks(a.e, activation_rows, blocks); !c.ok()) return c;
   return nn::with_activation(which, [&](auto activation) {
     using A = decltype(activation);
+    if (partial != nullptr) {
+      constexpr unsigned threads = activation_bias_threads;
+      const auto items = static_cast<std::uint64_t>((rows + nn::gain_chunk - 1) / nn::gain_chunk) * a.e.vec8s;
+      return launch_rows(activation_bias_kernel<A, T>, (items + threads - 1) / threads, threads, s, {a, partial});
+    }
     const auto kernel = dx.data == nullptr ? activation_kernel<A, T> : activation_gradient_kernel<A, T>;
     return launch_rows(kernel, blocks, row_threads, s, a);
   });
@@ -181,15 +187,67 @@ status launch<op::activation_forward>(const device_call& call, const op::activat
                       [&](auto t) { return launch_activation<decltype(t)>(i.which, i.x, {}, o.h, {}, call.s); });
 }
 
+namespace {
+
+/// Adds the sums of `parts` rows of n columns to n numbers, for each matrix of `partial` that has an address.
+status add_parts(const float* partial, index_t parts, index_t n, std::initializer_list<float*> to, stream s) {
+  gain_sum_args sum{partial, {}, parts, static_cast<unsigned>(n)};
+  unsigned matrices = 0;
+  for (float* const each : to) {
+    if (each != nullptr) sum.dgain[matrices++] = each;
+  }
+  if (matrices == 1 && parts <= few_chunks) {
+    const dim3 grid = blocks((n + row_threads - 1) / row_threads);
+    return launch_behind(few_gain_sum_kernel, grid, blocks(row_threads), 0, s, sum);
+  }
+  dim3 grid = blocks((n + gain_cols - 1) / gain_cols);
+  grid.y = matrices;
+  return launch_behind(gain_sum_kernel, grid, blocks(row_threads), 0, s, sum);
+}
+
+/// Checks the table of a bias for rows x.
+status check_table(const nn::const_tensor_view& table, const nn::const_tensor_view& x, const char* argument) {
+  if (status c = check_rows(table, 2, argument); !c.ok()) return c;
+  if (table.type != nn::dtype::fp32) return {error_code::bad_option, argument, "must be FP32"};
+  if (table.extent(0) < 1 || table.extent(0) > 0x7FFFFFFF || table.extent(1) != x.extent(1)) {
+    return {error_code::bad_extent, argument, "must have the columns of the others, and rows"};
+  }
+  return {};
+}
+/// Checks the gradient of a bias of one row.
+status check_gradient(const nn::tensor_view& dtable, const nn::const_tensor_view& dx) {
+  if (status c = check_table(dtable, dx, "dtable"); !c.ok()) return c;
+  return dtable.extent(0) == 1 ? status{} : status{error_code::bad_extent, "dtable", "must have one row"};
+}
+
+}  // namespace
+
+template <>
+std::size_t workspace_bytes<op::activation_backward>(const op::activation_backward::in& i,
+                                                     const op::activation_backward::out& o) {
+  const index_t parts = o.dtable.empty() ? 0 : nn::bias_partials(i.dh.extent(0), o.dtable.extent(1), 1);
+  return static_cast<std::size_t>(parts) * sizeof(float);
+}
+
 template <>
 status launch<op::activation_backward>(const device_call& call, const op::activation_backward::in& i,
                                        const op::activation_backward::out& o) {
   if (status c = check_rows(i.dh, 2, "dh"); !c.ok()) return c;
   if (status c = check_input(i.which, i.x, i.dh, "x"); !c.ok()) return c;
   if (status c = check_input(i.which, o.dx, i.dh, "dx"); !c.ok()) return c;
+  float* partial = nullptr;
+  if (!o.dtable.empty()) {
+    if (status c = check_gradient(o.dtable, o.dx); !c.ok()) return c;
+    const std::size_t needed = workspace_bytes<op::activation_backward>(i, o);
+    if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
+    partial = static_cast<float*>(call.workspace);
+  }
   if (i.dh.size() == 0) return {};
-  return with_storage(i.dh.type,
-                      [&](auto t) { return launch_activation<decltype(t)>(i.which, i.x, i.dh, {}, o.dx, call.s); });
+  const status launched = with_storage(
+      i.dh.type, [&](auto t) { return launch_activation<decltype(t)>(i.which, i.x, i.dh, {}, o.dx, call.s, partial); });
+  if (!launched.ok() || partial == nullptr) return launched;
+  const index_t parts = nn::bias_partials(i.dh.extent(0), 1, 1);
+  return add_parts(partial, parts, o.dx.extent(1), {static_cast<float*>(o.dtable.data)}, call.s);
 }
 
 template <>
@@ -247,35 +305,35 @@ status launch<op::norm_forward>(const device_call& call, const op::norm_forward:
   return launch<op::residual_norm>(call, {i.x, {}, i.gain, i.epsilon, nullptr, i.bias}, {{}, o.y, o.rstd, {}, o.mean});
 }
 
-namespace {
-
-/// Adds the sums of `parts` rows of n columns to n numbers.
-status add_parts(const float* partial, index_t parts, index_t n, float* to, stream s) {
-  const gain_sum_args sum{partial, to, parts, static_cast<unsigned>(n)};
-  return launch_behind(gain_sum_kernel, blocks((n + gain_cols - 1) / gain_cols), blocks(row_threads), 0, s, sum);
+template <>
+std::size_t workspace_bytes<op::norm_backward>(const op::norm_backward::in& i, const op::norm_backward::out& o) {
+  const index_t vectors = !o.dtable.empty() ? 3 : i.mean != nullptr ? 2 : 1;
+  return static_cast<std::size_t>(nn::bias_partials(i.x.extent(0), vectors * i.x.extent(1), 1)) * sizeof(float);
 }
 
-/// Workspace of a norm's gradients in bytes.
-std::size_t gain_bytes(norm_kind kind, index_t rows, index_t cols) {
-  return static_cast<std::size_t>(nn::layernorm_partials(rows, cols) / (kind == norm_kind::rms ? 2 : 1)) *
-         sizeof(float);
-}
-
-/// A null mean: RMSNorm.
-status norm_backward(const device_call& call, const op::layernorm_backward::in& i,
-                     const op::layernorm_backward::out& o) {
+template <>
+status launch<op::norm_backward>(const device_call& call, const op::norm_backward::in& i,
+                                 const op::norm_backward::out& o) {
   if (status c = check_rows(i.x, 2, "x"); !c.ok()) return c;
   if (status c = check_like(i.dy, i.x, "dy"); !c.ok()) return c;
   if (status c = check_like(o.dx, i.x, "dx"); !c.ok()) return c;
+  if (!o.dtable.empty()) {
+    if (status c = check_gradient(o.dtable, i.x); !c.ok()) return c;
+  }
   if (i.x.size() == 0) return {};
   if (status c = check_pointer(i.gain, "gain"); !c.ok()) return c;
   if (status c = check_pointer(i.rstd, "rstd"); !c.ok()) return c;
   if (status c = check_optional(i.mean, "mean"); !c.ok()) return c;
   if (status c = check_optional(o.dgain, "dgain"); !c.ok()) return c;
   if (status c = check_optional(o.dbias, "dbias"); !c.ok()) return c;
+  if (!o.dtable.empty()) {
+    if (status c = check_pointer(i.mean, "mean"); !c.ok()) return c;
+    if (status c = check_pointer(o.dgain, "dgain"); !c.ok()) return c;
+    if (status c = check_pointer(o.dbias, "dbias"); !c.ok()) return c;
+  }
   const index_t rows = i.x.extent(0), cols = i.x.extent(1), parts = (rows + nn::gain_chunk - 1) / nn::gain_chunk;
   if (o.dgain != nullptr) {
-    const std::size_t needed = gain_bytes(i.mean == nullptr ? norm_kind::rms : norm_kind::layer, rows, cols);
+    const std::size_t needed = workspace_bytes<op::norm_backward>(i, o);
     if (status c = check_workspace(call.workspace, call.bytes, needed, 16); !c.ok()) return c;
   }
   auto* const partial = o.dgain == nullptr ? nullptr : static_cast<float*>(call.workspace);
@@ -290,53 +348,13 @@ status norm_backward(const device_call& call, const op::layernorm_backward::in& 
     a.rstd = i.rstd;
     a.mean = i.mean;
     a.partial = partial;
+    a.adds_dx = !o.dtable.empty();
     return i.mean == nullptr ? launch_norm_gradient<norm_kind::rms>(a, call.s)
                              : launch_norm_gradient<norm_kind::layer>(a, call.s);
   });
   if (!launched.ok() || o.dgain == nullptr) return launched;
-  if (status c = add_parts(partial, parts, cols, o.dgain, call.s); !c.ok() || o.dbias == nullptr) return c;
-  return add_parts(partial + parts * cols, parts, cols, o.dbias, call.s);
+  return add_parts(partial, parts, cols, {o.dgain, o.dbias, static_cast<float*>(o.dtable.data)}, call.s);
 }
-
-}  // namespace
-
-template <>
-std::size_t workspace_bytes<op::rmsnorm_backward>(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
-  return gain_bytes(norm_kind::rms, i.x.extent(0), i.x.extent(1));
-}
-
-template <>
-status launch<op::rmsnorm_backward>(const device_call& call, const op::rmsnorm_backward::in& i,
-                                    const op::rmsnorm_backward::out& o) {
-  return norm_backward(call, {i.dy, i.x, i.gain, nullptr, i.rstd}, {o.dx, o.dgain, nullptr});
-}
-
-template <>
-std::size_t workspace_bytes<op::layernorm_backward>(const op::layernorm_backward::in& i,
-                                                    const op::layernorm_backward::out&) {
-  return gain_bytes(norm_kind::layer, i.x.extent(0), i.x.extent(1));
-}
-
-template <>
-status launch<op::layernorm_backward>(const device_call& call, const op::layernorm_backward::in& i,
-                                      const op::layernorm_backward::out& o) {
-  if (status c = check_pointer(i.mean, "mean"); !c.ok()) return c;
-  return norm_backward(call, i, o);
-}
-
-namespace {
-
-/// Checks the table of a bias for rows x.
-status check_table(const nn::const_tensor_view& table, const nn::const_tensor_view& x, const char* argument) {
-  if (status c = check_rows(table, 2, argument); !c.ok()) return c;
-  if (table.type != nn::dtype::fp32) return {error_code::bad_option, argument, "must be FP32"};
-  if (table.extent(0) < 1 || table.extent(0) > 0x7FFFFFFF || table.extent(1) != x.extent(1)) {
-    return {error_code::bad_extent, argument, "must have the columns of the others, and rows"};
-  }
-  return {};
-}
-
-}  // namespace
 
 template <>
 status launch<op::bias_forward>(const device_call& call, const op::bias_forward::in& i,
@@ -383,7 +401,7 @@ status launch<op::bias_backward>(const device_call& call, const op::bias_backwar
     return launch_rows(bias_gradient_kernel<T>, blocks, row_threads, call.s, a);
   });
   if (!launched.ok()) return launched;
-  return add_parts(partial, parts / period, period * cols, static_cast<float*>(o.dtable.data), call.s);
+  return add_parts(partial, parts / period, period * cols, {static_cast<float*>(o.dtable.data)}, call.s);
 }
 
 template <>

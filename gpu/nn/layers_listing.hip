@@ -19,6 +19,7 @@ using gelu_tanh = nn::activation_math<nn::activation::gelu_tanh>;
   template __global__ void activation_gradient_kernel<swiglu, T>(const activation_args<T>); \
   template __global__ void activation_kernel<gelu_tanh, T>(const activation_args<T>); \
   template __global__ void activation_gradient_kernel<gelu_tanh, T>(const activation_args<T>); \
+  template __global__ void activation_bias_kernel<gelu_tanh, T>(const activation_bias_args<T>); \
   template __global__ void rope_kernel<T>(const rope_args<T>);                 \
   template __global__ void embedding_kernel<T>(const embedding_args<T>);       \
   template __global__ void embedding_gradient_kernel<T>(const embedding_gradient_args<T>); \

@@ -10,7 +10,7 @@
 namespace rotoscale::gpu {
 
 /// dx += gradient of y = norm(x). `partial` receives one row per 64 rows: that chain's part of the gain's gradient,
-/// then as many rows for the bias of LayerNorm. Null: gain and bias are frozen.
+/// then as many rows for the bias of LayerNorm, then as many of the columns of dx. Null: gain and bias are frozen.
 template <class T>
 struct norm_gradient_args {
   row_extents e;
@@ -18,10 +18,11 @@ struct norm_gradient_args {
   row_span<T> dx;
   const float *gain = nullptr, *rstd = nullptr, *mean = nullptr;
   float* partial = nullptr;
+  bool adds_dx = false;  ///< adds the columns of dx
 
-  /// First row of the bias's parts.
-  __device__ float* bias_partial() const {
-    return partial + (e.rows + nn::gain_chunk - 1) / nn::gain_chunk * index_t{e.cols};
+  /// First row of the parts of the bias (1) or of dx (2).
+  __device__ float* parts_of(unsigned which) const {
+    return partial + which * ((e.rows + nn::gain_chunk - 1) / nn::gain_chunk) * index_t{e.cols};
   }
 };
 
@@ -104,7 +105,7 @@ struct norm_gradient_block {
   const T *next_dy, *next_x, *next_dx;
   T* to_dx;
   stored_vec8<T> dx[Rows][Vec8s];
-  float sums[Vec8s][vec8_elements] = {}, bias_sums[Vec8s][vec8_elements] = {};
+  float sums[Vec8s][vec8_elements] = {}, bias_sums[Vec8s][vec8_elements] = {}, dx_sums[Vec8s][vec8_elements] = {};
 
   __device__ norm_gradient_block(const norm_gradient_args<T>& args, unsigned char* memory,
                                  norm_gradient_shared<Kind>& s)
@@ -216,6 +217,7 @@ struct norm_gradient_block {
     }
     vec8.narrow(sum);
     vec8.store(to_dx + k * threads * vec8_elements, vec8_elements, true);
+    if constexpr (Kind == norm_kind::layer) add_columns(vec8, dx_sums[k]);
   }
 
   __device__ void run() {
@@ -257,7 +259,10 @@ struct norm_gradient_block {
     release_kernel_behind();  // not earlier: a waiting kernel takes space from blocks that have not started
     if (a.partial == nullptr || sums_dots) return;
     store_sums(a.partial, sums);
-    if constexpr (Kind == norm_kind::layer) store_sums(a.bias_partial(), bias_sums);
+    if constexpr (Kind == norm_kind::layer) {
+      store_sums(a.parts_of(1), bias_sums);
+      if (a.adds_dx) store_sums(a.parts_of(2), dx_sums);
+    }
   }
   __device__ void store_sums(float* partial, const float (&from)[Vec8s][vec8_elements]) const {
     float* const to = partial + block_index().x * index_t{a.e.cols};
@@ -284,7 +289,7 @@ __global__ void __launch_bounds__(row_threads + dot_threads<Rows>, norm_gradient
 }
 
 /// The same for any row length, without staging: rows are read twice from global memory. A block takes 64 rows, 16 at a
-/// time, and keeps the sums of gain and bias in `partial`.
+/// time, and keeps the sums in `partial`.
 template <class T, norm_kind Kind>
 __global__ void __launch_bounds__(row_threads)
     norm_gradient_unstaged_kernel(const ROTOSCALE_GRID_CONSTANT norm_gradient_args<T> a) {
@@ -293,7 +298,8 @@ __global__ void __launch_bounds__(row_threads)
   const index_t row0 = block_index().x * nn::gain_chunk,
                 end = a.e.rows - row0 < nn::gain_chunk ? a.e.rows : row0 + nn::gain_chunk;
   const index_t own = block_index().x * index_t{cols};
-  float *const partial = a.partial + own, *const bias_partial = a.bias_partial() + own;
+  float *const partial = a.partial + own, *const bias_partial = a.parts_of(1) + own,
+               *const dx_partial = a.parts_of(2) + own;
   const auto mean_of = [&](index_t row) { return Kind == norm_kind::layer ? a.mean[row] : 0.0f; };
   for (index_t row = row0; row < end; row += max_norm_rows) {
     const unsigned count = end - row < max_norm_rows ? static_cast<unsigned>(end - row) : max_norm_rows;
@@ -306,10 +312,13 @@ __global__ void __launch_bounds__(row_threads)
     block_barrier();
     for (unsigned p = t; p < a.e.vec8s; p += row_threads) {
       const unsigned col = p * vec8_elements, some = a.e.count(p);
-      float sums[vec8_elements] = {}, bias_sums[vec8_elements] = {}, gain[vec8_elements];
+      float sums[vec8_elements] = {}, bias_sums[vec8_elements] = {}, dx_sums[vec8_elements] = {}, gain[vec8_elements];
       if (a.partial != nullptr && row != row0) {
         load_floats(partial + col, some, false, sums);
-        if constexpr (Kind == norm_kind::layer) load_floats(bias_partial + col, some, false, bias_sums);
+        if constexpr (Kind == norm_kind::layer) {
+          load_floats(bias_partial + col, some, false, bias_sums);
+          if (a.adds_dx) load_floats(dx_partial + col, some, false, dx_sums);
+        }
       }
       load_floats(a.gain + col, some, a.e.vectors, gain);
       for (unsigned r = 0; r < count; ++r) {
@@ -328,10 +337,14 @@ __global__ void __launch_bounds__(row_threads)
         }
         vec8.narrow(dx);
         vec8.store(a.dx[row + r] + col, some, a.e.vectors);
+        if constexpr (Kind == norm_kind::layer) add_columns(vec8, dx_sums);
       }
       if (a.partial == nullptr) continue;
       store_floats(partial + col, some, sums);
-      if constexpr (Kind == norm_kind::layer) store_floats(bias_partial + col, some, bias_sums);
+      if constexpr (Kind == norm_kind::layer) {
+        store_floats(bias_partial + col, some, bias_sums);
+        if (a.adds_dx) store_floats(dx_partial + col, some, dx_sums);
+      }
     }
     block_barrier();
   }

@@ -110,6 +110,15 @@ struct stored_vec8 {
   }
 };
 
+/// Adds a vec8, as stored, to the sums of its columns.
+template <class T>
+__device__ inline void add_columns(const stored_vec8<T>& x, float (&sums)[vec8_elements]) {
+  float values[vec8_elements];
+  x.widen(values);
+  ROTOSCALE_UNROLL
+  for (unsigned i = 0; i < vec8_elements; ++i) sums[i] += values[i];
+}
+
 /// Copies a vec8 to shared memory aligned to 16 bytes, zero outside the row. Complete after wait_for_copies.
 template <class T>
 __device__ inline void stage_vec8(T* to, const T* from, unsigned count, bool vectors) {

@@ -141,6 +141,7 @@ void row<op::activation_backward_quantize>(nn::backend& ops, nn::queue q, const 
     return op::activation_backward_quantize::compose(ops, q, i, o);
   }
   fused_row<op::activation_backward_quantize>(ops, q, i, o, *target, {kept(o.to, o.dx), {}});
+  if (!o.dtable.empty()) ops.bias_backward(q, {o.dx}, {o.dtable});
 }
 
 template <>

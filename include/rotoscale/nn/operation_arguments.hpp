@@ -117,11 +117,7 @@ struct normal_draw {
   }
 };
 
-/// Partial sums of layernorm_backward: rows × cols elements, 64 rows each, for gain and bias.
-constexpr index_t layernorm_partials(index_t rows, index_t cols) {
-  return 2 * ((rows + gain_chunk - 1) / gain_chunk) * cols;
-}
-/// Partial sums of bias_backward for a table of `period` rows, 64 terms each.
+/// Partial sums of bias_backward for a table of `period` rows, 64 terms each. Those of a gain: with a period of 1.
 constexpr index_t bias_partials(index_t rows, index_t cols, index_t period) {
   const index_t terms = (rows + period - 1) / period;
   return (terms + gain_chunk - 1) / gain_chunk * period * cols;

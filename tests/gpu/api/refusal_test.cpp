@@ -195,9 +195,9 @@ void refuse_layers(const refusal& check) {
     const op::residual_norm::out normed{y, y, rstd, {}};
     check(launch<op::residual_norm>(call, norm, normed));
     check(launch<op::norm_forward>(call, {x, gain, 1e-5f}, {y, rstd}));
-    check(launch<op::rmsnorm_backward>(call, {x, x, gain, rstd}, {y, dgain}));
+    check(launch<op::norm_backward>(call, {x, x, gain, rstd}, {y, dgain}));
     check(launch<op::norm_forward>(call, {x, gain, 1e-5f, gain}, {y, rstd, rstd}));
-    check(launch<op::layernorm_backward>(call, {x, x, gain, rstd, rstd}, {y, dgain, dgain}));
+    check(launch<op::norm_backward>(call, {x, x, gain, rstd, rstd}, {y, dgain, dgain}));
     check(launch<op::bias_forward>(call, {table}, {y}));
     check(launch<op::bias_backward>(call, {x}, {dtable.part(0, 0, 2)}));
     check(launch<op::add>(call, {x, x}, {y}));

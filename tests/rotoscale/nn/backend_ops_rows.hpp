@@ -45,7 +45,7 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
   float *gain = c.floats(s.cols, 5), *rstd = c.floats(s.rows, 6), *dgain = c.floats(s.cols, 7);
   return {[=, &c] {
             c.ops().norm_forward(c.queue, {x, gain, 1e-5f}, {y, rstd});
-            c.ops().rmsnorm_backward(c.queue, {dy, x, gain, rstd}, {dx, dgain});
+            c.ops().norm_backward(c.queue, {dy, x, gain, rstd}, {dx, dgain});
           },
           [=, &c] {
             for (const auto& t : {y, dx}) c.result(t);
@@ -58,16 +58,17 @@ inline op_case::prepared rmsnorm_case(op_scene& c, const row_shape& s, nn::dtype
 inline op_case::prepared layernorm_case(op_scene& c, const row_shape& s, nn::dtype type, bool frozen) {
   const auto x = c.tensor(type, s.rows, s.cols, 1, s.width),
              dy = c.tensor(type, s.rows, s.cols, 2, part_of(s.width, 2)), y = c.tensor(type, s.rows, s.cols, 3),
-             dx = c.tensor(type, s.rows, s.cols, 4);
+             dx = c.tensor(type, s.rows, s.cols, 4), table = c.tensor(nn::dtype::fp32, 1, s.cols, 11);
   float *gain = c.floats(s.cols, 5), *bias = c.floats(s.cols, 6), *mean = c.floats(s.rows, 7),
         *rstd = c.floats(s.rows, 8), *dgain = c.floats(s.cols, 9), *dbias = c.floats(s.cols, 10);
   return {[=, &c] {
             c.ops().norm_forward(c.queue, {x, gain, 1e-5f, bias}, {y, rstd, mean});
-            c.ops().layernorm_backward(c.queue, {dy, x, gain, mean, rstd},
-                                       {dx, frozen ? nullptr : dgain, frozen ? nullptr : dbias});
+            c.ops().norm_backward(c.queue, {dy, x, gain, rstd, mean},
+                                  {dx, frozen ? nullptr : dgain, frozen ? nullptr : dbias});
+            c.ops().norm_backward(c.queue, {dy, x, gain, rstd, mean}, {dx, dgain, dbias, table});
           },
           [=, &c] {
-            for (const auto& t : {y, dx}) c.result(t);
+            for (const auto& t : {y, dx, table}) c.result(t);
             for (const float* t : {mean, rstd}) c.result(t, s.rows);
             for (const float* t : {dgain, dbias}) c.result(t, s.cols);
           }};
@@ -99,14 +100,15 @@ inline std::string name_of(nn::activation which) {
 inline op_case::prepared activation_case(op_scene& c, const row_shape& s, nn::dtype type, nn::activation which) {
   const index_t inputs = nn::inputs_of(which) * s.cols;
   const auto x = c.tensor(type, s.rows, inputs, 1, part_of(s.width, 4)), h = c.tensor(type, s.rows, s.cols, 2),
-             dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)), d = c.tensor(type, s.rows, inputs, 4);
+             dh = c.tensor(type, s.rows, s.cols, 3, part_of(s.width, 2)), d = c.tensor(type, s.rows, inputs, 4),
+             again = c.tensor(type, s.rows, inputs, 5), table = c.tensor(nn::dtype::fp32, 1, inputs, 6);
   return {[=, &c] {
             c.ops().activation_forward(c.queue, {x, which}, {h});
             c.ops().activation_backward(c.queue, {dh, x, which}, {d});
+            c.ops().activation_backward(c.queue, {dh, x, which}, {again, table});
           },
           [=, &c] {
-            c.result(h);
-            c.result(d);
+            for (const auto& t : {h, d, again, table}) c.result(t);
           }};
 }
 

@@ -52,7 +52,9 @@ class attention final : public block {
         qkv_bias_(qkv.bias),
         o_bias_(o.bias),
         names_{std::move(qkv), std::move(o)},
-        rope_(rope) {}
+        rope_(rope) {
+    norm_.close_with(o_bias_);
+  }
   /// Norm at its entry.
   const norm& entry() const { return norm_; }
   /// Contract under which attention runs.
@@ -128,7 +130,6 @@ class attention final : public block {
   }
   void backward(const pass& p) override {
     const tensor_view d = stream_->d;  // (B T, D)
-    o_bias_.backward(p, d);
     p.ops->quantize(p.queue, {d, p.state}, {o_.gradient_target(p)});
     o_.backward(p, attended_, d, d_attended_);  // 6. d_attended: (B T, H d)
     const index_t q = shape_.query(), kv = shape_.key();

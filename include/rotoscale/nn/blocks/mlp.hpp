@@ -23,7 +23,9 @@ class mlp final : public block {
         width_(width),
         up_bias_(up.bias),
         down_bias_(down.bias),
-        names_{std::move(up), std::move(down)} {}
+        names_{std::move(up), std::move(down)} {
+    norm_.close_with(down_bias_);
+  }
   /// Norm at its entry.
   const norm& entry() const { return norm_; }
 
@@ -95,15 +97,13 @@ class mlp final : public block {
   }
   void backward(const pass& p) override {
     const tensor_view d = stream_->d;  // (B T, D)
-    down_bias_.backward(p, d);
     p.ops->quantize(p.queue, {d, p.state}, {down_.gradient_target(p)});
     if (p.observe && is_shared()) p.ops->activation_forward(p.queue, {made_, activation_}, {observed_hidden()});
     down_.backward(p, observed_hidden(), d, d_hidden_);  // 4. d_hidden: (B T, F)
     quantize_target to = up_.gradient_target(p);
     to.keeps_source |= up_bias_.trains();
     p.ops->activation_backward_quantize(p.queue, {d_hidden_, made_, activation_, p.state},
-                                        {d_made_, to});  // 3. d_made: (B T, A F)
-    up_bias_.backward(p, d_made_);
+                                        {d_made_, to, up_bias_.gradient()});  // 3. d_made: (B T, A F)
     norm_.observe(p);
     up_.backward(p, norm_.y, d_made_, stream_->branch);  // 2.
     norm_.backward(p);                                   // 1.

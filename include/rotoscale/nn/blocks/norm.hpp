@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rotoscale/nn/blocks/block.hpp"
+#include "rotoscale/nn/blocks/bias.hpp"
 
 namespace rotoscale::nn {
 
@@ -87,6 +87,9 @@ class norm {
   tensor_view x;  ///< (tokens, features): value of the stream
   tensor_view y;  ///< (tokens, features): the norm, which is not saved if its operands are
 
+  /// The block's result ends with this bias. The next norm computes its gradient.
+  void close_with(const bias& last) { last_ = &last; }
+
   /// Adds gain and bias.
   void parameters(parameter_list& list) {
     gain_.number = list.add_vector(stream_->features(), name_, 1.0);
@@ -100,8 +103,11 @@ class norm {
   /// Adds the workspace of its operations.
   void require(workspace_bound& most) const {
     const tensor_view all = most.extents(most.tokens, stream_->features());
-    if (bias_name_.empty()) return most.add<op::rmsnorm_backward>({all, all, nullptr, nullptr}, {all, nullptr});
-    most.add<op::layernorm_backward>({all, all, nullptr, nullptr, nullptr}, {all, nullptr, nullptr});
+    const float* const mean = bias_name_.empty() ? nullptr : &epsilon_;  // any address: LayerNorm
+    most.add<op::norm_backward>({all, all, nullptr, nullptr, mean}, {all, nullptr});
+    if (mean == nullptr) return;
+    const tensor_view dtable = most.extents(1, stream_->features());
+    most.add<op::norm_backward>({all, all, nullptr, nullptr, mean}, {all, nullptr, nullptr, dtable});
   }
   /// Takes x at the beginning of a block's saved tensors.
   void lay_out_entry(const layout& at, saved_activations& saved) {
@@ -154,14 +160,17 @@ class norm {
     if (!p.observe || y.data != stream_->normed.data) return;
     p.ops->norm_forward(p.queue, {x, gain(), epsilon_, bias()}, {y, stream_->rstd, stream_->mean});
   }
-  /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream.
+  /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream. This is the gradient of
+  /// the previous block's result, so its bias takes it.
   void backward(const pass& p) const {
-    auto* const dgain = static_cast<float*>(gain_.gradient.data);
-    if (bias() == nullptr) {
-      return p.ops->rmsnorm_backward(p.queue, {stream_->branch, x, gain(), rstd_}, {stream_->d, dgain});
-    }
-    p.ops->layernorm_backward(p.queue, {stream_->branch, x, gain(), mean_, rstd_},
-                              {stream_->d, dgain, static_cast<float*>(bias_.gradient.data)});
+    const tensor_view d = stream_->d;
+    auto *const dgain = static_cast<float*>(gain_.gradient.data), *const dbias =
+                                                                      static_cast<float*>(bias_.gradient.data);
+    const class bias* const last = before_ != nullptr ? before_->last_ : nullptr;
+    const bool adds = last != nullptr && last->trains() && mean_ != nullptr && dgain != nullptr;
+    p.ops->norm_backward(p.queue, {stream_->branch, x, gain(), rstd_, mean_},
+                         {d, dgain, dbias, adds ? last->gradient() : tensor_view{}});
+    if (last != nullptr && !adds) last->backward(p, d);
   }
 
  private:
@@ -171,6 +180,7 @@ class norm {
 
   residual_stream* stream_;
   const norm* before_;
+  const class bias* last_ = nullptr;  ///< of the block
   std::size_t group_;
   bool inner_;
   std::string name_;

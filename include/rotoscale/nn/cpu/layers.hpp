@@ -173,6 +173,11 @@ inline void compute(const op::activation_backward::in& i, const op::activation_b
                           input_of<A, T>(o.dx, 0), input_of<A, T>(o.dx, 1), pool);
     });
   });
+  if (!o.dtable.empty()) compute(op::bias_backward::in{o.dx}, {o.dtable}, pool);
+}
+inline room workspace(const op::activation_backward::in& i, const op::activation_backward::out& o) {
+  const index_t n = i.x.extent(1);
+  return room_for<float>(o.dtable.empty() ? 0 : bias_partials(i.x.extent(0), n, 1), row_bytes(n));
 }
 
 inline void compute(const op::add::in& i, const op::add::out& o, thread_pool& pool) {

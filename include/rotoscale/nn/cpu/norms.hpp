@@ -86,80 +86,6 @@ inline void add_parts(const float* partial, index_t parts, index_t n, float* to,
   });
 }
 
-/// `dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x))`, `dgain_j += Σ_t dy_j x_j rstd`. Partial sums of 64 rows are
-/// added in order, then to dgain.
-inline void compute(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out& o, thread_pool& pool) {
-  const index_t rows = i.x.extent(0), d = i.x.extent(1), chunks = (rows + row_chunk - 1) / row_chunk;
-  const auto partial = work<float>(chunks * d);
-  const float* const gain = i.gain;
-  with_storage(i.x.type, [&](auto stored) {
-    using T = decltype(stored);
-    const auto dy = as_matrix<const T>(i.dy), x = as_matrix<const T>(i.x);
-    const auto dx = as_matrix<T>(o.dx);
-    for_each_chunk(pool, rows, row_chunk, [&](index_t first, index_t last) {
-      const row_scratch room(3, d);
-      float* dw = partial.data() + first / row_chunk * d;
-      for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
-      for (index_t t = first; t < last; ++t) {
-        const float* xt = read_row(&x(t, 0), d, room[0]);
-        const float* dyt = read_row(&dy(t, 0), d, room[1]);
-        float* dxt = update_row(&dx(t, 0), d, room[2]);
-        const float r = i.rstd[t];
-        const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dyt[j], xt[j], sum); });
-        const float pull = rms_pull(dot, d, r);
-        for (index_t j = 0; j < d; ++j) {
-          dxt[j] = rms_gradient(xt[j], pull, gain[j], dyt[j], r, dxt[j]);
-          dw[j] = fma(dyt[j] * xt[j], r, dw[j]);
-        }
-        write_row(dxt, d, &dx(t, 0));
-      }
-    });
-  });
-  if (o.dgain != nullptr) add_parts(partial.data(), chunks, d, o.dgain, pool);
-}
-inline room workspace(const op::rmsnorm_backward::in& i, const op::rmsnorm_backward::out&) {
-  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)) / 2, row_bytes(i.x.extent(1)));
-}
-
-/// Adds the gradient of x to dx, of gain and bias to dgain and dbias: partial sums of 64 rows, added in order.
-inline void compute(const op::layernorm_backward::in& i, const op::layernorm_backward::out& o, thread_pool& pool) {
-  const index_t rows = i.x.extent(0), d = i.x.extent(1), chunks = (rows + row_chunk - 1) / row_chunk;
-  const auto partial = work<float>(layernorm_partials(rows, d));
-  const float* const gain = i.gain;
-  const auto n = static_cast<float>(d);
-  with_storage(i.x.type, [&](auto stored) {
-    using T = decltype(stored);
-    const auto dy = as_matrix<const T>(i.dy), x = as_matrix<const T>(i.x);
-    const auto dx = as_matrix<T>(o.dx);
-    for_each_chunk(pool, rows, row_chunk, [&](index_t first, index_t last) {
-      const row_scratch room(4, d);
-      float *const dw = partial.data() + first / row_chunk * d, *const db = dw + chunks * d, *const unit = room[3];
-      for (index_t j = 0; j < d; ++j) dw[j] = db[j] = 0.0f;
-      for (index_t t = first; t < last; ++t) {
-        const float* xt = read_row(&x(t, 0), d, room[0]);
-        const float* dyt = read_row(&dy(t, 0), d, room[1]);
-        float* dxt = update_row(&dx(t, 0), d, room[2]);
-        const float r = i.rstd[t];
-        for (index_t j = 0; j < d; ++j) unit[j] = layer_unit(xt[j], i.mean[t], r);
-        const float pulled = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j], dyt[j], sum); }) / n;
-        const float pull =
-            ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dyt[j], unit[j], sum); }) / n;
-        for (index_t j = 0; j < d; ++j) {
-          dxt[j] = layer_gradient(unit[j], pulled, pull, gain[j], dyt[j], r, dxt[j]);
-          dw[j] = fma(dyt[j], unit[j], dw[j]);
-          db[j] += dyt[j];
-        }
-        write_row(dxt, d, &dx(t, 0));
-      }
-    });
-  });
-  if (o.dgain != nullptr) add_parts(partial.data(), chunks, d, o.dgain, pool);
-  if (o.dbias != nullptr) add_parts(partial.data() + chunks * d, chunks, d, o.dbias, pool);
-}
-inline room workspace(const op::layernorm_backward::in& i, const op::layernorm_backward::out&) {
-  return room_for<float>(layernorm_partials(i.x.extent(0), i.x.extent(1)), row_bytes(i.x.extent(1)));
-}
-
 inline void compute(const op::bias_forward::in& i, const op::bias_forward::out& o, thread_pool& pool) {
   const auto table = as_matrix<const float>(i.table);
   const index_t n = o.x.extent(1), period = table.extent(0);
@@ -206,6 +132,69 @@ inline void compute(const op::bias_backward::in& i, const op::bias_backward::out
 }
 inline room workspace(const op::bias_backward::in& i, const op::bias_backward::out& o) {
   return room_for<float>(bias_partials(i.dy.extent(0), i.dy.extent(1), o.dtable.extent(0)), row_bytes(i.dy.extent(1)));
+}
+
+/// One row of RMSNorm's gradients: `dx_j += rstd (w_j dy_j - x_j rstd² mean(w dy x))`, `dw_j += dy_j x_j rstd`.
+inline void rmsnorm_gradient(const float* x, const float* dy, const float* gain, float rstd, index_t d, float* dx,
+                             float* dw) {
+  const float dot = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dy[j], x[j], sum); });
+  const float pull = rms_pull(dot, d, rstd);
+  for (index_t j = 0; j < d; ++j) {
+    dx[j] = rms_gradient(x[j], pull, gain[j], dy[j], rstd, dx[j]);
+    dw[j] = fma(dy[j] * x[j], rstd, dw[j]);
+  }
+}
+/// The same of LayerNorm. `unit` is scratch memory.
+inline void layernorm_gradient(const float* x, const float* dy, const float* gain, float mean, float rstd, index_t d,
+                               float* dx, float* dw, float* db, float* unit) {
+  const auto n = static_cast<float>(d);
+  for (index_t j = 0; j < d; ++j) unit[j] = layer_unit(x[j], mean, rstd);
+  const float pulled = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j], dy[j], sum); }) / n;
+  const float pull = ordered_sum(d, [&](index_t j, float sum) { return fma(gain[j] * dy[j], unit[j], sum); }) / n;
+  for (index_t j = 0; j < d; ++j) {
+    dx[j] = layer_gradient(unit[j], pulled, pull, gain[j], dy[j], rstd, dx[j]);
+    dw[j] = fma(dy[j], unit[j], dw[j]);
+    db[j] += dy[j];
+  }
+}
+
+/// Adds to dx, and to the gradients of gain and bias: partial sums of 64 rows, added in order.
+inline void norm_gradients(const op::norm_backward::in& i, const op::norm_backward::out& o, thread_pool& pool) {
+  const index_t rows = i.x.extent(0), d = i.x.extent(1), chunks = (rows + row_chunk - 1) / row_chunk;
+  const bool centred = i.mean != nullptr;
+  const auto partial = work<float>(bias_partials(rows, centred ? 2 * d : d, 1));
+  with_storage(i.x.type, [&](auto stored) {
+    using T = decltype(stored);
+    const auto dy = as_matrix<const T>(i.dy), x = as_matrix<const T>(i.x);
+    const auto dx = as_matrix<T>(o.dx);
+    for_each_chunk(pool, rows, row_chunk, [&](index_t first, index_t last) {
+      const row_scratch room(4, d);
+      float *const dw = partial.data() + first / row_chunk * d, *const db = dw + chunks * d;
+      for (index_t j = 0; j < d; ++j) dw[j] = 0.0f;
+      for (index_t j = 0; centred && j < d; ++j) db[j] = 0.0f;
+      for (index_t t = first; t < last; ++t) {
+        const float* xt = read_row(&x(t, 0), d, room[0]);
+        const float* dyt = read_row(&dy(t, 0), d, room[1]);
+        float* dxt = update_row(&dx(t, 0), d, room[2]);
+        if (centred) {
+          layernorm_gradient(xt, dyt, i.gain, i.mean[t], i.rstd[t], d, dxt, dw, db, room[3]);
+        } else {
+          rmsnorm_gradient(xt, dyt, i.gain, i.rstd[t], d, dxt, dw);
+        }
+        write_row(dxt, d, &dx(t, 0));
+      }
+    });
+  });
+  if (o.dgain != nullptr) add_parts(partial.data(), chunks, d, o.dgain, pool);
+  if (o.dbias != nullptr) add_parts(partial.data() + chunks * d, chunks, d, o.dbias, pool);
+}
+inline void compute(const op::norm_backward::in& i, const op::norm_backward::out& o, thread_pool& pool) {
+  norm_gradients(i, o, pool);
+  if (!o.dtable.empty()) compute(op::bias_backward::in{o.dx}, {o.dtable}, pool);
+}
+inline room workspace(const op::norm_backward::in& i, const op::norm_backward::out&) {
+  const index_t rows = i.x.extent(0), d = i.x.extent(1);
+  return room_for<float>(bias_partials(rows, i.mean != nullptr ? 2 * d : d, 1), row_bytes(d));
 }
 
 }  // namespace rotoscale::nn::cpu

@@ -12,8 +12,7 @@
   X(embedding_forward)                \
   X(embedding_backward)               \
   X(norm_forward)                     \
-  X(rmsnorm_backward)                 \
-  X(layernorm_backward)               \
+  X(norm_backward)                    \
   X(bias_forward)                     \
   X(bias_backward)                    \
   X(residual_norm)                    \
@@ -65,29 +64,20 @@ struct norm_forward {
   }
 };
 
-/// Adds to dx, which holds the residual's gradient. A null dgain means that the gain is frozen.
-struct rmsnorm_backward {
-  static constexpr op_info info{"rmsnorm_backward", op_class::layer};
-  struct in { const_tensor_view dy, x; const float *gain, *rstd; };
-  struct out { tensor_view dx; float* dgain; };
+/// Adds to dx, which holds the residual's gradient. With a mean the norm is LayerNorm. A null dgain means that gain and
+/// bias are frozen. With a dtable (1, features), bias_backward of dx follows: x is a sum with a term that has a bias.
+struct norm_backward {
+  static constexpr op_info info{"norm_backward", op_class::layer, {"layernorm", "layernorm-fp32-lanes16-rows64"}};
+  struct in { const_tensor_view dy, x; const float *gain, *rstd, *mean = nullptr; };
+  struct out { tensor_view dx; float *dgain, *dbias = nullptr; tensor_view dtable = {}; };
   static void uses(const auto& use, const in& i, const out& o) {
+    const bool centred = i.mean != nullptr;
     reads(use, i.dy, i.x);
-    use({access::update, "rmsnorm_backward", o.dx});
-    use({access::update, "rmsnorm_backward's gain", numbers(o.dgain, i.x.extent(1))});
-  }
-};
-
-/// Adds to dx, which holds the residual's gradient. Null dgain and dbias mean that both are frozen.
-struct layernorm_backward {
-  static constexpr op_info info{"layernorm_backward", op_class::layer,
-                                {"layernorm", "layernorm-fp32-lanes16-rows64"}};
-  struct in { const_tensor_view dy, x; const float *gain, *mean, *rstd; };
-  struct out { tensor_view dx; float *dgain, *dbias; };
-  static void uses(const auto& use, const in& i, const out& o) {
-    reads(use, i.dy, i.x);
-    use({access::update, "layernorm_backward", o.dx});
-    use({access::update, "layernorm_backward's gain", numbers(o.dgain, i.x.extent(1))});
-    use({access::update, "layernorm_backward's bias", numbers(o.dbias, i.x.extent(1))});
+    use({access::update, centred ? "layernorm_backward" : "rmsnorm_backward", o.dx});
+    use({access::update, centred ? "layernorm_backward's gain" : "rmsnorm_backward's gain",
+         numbers(o.dgain, i.x.extent(1))});
+    if (o.dbias != nullptr) use({access::update, "layernorm_backward's bias", numbers(o.dbias, i.x.extent(1))});
+    if (!o.dtable.empty()) use({access::update, "bias_backward", o.dtable});
   }
 };
 
@@ -204,14 +194,15 @@ struct activation_forward {
   }
 };
 
-/// The gradient of x.
+/// The gradient of x. With a dtable (1, columns of x), bias_backward of dx follows.
 struct activation_backward {
   static constexpr op_info info{"activation_backward", op_class::layer};
   struct in { const_tensor_view dh, x; activation which; };
-  struct out { tensor_view dx; };
+  struct out { tensor_view dx, dtable = {}; };
   static void uses(const auto& use, const in& i, const out& o) {
     reads(use, i.dh, i.x);
     use({access::write, backward_name(i.which), o.dx});
+    if (!o.dtable.empty()) use({access::update, "bias_backward", o.dtable});
   }
 };
 
@@ -231,18 +222,19 @@ struct activation_quantize {
   }
 };
 
-/// activation_backward, quantize.
+/// activation_backward, quantize. With a dtable the target keeps its source.
 struct activation_backward_quantize {
   static constexpr op_info info{"activation_backward_quantize", op_class::layer};
   struct in { const_tensor_view dh, x; activation which; const step_state* state; };
-  struct out { tensor_view dx; quantize_target to; };
+  struct out { tensor_view dx; quantize_target to; tensor_view dtable = {}; };
   static void uses(const auto& use, const in& i, const out& o) {
     reads(use, i.dh, i.x);
     if (is_written(o.to)) use({access::write, backward_name(i.which), o.dx});
     use_forms(use, o.to);
+    if (!o.dtable.empty()) use({access::update, "bias_backward", o.dtable});
   }
   static void compose(auto& ops, queue q, const in& i, const out& o) {
-    ops.activation_backward(q, {i.dh, i.x, i.which}, {o.dx});
+    ops.activation_backward(q, {i.dh, i.x, i.which}, {o.dx, o.dtable});
     if (o.to.set != nullptr) ops.quantize(q, {o.dx, i.state}, {o.to});
   }
 };

@@ -67,7 +67,7 @@ std::vector<float> run_all(int threads) {
   const nn::queue q;
   ops.embedding_forward(q, {source, fp32(table.data(), d), state.data()}, {whole(x)});
   ops.norm_forward(q, {whole(x), gain.data(), 1e-5f}, {whole(y), rstd.data()});
-  ops.rmsnorm_backward(q, {whole(dy), whole(x), gain.data(), rstd.data()}, {whole(dx), dgain.data()});
+  ops.norm_backward(q, {whole(dy), whole(x), gain.data(), rstd.data()}, {whole(dx), dgain.data()});
   const auto half = [&](const device_array<T>& a) { return whole(a).part(1, 0, d / 2); };
   ops.activation_forward(q, {whole(gate_up), nn::activation::swiglu}, {half(h)});
   ops.activation_backward(q, {half(dh), whole(gate_up), nn::activation::swiglu}, {whole(d_gate_up)});

@@ -54,7 +54,7 @@ TEST_CASE("RMSNorm forward and backward") {
     // d / 16 + 4 for the sum, then mean, +eps, sqrt (halves errors), 1/, two products.
     CHECK(roundings_apart(sy.values(), oracle::rmsnorm(x, weight, eps)) < 12);
 
-    run<op::rmsnorm_backward>({sdy, sx, w.data(), rstd.data()}, {sdx, dw.data()});
+    run<op::norm_backward>({sdy, sx, w.data(), rstd.data()}, {sdx, dw.data()});
     const auto objective = [&] { return dot(oracle::rmsnorm(x, weight, eps), dy); };
     // Gradients of inputs are added to the residual's, gradients of weights to other microbatches'.
     const tensor want_x = oracle::add(numeric_gradient(objective, x), dx0);
@@ -68,7 +68,7 @@ TEST_CASE("RMSNorm forward and backward") {
 TEST_CASE("RMSNorm of zeros is zero, and its gradient finite") {
   std::vector<float> x(8, 0.0f), w(8, 1.0f), y(8, 9.0f), rstd(1), dy(8, 1.0f), dx(8, 0.0f), dw(8, 0.0f);
   run<op::norm_forward>({row(x), w.data(), 1e-5f}, {row(y), rstd.data()});
-  run<op::rmsnorm_backward>({row(dy), row(x), w.data(), rstd.data()}, {row(dx), dw.data()});
+  run<op::norm_backward>({row(dy), row(x), w.data(), rstd.data()}, {row(dx), dw.data()});
   for (std::size_t i = 0; i < 8; ++i) {
     CHECK(y[i] == 0.0f);
     CHECK(dx[i] == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-6));
@@ -96,7 +96,7 @@ TEST_CASE("LayerNorm forward and backward") {
     // As RMSNorm, and x - mean has the error of the mean.
     CHECK(roundings_apart(sy.values(), oracle::layernorm(x, weight, bias, eps)) < 16);
 
-    run<op::layernorm_backward>({sdy, sx, w.data(), mean.data(), rstd.data()}, {sdx, dw.data(), db.data()});
+    run<op::norm_backward>({sdy, sx, w.data(), rstd.data(), mean.data()}, {sdx, dw.data(), db.data()});
     const auto want = oracle::layernorm_backward(dy, x, weight, eps);
     CHECK(roundings_apart(sdx.values(), oracle::add(want.x, dx0)) < 40);
     CHECK(roundings_apart(to_double(dw), oracle::add(want.weight, dw0)) < 24 + static_cast<double>(rows) / 4);
