@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "commit.hpp"
 #include "configs.hpp"
@@ -331,25 +330,10 @@ void define_report(CLI::App& app, report_options& o) {
 }
 
 /// Options of a run that a profile, of steps on random tokens, has no use for.
-const std::set<std::string> not_profiled = {"name",
-                                            "data",
-                                            "text_format",
-                                            "tokenizer",
-                                            "begin_of_text",
-                                            "chat_template",
-                                            "long_records",
-                                            "validation",
-                                            "max_epochs",
-                                            "eval_every",
-                                            "eval_windows",
-                                            "final_eval_windows",
-                                            "checkpoint_every",
-                                            "target_loss",
-                                            "eval_every_samples",
-                                            "on_divergence",
-                                            "max_loss_jump",
-                                            "max_rollbacks",
-                                            "keep_checkpoints"};
+constexpr const char* not_profiled =
+    "name data text_format tokenizer begin_of_text chat_template long_records validation max_epochs "
+    "eval_every eval_windows final_eval_windows checkpoint_every target_loss eval_every_samples "
+    "on_divergence max_loss_jump max_rollbacks keep_checkpoints";
 
 }  // namespace
 
@@ -399,7 +383,7 @@ void define(CLI::App& app, arguments& a) {
   profile
       ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
       ->group("run");
-  define_run(*profile, a, not_profiled);
+  define_run(*profile, a, words_of(not_profiled));
 
   define_eval_and_sample(app, a);
   define_merge(app, a);

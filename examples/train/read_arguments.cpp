@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "configs.hpp"
 #include "examples/command_line.hpp"
@@ -241,43 +240,16 @@ void check_init(const arguments& a, given_files files) {
 }
 
 void check_resume_flags(int argc, char** argv) {
-  const std::vector<std::string> allowed = {"--resume",
-                                            "--threads",
-                                            "--ranks",
-                                            "--gpus",
-                                            "--shard",
-                                            "--rendezvous",
-                                            "--timeout",
-                                            "--divide-frozen",
-                                            "--stop-at",
-                                            "--no-progress",
-                                            "--data",
-                                            "--out",
-                                            "--adapter",
-                                            "--memory-limit",
-                                            "--device",
-                                            "--tokenizer",
-                                            "--init",
-                                            "--device-number",
-                                            "--no-graphs",
-                                            "--wait-for-each",
-                                            "--digest-steps",
-                                            "--statistics-every",
-                                            "--roof",
-                                            "--csv",
-                                            "--tensorboard",
-                                            "--async-checkpoints",
-                                            "--statistics-noise",
-                                            "--no-statistics-noise",
-                                            "--steps",
-                                            "--max-epochs"};
+  static const std::set<std::string> allowed = words_of(
+      "--resume --threads --ranks --gpus --shard --rendezvous --timeout --divide-frozen --stop-at "
+      "--no-progress --data --out --adapter --memory-limit --device --tokenizer --init --device-number "
+      "--no-graphs --wait-for-each --digest-steps --statistics-every --roof --csv --tensorboard "
+      "--async-checkpoints --statistics-noise --no-statistics-noise --steps --max-epochs");
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (!word.starts_with("--")) continue;
     const std::string flag = word.substr(0, word.find('='));
-    if (std::find(allowed.begin(), allowed.end(), flag) == allowed.end()) {
-      throw io::error(flag, "cannot be changed when a run is resumed");
-    }
+    if (!allowed.contains(flag)) throw io::error(flag, "cannot be changed when a run is resumed");
   }
 }
 
