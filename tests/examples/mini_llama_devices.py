@@ -128,13 +128,15 @@ class Continuations(OnDevice):
         self.write("rotated.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
             "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1}]})
         more = {"steps": 3, "batch": 1, "accumulate": 8, "eval_windows": 1, "final_eval_windows": 3, "eval_every": 2}
-        adapters = ["--seed-base", "--lora-rank", 8, "--num-hidden-layers", 3]
-        for recipe, flags, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
-                                               ("healed.json", [], [], ("gradients", "masters")),
-                                               ("rotated.json", adapters, ["--divide-frozen"], ("masters", "moments"))):
+        for recipe, base, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
+                                              ("healed.json", [], [], ("gradients", "masters")),
+                                              ("rotated.json", ["--seed-base"], ["--divide-frozen"],
+                                               ("masters", "moments"))):
             with self.subTest(recipe=recipe):
-                self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", *flags, **more)
-                run = self.train_command("run", "--recipe", recipe, "--device", device, *flags, *divided, **more)
+                adapters = {"lora_rank": 8, "num_hidden_layers": 3, "accumulate": 4} if base else {}
+                options = {**more, "recipe": recipe, **adapters}
+                self.train("whole", "--device", "cpu", "--overwrite", *base, **options)
+                run = self.train_command("run", "--device", device, *base, *divided, **options)
                 self.succeed(*run, "--overwrite", "--gpus", 4, "--shard", shards[0], "--stop-at", 1)
                 self.succeed("train", "--resume", "run", "--device", device, "--gpus", 2, "--shard", shards[1],
                              "--stop-at", 2, *divided)
@@ -144,7 +146,7 @@ class Continuations(OnDevice):
                           for name in ("whole", "run")]
                 self.assertEqual(*losses)
         self.assertIn("rank 3: ", self.succeed("plan", "--device", device, "--gpus", 4, "--accumulate", 4))
-        for flags, part in ((["--gpus", 3], "--gpus 3: must divide the 8 microbatches"),
+        for flags, part in ((["--gpus", 3], "--gpus 3: must divide the 4 microbatches"),
                             (["--gpus", 2, "--ranks", 2], "--gpus 2: excludes --ranks")):
             self.refuse([*run, "--overwrite", *flags], part)
         self.refuse([*self.train_command("run", "--device", "cpu", "--gpus", 2)], "--gpus 2: are devices")
