@@ -34,7 +34,7 @@ ROTOSCALE_HD constexpr bool is_sparse_index(format f, std::uint32_t indices) {
 
 namespace detail {
 
-/// Is the code a zero to a matrix unit, which drops the low 13 bits of FP32 words?
+/// True if a matrix unit reads the code as zero. It drops the low 13 bits of FP32 words.
 ROTOSCALE_HD constexpr bool is_sparse_zero(format f, std::uint64_t code) {
   return (code & f.magnitude_mask()) >> (f.bits() == 32 ? 13 : 0) == 0;
 }

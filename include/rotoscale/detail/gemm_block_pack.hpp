@@ -175,7 +175,7 @@ class block_packing {
     pack_scales(x, r, elements, scales, range);
     if (x.block == 0) folds(scales, range);  // all scales are 1
   }
-  /// May all runs of a row have the least scale? Sets range.folded if so.
+  /// True if all runs of a row can have the least scale. Sets range.folded then.
   template <class Scale>
   bool folds(const Scale* scales, operand_range& range) const {
     bool nan = false;

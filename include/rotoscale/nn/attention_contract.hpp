@@ -39,8 +39,8 @@ struct attention_contract {
   }
 };
 
-/// May the unit multiply the tiles? Of BF16, into FP32, in steps that sixteen products are a multiple of and that
-/// nothing but the accumulator joins.
+/// True if the unit can multiply tiles of attention: BF16 into FP32, in steps whose length divides 16 and that only the
+/// accumulator joins.
 constexpr bool multiplies_attention(const mma_unit& u) {
   const mma_model& m = u.model;
   return (u.operands & takes_bf16) != 0 && u.block == 0 && !m.sparse && !m.c_last && m.interleave == 0 &&

@@ -67,7 +67,7 @@ struct memory_plan {
   void cover(const memory_plan& other) {
     for (std::size_t c = 0; c < bytes.size(); ++c) bytes[c] = std::max(bytes[c], other.bytes[c]);
   }
-  /// Is no category larger than in `room`?
+  /// True if no category is larger than in `room`.
   bool fits(const memory_plan& room) const {
     for (std::size_t c = 0; c < bytes.size(); ++c) {
       if (bytes[c] > room.bytes[c]) return false;

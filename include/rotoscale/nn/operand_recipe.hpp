@@ -170,7 +170,7 @@ constexpr int run_rows_of(const operand_recipe& o) {
   const int rows = has_blocks(o.format) ? block_format_of(o).rows : 1;
   return o.scaling == fp8_scaling::block_128x128 || (o.macro_blocks && rows != 1) ? 128 : rows;
 }
-/// Is an operand the tensor itself, stored so, and nothing is made of it?
+/// True if an operand is the stored tensor itself, without a conversion.
 constexpr bool is_source(const operand_recipe& o, dtype source) {
   return o.format == operand_format::fp32 || (o.format == operand_format::bf16 && source == dtype::bf16);
 }

@@ -47,7 +47,7 @@ class rank_socket {
   }
   /// Its descriptor, or -1.
   int get() const { return fd_; }
-  /// Has it a descriptor?
+  /// True if it has a descriptor.
   bool is_open() const { return fd_ >= 0; }
 
 #ifdef POLLRDHUP

@@ -143,7 +143,7 @@ inline linear_recipe adapters_of(const recipe& r) {
   return uniform_gemms(is_all_fp32(r) ? operand_format::fp32 : operand_format::bf16, r.adapters);
 }
 
-/// Does a weight have to be quantized in every step, whether it changes or not?
+/// True if weights get new signs, so that even frozen ones are quantized in every step.
 constexpr bool redraws_signs_of_weights(const linear_recipe& r) {
   return r.fprop.right.rotation.signs == sign_kind::step || r.dgrad.right.rotation.signs == sign_kind::step;
 }

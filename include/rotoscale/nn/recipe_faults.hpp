@@ -13,7 +13,7 @@
 
 namespace rotoscale::nn {
 
-/// May it be a name in messages, logs and tables, which are of lines? No control character, that is.
+/// True if a name has no control character, so that it fits on one line of a message, log or table.
 inline bool is_one_line(std::string_view name) {
   return std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
 }
@@ -111,8 +111,8 @@ constexpr bool holds(const format& wide, const format& narrow) {
          wide.min_exponent() - wide.mantissa_bits <= narrow.min_exponent() - narrow.mantissa_bits;
 }
 
-/// Can the unit multiply the operand? It takes its elements, or numbers of another format that they can be expanded to;
-/// a unit with block scales takes its own blocks, or (with scales of 1) operands without.
+/// True if the unit can multiply the operand: it takes the operand's elements, or a format that they expand to exactly.
+/// A unit with block scales takes its own blocks, or operands without blocks (scales of 1).
 constexpr bool multiplies(const mma_unit& u, const operand_recipe& o) {
   if (unit_fault(u) != nullptr) return false;
   if (u.block != 0 && has_blocks(stored_format(o))) {

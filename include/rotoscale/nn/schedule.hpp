@@ -48,7 +48,7 @@ struct phase {
   scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< none: the phase begins at `at`
   std::optional<nn::recipe> own = std::nullopt;       ///< the recipe itself, where a file holds it
-  bool effective = false;                             ///< is `own` merged with the phase before already, as in a log?
+  bool effective = false;                             ///< `own` is already merged with the phase before, as in a log
 };
 
 /// Which recipe holds from which step on.

@@ -111,7 +111,7 @@ inline std::string unsupported_adapter(std::string_view module) {
   return "adapters of '" + io::printable(module) + "' are not supported, only of the decoder layers' linear layers";
 }
 
-/// Has no module of that target in the first layer an adapter?
+/// True if no module of that target has an adapter in the first layer.
 inline bool is_excluded(const lora_target& t, const lora_config& c) {
   const bool attention = t.linear == layer_linear::qkv || t.linear == layer_linear::o;
   const bool is_in_both = t.whole && t.linear == layer_linear::o;  // c_proj

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
-// optimizer.safetensors (moments and delayed-scaling state). With adapters it holds these, as PEFT's
-// adapter_config.json and adapter_model.safetensors, and not the base. It appears under its name complete or not at
-// all. Models of others are read as well: in shards, in BF16 and FP16. Both ways some MiB are in memory beyond the
-// session's own, whatever the model's size.
+// optimizer.safetensors (moments and delayed-scaling state). In a run with adapters it has PEFT's adapter_config.json
+// and adapter_model.safetensors in place of the base. It appears complete or not at all. Models of other programs are
+// read too: in shards, in BF16 and FP16. Reading and writing take some MiB of memory, whatever the model's size.
 #pragma once
 
 #include <filesystem>

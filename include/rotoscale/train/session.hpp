@@ -221,9 +221,9 @@ class session {
   /// Losses of each token, without a trace in what trains or in scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
-  /// Do ranks exchange operands in each pass, so that all ranks call evaluate() equally often?
+  /// True if ranks exchange operands in each pass. All ranks must then call evaluate() equally often.
   bool has_joint_passes() const { return model_.weights().divided().is_divided(); }
-  /// Does it keep a moving average of the weights?
+  /// True if it keeps a moving average of the weights.
   bool has_average() const { return options_.model.averages; }
   /// Calls f() while the weights that train are their moving average, for evaluations. Overwrites gradients.
   template <class Function>
@@ -238,7 +238,7 @@ class session {
   void for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                        std::span<const std::int32_t> starts, const std::function<void(std::span<const float>)>& use);
 
-  /// Is there memory for take_snapshot()?
+  /// True if there is memory for take_snapshot().
   bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
   /// Copies the state that checkpoints hold and steps change, on a separate queue, after all steps queued so far. Later
   /// steps run meanwhile; only their update waits for the copies. Overwrites the previous snapshot.

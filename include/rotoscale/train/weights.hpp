@@ -42,8 +42,8 @@ enum class shard_level {
 };
 ROTOSCALE_ENUM_NAMES(shard_level, moments, masters, gradients)
 
-/// Are the operands of a weight's rows, in whole runs, those rows of its operands? Not with random words or a scale of
-/// the whole tensor.
+/// True if quantizing some rows of a weight gives those rows of its operands. False with random words or a scale of the
+/// whole tensor.
 inline bool can_quantize_rows(const nn::operand_request& r) {
   const auto can = [](const std::optional<nn::operand_recipe>& o) {
     if (!o) return true;
@@ -146,11 +146,11 @@ class weights {
     }
     return all;
   }
-  /// Says before the first layout whether the arenas have the state of de-oscillation.
+  /// Sets whether the arenas have the state of de-oscillation. Call it before the first layout.
   void track_oscillation(bool tracks) { tracks_oscillation_ = tracks; }
-  /// Have they?
+  /// True if the arenas have that state.
   bool tracks_oscillation() const { return tracks_oscillation_; }
-  /// Do other ranks update parts?
+  /// True if other ranks update parts of the weights.
   bool is_sharded() const { return shards_.size() != 1 || owned_ != list_.arena_size(); }
   /// First elements of shards() in the arenas.
   std::vector<index_t> shard_begins() const {

@@ -67,7 +67,7 @@ inline scale_range scale_range_of(const gemm_operand& x) {
   return range;
 }
 
-/// Are both operands in MXFP4's blocks, and the contract AMX's without parts of K?
+/// True if both operands are MXFP4 and the contract is AMX's without split-K.
 inline bool may_have_exact_steps(const gemm_operand& a, const gemm_operand& b, const gemm_options& o) {
   const auto is_mxfp4 = [](const gemm_operand& x) {
     return x.element == formats::e2m1 && x.block == 32 && x.scale == formats::e8m0 && x.k % 32 == 0 &&
