@@ -35,7 +35,7 @@ nn::device_properties device_backend::properties() const {
 
 namespace {
 
-/// Has the device a quantizer for an operand of this recipe?
+/// True if the device has a quantizer for an operand of this recipe.
 bool is_on_device(const nn::operand_recipe& o) {
   if (!nn::has_blocks(o.format)) return true;
   const block_format f = nn::block_format_of(o);
