@@ -38,7 +38,7 @@ class corpus {
   /// Are all tokens bytes of text?
   bool is_bytes() const { return is_bytes_; }
 
-  /// Do max_epochs hold enough tokens for `options`, after the data of `skipped` steps?
+  /// True if max_epochs hold enough tokens for `options`, after the data of `skipped` steps.
   bool has_data_for(const train_options& options, std::int64_t skipped) const;
   /// Throws io::error if they do not.
   void check_budget(const train_options& options, std::int64_t skipped) const;

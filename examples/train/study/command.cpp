@@ -48,7 +48,7 @@ json options_of(const study_file& study, const study_directory& directory, const
   return options;
 }
 
-/// Writes what `train` reads. Throws io::error if an arm that has runs is another one now.
+/// Writes what `train` reads. Throws io::error if an arm with runs has changed.
 void write_arms(const study_file& study, const study_directory& directory, const std::string& where) {
   for (const fs::path& folder : directory.folders()) io::make_directories(folder);
   for (const study_arm& a : study.arms) {

@@ -57,7 +57,7 @@ struct sample_summary {
 
 sample_summary summarize(const std::vector<double>& values, bool with_bootstrap = false);
 
-/// Is the run's last process done with it for good: ok, or diverged?
+/// Outcome of a run, by its log and its failure file.
 run_outcome outcome_of(const study_directory& directory, const std::string& arm, int seed);
 
 /// Reads the runs of a study's directory, however many there are. `baseline`: another one than the file's, or empty.

@@ -79,13 +79,13 @@ void trainer::enter_phase() {
   state_.trigger = {};
 }
 
-/// Does a trigger measure the quantization noise of the coming step?
+/// True if a trigger measures the quantization noise of the coming step.
 bool trainer::triggers_measure() const {
   const nn::resolved_phase* const next = state_.next_phase();
   return next != nullptr && next->trigger && train::measures_noise(*next->trigger, state_.step, state_.phase_start);
 }
 
-/// Do the statistics measure it?
+/// True if the statistics measure that noise.
 bool trainer::statistics_measure() const {
   return session_.statistics_noise && observes() && train::has_noise(state_.recipe(), triggered_run_of(state_.run));
 }

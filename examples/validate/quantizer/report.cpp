@@ -103,7 +103,7 @@ const char* nibble_name(nibble_order n) {
   return n == nibble_order::low ? "low" : n == nibble_order::high ? "high" : "halves";
 }
 
-/// Do as many rows as a block is long have equal scales, everywhere?
+/// True if each group of rows, as many as a block is long, has equal scales.
 bool may_be_square(const quantizer& q, const quantizer_dump& dump) {
   const index_t length = q.blocks.length;
   return length != 0 && std::all_of(dump.sides.begin(), dump.sides.end(), [&](const dump_side& side) {
