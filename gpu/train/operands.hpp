@@ -303,8 +303,8 @@ class operands final : public nn::operand_set {
            plan_.forms[0].in_bf16 == plan_.forms[1].in_bf16 && !nn::takes_row_form(*column) &&
            nn::block_format_of(*row) == nn::block_format_of(*column);
   }
-  /// True if the tensor's producer can fuse this launch: BF16 copies, casts to nearest without a current scale, and E8M0
-  /// blocks (not of 6-bit codes) in whole runs and squares of 32.
+  /// True if the tensor's producer can fuse this launch: BF16 copies, casts to nearest without a current scale, and
+  /// E8M0 blocks (not of 6-bit codes) in whole runs and squares of 32.
   bool is_fused(const quantizer_launch& l) const {
     const auto fuses = [&](nn::operand_form form) {
       const nn::operand_recipe& own = *request().recipe(form);
