@@ -52,7 +52,7 @@ def median_rates(program, pattern, counter, **environment):
 
 def gemm_rows(program):
     for label, environment in (("", {}), (", without AMX", {"ROTOSCALE_AMX": "0"})):
-        rates = median_rates(program, "^(eigen|mxfp4|bf16_amx)/[^u]", "flops", **environment)
+        rates = median_rates(program, "^(eigen|fp32|mxfp4|bf16_amx)/[^u]", "flops", **environment)
         for name, rate in rates.items():
             arm, shape = name.split("/")
             if arm != "eigen":
