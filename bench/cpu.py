@@ -53,7 +53,7 @@ def median_rates(program, pattern, counter, **environment):
 def gemm_rows(program):
     for label, environment in (("", {}), (", without AMX", {"ROTOSCALE_AMX": "0"})):
         rates = median_rates(program, "^(eigen|fp32|mxfp4|bf16_amx)/[^u]", "flops", **environment)
-        for name, rate in rates.items():
+        for name, rate in sorted(rates.items()):
             arm, shape = name.split("/")
             if arm != "eigen":
                 roof = rates["eigen/" + shape]
@@ -63,7 +63,7 @@ def gemm_rows(program):
 def quantize_rows(program):
     rates = median_rates(program, "^(copy|from_.*h16|both)", "bytes_per_second")
     roof = rates.pop("copy/real_time")
-    for name, rate in rates.items():
+    for name, rate in sorted(rates.items()):
         yield f"quantize, {name.removesuffix('/real_time')}", f"{rate / 2**30:.1f} GiB/s", f"{rate / roof:.2f}", ""
 
 
