@@ -173,7 +173,7 @@ status check_kernel(const gemm_kernel& kernel, const gemm_call& c, const device_
   }
   if (status s = check_optional(c.bias, "bias"); !s.ok()) return s;
   if (c.output_bias != nullptr && (!kernel.biases_output || c.stored != formats::bf16)) {
-    return {error_code::bad_option, "output_bias", "this kernel adds none to its output, or that is not BF16"};
+    return {error_code::bad_option, "output_bias", "needs a BF16 output, and sm_90 with dense or upconverted operands"};
   }
   if (status s = check_optional(c.output_bias, "output_bias"); !s.ok()) return s;
   return check_schedule(kernel, c.schedule);

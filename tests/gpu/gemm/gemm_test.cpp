@@ -371,6 +371,8 @@ TEST_CASE("bad input names the argument and writes nothing") {
   CHECK(message([](gemm_call& p) { p.out = nullptr; }) == "out: must not be null");
   const auto misaligned = [](const gemm_call& p) { return reinterpret_cast<float*>(static_cast<char*>(p.out) + 2); };
   CHECK(message([&](gemm_call& p) { p.bias = misaligned(p); }) == "bias: must be aligned to 4 bytes");
+  CHECK(message([](gemm_call& p) { p.output_bias = static_cast<float*>(p.out); }) ==
+        "output_bias: needs a BF16 output, and sm_90 with dense or upconverted operands");
   CHECK(message([](gemm_call& p) { p.out = static_cast<char*>(p.out) + 1; }) == "out: must be aligned to 2 bytes");
   CHECK(message([](gemm_call& p) { p.out_stride = 7; }) == "out_stride: must be at least n");
   CHECK(message([](gemm_call& p) { p.stored = formats::fp16; }) == "stored: must be BF16 or FP32");
