@@ -213,9 +213,22 @@ class block_packing {
   index_t pack_plain_scales(const gemm_operand& x, index_t r, Scale* to, operand_range& range) const {
     const std::uint8_t* const codes = x.codes + r * x.code_stride;
     const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
+    const index_t count = x.k / run_;
+    std::uint8_t smallest = 255, largest = 0;
+    for (index_t g = 0; g < count; ++g) {
+      smallest = stored[g] < smallest ? stored[g] : smallest;
+      largest = stored[g] > largest ? stored[g] : largest;
+    }
+    // Near each other and not extreme: zero runs may count.
+    if (count > 0 && smallest >= 97 && largest <= 157 && largest - smallest <= most_folded) {
+      for (index_t g = 0; g < count; ++g) to[g] = static_cast<Scale>(fp32_from_bits(std::uint32_t{stored[g]} << 23));
+      range.include(smallest - 127);
+      range.include(largest - 127);
+      return count;
+    }
     int least = range.least, most = range.most;
     index_t g = 0;
-    for (; g < x.k / run_; ++g) {
+    for (; g < count; ++g) {
       const bool nan = stored[g] == nan_scale_byte, counts = !nan && any_code(codes + run_ / 2 * g);
       const int exponent = scale_exponent(stored[g]);
       least = counts && exponent < least ? exponent : least;
