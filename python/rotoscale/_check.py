@@ -47,20 +47,29 @@ def pair(name, value, first, second):
     return value, 0
 
 
+def integers(name, parts, values, limits):
+    """The values as integers from 0 to `limits`. Raises ValueError that names the argument and its part."""
+    made = []
+    for part, value, (most, limit) in zip(parts, values, limits):
+        try:
+            made.append(operator.index(value))
+        except TypeError:
+            made.append(-1)
+        if not 0 <= made[-1] <= most:
+            shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
+            raise ValueError(f"{name}: {part} {shown} must be an integer {limit}")
+    return tuple(made)
+
+
 def split_random(random):
     """(seed, stream) of None, a seed, or (seed, stream)."""
-    split = pair("random", 0 if random is None else random, "seed", "stream")
-    for name, value in zip(("seed", "stream"), split):
-        if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
-            raise ValueError(f"random: {name} {value!r} must be an integer of at most 64 bits")
-    return tuple(map(operator.index, split))
+    parts = "seed", "stream"
+    split = pair("random", 0 if random is None else random, *parts)
+    return integers("random", parts, split, [((1 << 64) - 1, "of at most 64 bits")] * 2)
 
 
 def split_rotation(rotation):
     """(points, signs) of None, points, or (points, signs)."""
-    split = pair("rotation", 0 if rotation is None else rotation, "points", "signs")
-    for name, value, most in zip(("points", "signs"), split, (256, (1 << 256) - 1)):
-        if not hasattr(value, "__index__") or not 0 <= value <= most:
-            limit = "from 0 to 256" if name == "points" else "of at most 256 bits"
-            raise ValueError(f"rotation: {name} {value!r} must be an integer {limit}")
-    return tuple(map(operator.index, split))
+    parts = "points", "signs"
+    split = pair("rotation", 0 if rotation is None else rotation, *parts)
+    return integers("rotation", parts, split, [(256, "from 0 to 256"), ((1 << 256) - 1, "of at most 256 bits")])

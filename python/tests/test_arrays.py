@@ -144,6 +144,7 @@ def test_codes_of_ml_dtypes():
     (lambda x: rotoscale.quantize(x, square="no"), TypeError, "square: 'no', expected True or False"),
     (lambda x: rotoscale.quantize(x, rotation=(16,)), ValueError, "rotation: (16,), expected points or"),
     (lambda x: rotoscale.quantize(x, random=-1), ValueError, "random: seed -1"),
+    (lambda x: rotoscale.quantize(x, random=x), ValueError, "random: seed ndarray must be an integer"),
     (lambda x: rotoscale.quantize(x).to(3), TypeError, "placement: 3, expected a name"),
     (lambda x: rotoscale.gemm(x, x, alpha="2"), TypeError, "alpha: '2', expected a number"),
     (lambda x: rotoscale.unswizzle(x, "aiter_scale", (3,)), ValueError, "shape: (3,)"),
