@@ -57,8 +57,8 @@ class gradient_places {
  public:
   /// A range of the arenas, and where its gradients begin.
   struct place {
-    nn::arena_range range;
-    index_t at = 0;
+    nn::arena_range range;  ///< of parameters, in elements
+    index_t at = 0;         ///< of the range's gradients, in elements of the gradients' memory
   };
 
   /// One range in order.
