@@ -121,36 +121,6 @@ class Continuations(OnDevice):
                              if r["event"] in ("start", "resume")]
                     self.assertEqual(named, [name for _, name in parts])
 
-    def test_devices_that_divide_a_step_leave_the_bytes_of_the_cpu(self):
-        device = self.device()
-        self.write("healed.json", {"phases": [{"recipe": "mxfp4_tc"}, {"recipe": {
-            "base": "fp8_tc", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1, "scales": "seed"}]})
-        self.write("rotated.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
-            "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1}]})
-        more = {"steps": 3, "batch": 1, "accumulate": 8, "eval_windows": 1, "final_eval_windows": 3, "eval_every": 2}
-        for recipe, base, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
-                                              ("healed.json", [], [], ("gradients", "masters")),
-                                              ("rotated.json", ["--seed-base"], ["--divide-frozen"],
-                                               ("masters", "moments"))):
-            with self.subTest(recipe=recipe):
-                adapters = {"lora_rank": 8, "num_hidden_layers": 3, "accumulate": 4} if base else {}
-                options = {**more, "recipe": recipe, **adapters}
-                self.train("whole", "--device", "cpu", "--overwrite", *base, **options)
-                run = self.train_command("run", "--device", device, *base, *divided, **options)
-                self.succeed(*run, "--overwrite", "--gpus", 4, "--shard", shards[0], "--stop-at", 1)
-                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 2, "--shard", shards[1],
-                             "--stop-at", 2, *divided)
-                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 1)
-                self.assert_same_checkpoint("whole", "run", 3)
-                losses = [[r["window_losses"] for r in records(self.folder / name / "log.jsonl", "end")][-1]
-                          for name in ("whole", "run")]
-                self.assertEqual(*losses)
-        self.assertIn("rank 3: ", self.succeed("plan", "--device", device, "--gpus", 4, "--accumulate", 4))
-        for flags, part in ((["--gpus", 3], "--gpus 3: must divide the 4 microbatches"),
-                            (["--gpus", 2, "--ranks", 2], "--gpus 2: excludes --ranks")):
-            self.refuse([*run, "--overwrite", *flags], part)
-        self.refuse([*self.train_command("run", "--device", "cpu", "--gpus", 2)], "--gpus 2: are devices")
-
     def test_adapters_go_on_elsewhere_across_their_switch(self):
         """Parts end before the switch to FP8, and at it."""
         device = self.device()
@@ -213,6 +183,38 @@ class Continuations(OnDevice):
                 self.refuse([*on, recipe, *flags], *named.split("#"), grain)
             self.refuse([*on, "bf16_tc", "--head-dim", 136],
                         "--head-dim of 128 or attention-fp32-chains-keys-ascending on a CPU would do")
+
+
+class Divisions(OnDevice):
+    def test_devices_that_divide_a_step_leave_the_bytes_of_the_cpu(self):
+        device = self.device()
+        self.write("healed.json", {"phases": [{"recipe": "mxfp4_tc"}, {"recipe": {
+            "base": "fp8_tc", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1, "scales": "seed"}]})
+        self.write("rotated.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
+            "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1}]})
+        more = {"steps": 3, "batch": 1, "accumulate": 4, "eval_windows": 1, "final_eval_windows": 3, "eval_every": 2}
+        for recipe, base, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
+                                              ("healed.json", [], [], ("gradients", "masters")),
+                                              ("rotated.json", ["--seed-base"], ["--divide-frozen"],
+                                               ("masters", "moments"))):
+            with self.subTest(recipe=recipe):
+                adapters = {"lora_rank": 8, "num_hidden_layers": 3} if base else {}
+                options = {**more, "recipe": recipe, **adapters}
+                self.train("whole", "--device", "cpu", "--overwrite", *base, **options)
+                run = self.train_command("run", "--device", device, *base, *divided, **options)
+                self.succeed(*run, "--overwrite", "--gpus", 4, "--shard", shards[0], "--stop-at", 1)
+                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 2, "--shard", shards[1],
+                             "--stop-at", 2, *divided)
+                self.succeed("train", "--resume", "run", "--device", device, "--gpus", 1)
+                self.assert_same_checkpoint("whole", "run", 3)
+                losses = [[r["window_losses"] for r in records(self.folder / name / "log.jsonl", "end")][-1]
+                          for name in ("whole", "run")]
+                self.assertEqual(*losses)
+        self.assertIn("rank 3: ", self.succeed("plan", "--device", device, "--gpus", 4, "--accumulate", 4))
+        for flags, part in ((["--gpus", 3], "--gpus 3: must divide the 4 microbatches"),
+                            (["--gpus", 2, "--ranks", 2], "--gpus 2: excludes --ranks")):
+            self.refuse([*run, "--overwrite", *flags], part)
+        self.refuse([*self.train_command("run", "--device", "cpu", "--gpus", 2)], "--gpus 2: are devices")
 
 
 class Profiles(OnDevice):
