@@ -17,7 +17,8 @@ if [ "${1:-}" = --sanitizers ]; then
   shift
 fi
 python=${1:-python3}
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+if ! "$python" -c 'import ensurepip, sysconfig, venv; open(sysconfig.get_path("include") + "/Python.h")' \
+  2>/dev/null; then
   # shellcheck source=tests/setup.sh
   source tests/setup.sh
   need_packages python3-venv python3-dev g++
