@@ -127,6 +127,8 @@ using arena_bases = std::array<std::byte*, memory_categories>;
 class memory_cursor {
  public:
   static constexpr std::size_t alignment = 256;  ///< bytes
+  /// `bytes` rounded up to whole alignments.
+  static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
   memory_cursor() = default;
   /// Hands out memory of these arenas, and counts it in the ledger, if there is one.
@@ -143,7 +145,7 @@ class memory_cursor {
   void* take(memory_category c, std::size_t bytes) {
     const auto i = static_cast<std::size_t>(c);
     const std::size_t at = used_[i];
-    used_[i] = (at + bytes + alignment - 1) / alignment * alignment;
+    used_[i] = aligned(at + bytes);
     peak_[c] = std::max(peak_[c], used_[i]);
     return counts_only_ ? nullptr : bases_[i] + at;
   }

@@ -47,7 +47,7 @@ class divided_operands {
   std::size_t add(std::size_t group, std::size_t bytes) {
     if (groups_.empty() || groups_.back().number != group) groups_.push_back({group, 0, 0, nullptr});
     std::size_t& end = groups_.back().bytes;
-    return std::exchange(end, end + aligned(bytes));
+    return std::exchange(end, end + nn::memory_cursor::aligned(bytes));
   }
   /// Takes memory for the parts and the buffers.
   void lay_out(nn::memory_cursor& memory) {
@@ -115,12 +115,8 @@ class divided_operands {
     std::size_t first, bytes;
   };
 
-  static std::size_t aligned(std::size_t bytes) {
-    constexpr std::size_t a = nn::memory_cursor::alignment;
-    return (bytes + a - 1) / a * a;
-  }
   range part_of(const stored_group& g, int rank) const {
-    const std::size_t most = aligned((g.bytes + ranks_size() - 1) / ranks_size());
+    const std::size_t most = nn::memory_cursor::aligned((g.bytes + ranks_size() - 1) / ranks_size());
     const std::size_t first = std::min(g.bytes, most * static_cast<std::size_t>(rank));
     return {first, std::min(g.bytes, first + most) - first};
   }

@@ -192,17 +192,14 @@ class weight_gather {
   }
   /// Places the parts of each rank in its message.
   void begin_messages(group& g) const {
-    constexpr std::size_t alignment = nn::memory_cursor::alignment;
     g.begin.assign(1, 0);
     for (std::size_t s = 0; s < static_cast<std::size_t>(sums_->size()); ++s) {
       std::size_t bytes = 0;
-      const auto take = [&](std::size_t n) {
-        return std::exchange(bytes, bytes + (n + alignment - 1) / alignment * alignment);
-      };
+      const auto take = [&](std::size_t n) { return std::exchange(bytes, bytes + nn::memory_cursor::aligned(n)); };
       for (item& x : g.items) {
         part& own = x.parts[s];
         if (x.is_direct || own.elements.count == 0) continue;
-        if (x.linears.empty()) own.at = take(static_cast<std::size_t>(own.elements.count) * sizeof(float));
+        if (x.linears.empty()) own.at = take(bytes_of(own));
         for (std::size_t k = 0; k < x.linears.size(); ++k) {
           const std::size_t at = take(ops_->layout_operands(rows_of(*x.linears[k], own.elements)).bytes);
           if (k == 0) own.at = at;
@@ -222,11 +219,10 @@ class weight_gather {
         own.memory = messages + g.begin[s] + own.at;
         std::byte* at = own.memory;
         for (const nn::linear* l : x.linears) {
-          constexpr std::size_t alignment = nn::memory_cursor::alignment;
           const nn::operand_request r = rows_of(*l, own.elements);
           ROTOSCALE_ASSERT(own.elements.first % r.cols == 0 && own.elements.count % r.cols == 0);
           own.operands.push_back(ops_->make_operands(r, at, {}));
-          at += (ops_->layout_operands(r).bytes + alignment - 1) / alignment * alignment;
+          at += nn::memory_cursor::aligned(ops_->layout_operands(r).bytes);
         }
       }
     }
