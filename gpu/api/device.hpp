@@ -64,6 +64,9 @@ status upload(void* device, const void* host, std::size_t bytes, stream s = {});
 /// Copies device to host. The host memory is valid after synchronize.
 status download(void* host, const void* device, std::size_t bytes, stream s = {});
 status copy(void* to, const void* from, std::size_t bytes, stream s = {});  ///< device to device
+/// Copies `rows` rows of `width` bytes, device to device. Strides are in bytes.
+status copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t width,
+                 std::size_t rows, stream s = {});
 /// Sets every byte of device memory to `byte`.
 status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s = {});
 

@@ -52,6 +52,7 @@
 #define hipMemPoolSetAttribute cudaMemPoolSetAttribute
 #define hipMemPool_t cudaMemPool_t
 #define hipMemcpy cudaMemcpy
+#define hipMemcpy2DAsync cudaMemcpy2DAsync
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
 #define hipMemcpyDeviceToHost cudaMemcpyDeviceToHost

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <vector>
 
-#include "gpu/api/copy.hpp"
 #include "gpu/dialect/arch.hpp"
 #include "gpu/dialect/launch.hpp"
 #include "gpu/dialect/ranges.hpp"
@@ -26,15 +25,6 @@ hipError_t query(int, device_info& device) {
   device = {arch::host, 2};  // few, so that a block of a small test computes several tiles
   return hipSuccess;
 }
-hipError_t copy_native(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t width,
-                       std::size_t rows, hipStream_t s) {
-  hipError_t done = hipSuccess;
-  for (std::size_t r = 0; r < rows && done == hipSuccess; ++r) {
-    done = hipMemcpyAsync(static_cast<char*>(to) + r * to_stride, static_cast<const char*>(from) + r * from_stride,
-                          width, hipMemcpyDeviceToDevice, s);
-  }
-  return done;
-}
 
 #elif defined(ROTOSCALE_CUDA)
 
@@ -46,10 +36,6 @@ hipError_t query(int index, device_info& device) {
   device.arch = major == 9 && minor == 0 ? arch::sm_90 : arch::other;
   return error;
 }
-hipError_t copy_native(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t width,
-                       std::size_t rows, hipStream_t s) {
-  return cudaMemcpy2DAsync(to, to_stride, from, from_stride, width, rows, cudaMemcpyDeviceToDevice, s);
-}
 
 #else
 
@@ -59,10 +45,6 @@ hipError_t query(int index, device_info& device) {
   if (error != hipSuccess) return error;
   device = {arch_from_name(properties.gcnArchName), properties.multiProcessorCount};
   return hipSuccess;
-}
-hipError_t copy_native(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t width,
-                       std::size_t rows, hipStream_t s) {
-  return hipMemcpy2DAsync(to, to_stride, from, from_stride, width, rows, hipMemcpyDeviceToDevice, s);
 }
 
 #endif
@@ -143,7 +125,7 @@ status copy(void* to, const void* from, std::size_t bytes, stream s) {
 status copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, std::size_t width,
                  std::size_t rows, stream s) {
   if (width == 0 || rows == 0) return {};
-  return to_status(copy_native(to, to_stride, from, from_stride, width, rows, native(s)));
+  return to_status(hipMemcpy2DAsync(to, to_stride, from, from_stride, width, rows, hipMemcpyDeviceToDevice, native(s)));
 }
 status fill(void* memory, std::uint8_t byte, std::size_t bytes, stream s) {
   return bytes == 0 ? status{} : to_status(hipMemsetAsync(memory, byte, bytes, native(s)));

@@ -73,6 +73,15 @@ inline hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t bytes, 
   if (host_is_lost()) return hipErrorUnknown;
   return hipMemcpy(to, from, bytes, kind);
 }
+inline hipError_t hipMemcpy2DAsync(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
+                                   std::size_t width, std::size_t rows, hipMemcpyKind kind, hipStream_t s) {
+  hipError_t done = hipSuccess;
+  for (std::size_t r = 0; r < rows && done == hipSuccess; ++r) {
+    done = hipMemcpyAsync(static_cast<char*>(to) + r * to_stride, static_cast<const char*>(from) + r * from_stride,
+                          width, kind, s);
+  }
+  return done;
+}
 inline hipError_t hipMemset(void* to, int byte, std::size_t bytes) {
   std::memset(to, byte, bytes);
   return hipSuccess;

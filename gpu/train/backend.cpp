@@ -7,7 +7,6 @@
 #include <new>
 
 #include "gpu/api/attention.hpp"
-#include "gpu/api/copy.hpp"
 #include "gpu/api/gemm.hpp"
 
 namespace rotoscale::gpu {
