@@ -209,7 +209,7 @@ def table():
     for issue in issues:
         name = issue["link"].split("/")[4].replace("TransformerEngine", "TE")
         cells = [cell(library, issue) for library in libraries]
-        if set(cells) != {"-"}:
+        if not set(cells) <= {"yes", "-"}:
             yield "| " + " | ".join([str(issue["number"]), f"[{name}]({issue['link']})", *cells]) + " |"
 
 
