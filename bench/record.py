@@ -56,7 +56,9 @@ def section_text(section):
     lines.append("")
     if "table" in section:
         head, *rows = section["table"]
-        lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+        rule = "|" + "---|" * len(head)
+        head, *rows = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+        lines += [head, rule, *rows]
     else:
         lines += ["```text", *section["text"], "```"]
     return "\n".join(lines) + "\n"
