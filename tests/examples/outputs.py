@@ -102,7 +102,9 @@ def recipes(llama, names):
         same.setdefault(cells, []).append(f"`{name}`")
     rows = ["| fprop x / w | dgrad dy / w | wgrad dy / x | Recipes |", "|---|---|---|---|"]
     for cells, of in same.items():
-        rows += [f"| {cells} | {line} |" for line in textwrap.wrap(", ".join(of), 92 - len(cells))]
+        for line in textwrap.wrap(", ".join(of), 92 - len(cells)):
+            rows.append(f"| {cells} | {line} |")
+            cells = "| |"
     return "\n".join(["", *rows, "", ""])
 
 
