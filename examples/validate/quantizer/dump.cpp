@@ -116,7 +116,7 @@ class dump_loader {
     const io::tensor_info* codes = file_.find(side.code_name());
     const io::tensor_info* scales = file_.find(side.scale_name());
     if (codes == nullptr && scales == nullptr) return;
-    if (codes == nullptr) fail(side.code_name(), std::string("missing beside ") + side.scale_name());
+    if (codes == nullptr) fail(side.code_name(), std::string("missing; the file has only ") + side.scale_name());
     if (!holds_bytes(codes->dtype) && !find_format(codes->dtype, block_elements))
       fail(side.code_name(), "type " + codes->dtype + " is none of U8, I8, " + dtype_list(block_elements));
     if (codes->begin == codes->end) fail(side.code_name(), "is empty");
@@ -250,7 +250,7 @@ class dump_loader {
       fail("random", "is not U32 of the source's extents");
     if (!has_rows(t->shape, dump_.rows))
       fail("random",
-           "shape " + shape_text(t->shape) + " is not " + shape_text({dump_.rows, dump_.cols}) + ", as x lies");
+           "shape " + shape_text(t->shape) + " is not " + shape_text({dump_.rows, dump_.cols}) + ", the shape of x");
     dump_.random.resize(dump_.source.size());
     std::memcpy(dump_.random.data(), bytes.data(), bytes.size());
   }
@@ -294,8 +294,7 @@ float nearest_in_log2(float x) {
 
 /// Scale of a block with this amax, with the quantizer's details.
 std::uint8_t scale_of_amax(const quantizer& q, std::uint32_t amax) {
-  if (q.details.amax_bf16 && amax != no_amax)
-    amax = fp32_bits(round_to_format(formats::bf16, fp32_from_bits(amax)));
+  if (q.details.amax_bf16 && amax != no_amax) amax = fp32_bits(round_to_format(formats::bf16, fp32_from_bits(amax)));
   const std::uint8_t scale = choose_scale(q.blocks, q.options, amax);
   if (!q.details.replaces_rule() || amax == 0 || amax >= fp32_infinity_bits) return scale;
   float wanted = fp32_from_bits(amax) / decode(q.blocks.element, q.blocks.element.max_code());

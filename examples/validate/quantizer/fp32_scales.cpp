@@ -166,7 +166,7 @@ void fp32_scaled_dump::load_side(const io::safetensors_file& file, block_axis ax
   if (codes == nullptr && scales == nullptr) return;
   if (codes == nullptr || scales == nullptr)
     fail(file, codes == nullptr ? code_name : scale_name,
-         std::string("missing beside ") + (codes == nullptr ? scale_name : code_name));
+         std::string("missing; the file has only ") + (codes == nullptr ? scale_name : code_name));
   const auto element = find_format(codes->dtype, fp8_formats);
   if (!element) fail(file, code_name, "type " + codes->dtype + " is none of " + dtype_list(fp8_formats));
   if (!sides_.empty() && !(*element == element_))
