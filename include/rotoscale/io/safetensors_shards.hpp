@@ -85,7 +85,8 @@ class safetensors_shards {
         throw error(name_, where + ": '" + printable(shard) + "' is not the name of a file in its directory");
       }
       if (!single.empty() && shard != single.filename()) {
-        throw error(single.string(), "is beside " + name_ + ", which names " + printable(shard) + "; remove one");
+        throw error(single.string(),
+                    "exists as well as " + name_ + ", which names " + printable(shard) + "; remove one");
       }
       const auto [at, is_new] = opened.emplace(shard, files_.size());
       if (is_new) files_.push_back(safetensors_file::open(directory / shard));

@@ -186,7 +186,7 @@ inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resol
     if (fires >= p.from_step) {
       return where + "patience: never fires, since " + std::to_string(t.patience) + " measurements, one every " +
              detail::interval_text(times_of(t, run.evaluations)) + ", end " +
-             (fires > run.steps ? "behind the run" : "at step " + std::to_string(fires)) +
+             (fires > run.steps ? "after the run" : "at step " + std::to_string(fires)) +
              " and the phase before it ends at step " + std::to_string(p.from_step);
     }
     entered = fires;

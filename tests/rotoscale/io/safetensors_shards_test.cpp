@@ -201,7 +201,7 @@ TEST_CASE("an index that lies") {
   CHECK(message(with("d", "more.safetensors")) == at + "tensor 'a' is in two files, the second is D/more.safetensors");
   twice.write(dir / "model.safetensors");
   CHECK(message(whole) ==
-        "D/model.safetensors: is beside D/model.safetensors.index.json, which names "
+        "D/model.safetensors: exists as well as D/model.safetensors.index.json, which names "
         "model-00001-of-00002.safetensors; remove one");
   CHECK(message({{"weight_map", {{"a", "model.safetensors"}, {"d", "model.safetensors"}}}}) == "(no error)");
   fs::remove(path);

@@ -177,7 +177,7 @@ TEST_CASE("a plateau is measured when the run is evaluated") {
       "100 and the phase before it ends at step 100");
   CHECK(fault_of({66, 2, 0}) == "");  // after 33, 66 and 99
   CHECK(fault_of({66, 2, 1}) == "");  // after 66 and 99
-  CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end behind the run and") !=
+  CHECK(fault_of({66, 2, 2}).find("66 sequences (2 a step, the first 2 times left out), end after the run and") !=
         std::string::npos);
 }
 

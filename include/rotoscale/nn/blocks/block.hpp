@@ -29,7 +29,7 @@ struct linear_maker {
   adapted_linear make(std::size_t number, const linear_recipe& r, index_t tokens) {
     const parameter& p = parameters[number];
     if (options.training && !p.trains && redraws_signs_of_weights(r)) {
-      fail(p.name() + " is frozen and quantized once: its signs cannot be drawn anew each step");
+      fail(p.name() + " is frozen and quantized once: its signs cannot change each step");
     }
     adapted_linear made(
         {next++, p.rows, p.cols, tokens, p.trains, options.training, stored, stored, true, options.codes_of_weights},
