@@ -40,7 +40,7 @@ class text_logits {
  public:
   text_logits(train::session& s, const nn::step_inputs& now) : session_(&s), now_(now) {}
 
-  std::vector<float> behind(const std::vector<std::int32_t>& text) {
+  std::vector<float> logits_after(const std::vector<std::int32_t>& text) {
     const auto longest = static_cast<index_t>(session_->model().shape().positions);
     const auto n = static_cast<index_t>(text.size()), last = n - 1, first = std::max<index_t>(0, n - longest);
     if (first == 0 && kept_ && session_->model().cache_rows() > 0) {
@@ -77,7 +77,7 @@ void sample(train::session& s, const nn::step_inputs& now, const sample_options&
   if (o.begins) text.push_back(t.begin_of_text());
   t.encode(o.prompt.empty() ? "\n" : o.prompt, text);
   for (int i = 0; i < o.tokens; ++i) {
-    const auto logits = model.behind(text);
+    const auto logits = model.logits_after(text);
     for (const float z : logits) {
       if (!std::isfinite(z)) throw io::error("checkpoint", "the model's output is not finite");
     }

@@ -82,9 +82,9 @@ class study_directory {
     return runs() / (arm + "-" + std::to_string(seed));
   }
   /// Output of a run's last process.
-  std::filesystem::path output(const std::string& arm, int seed) const { return beside(arm, seed, ".out"); }
+  std::filesystem::path output(const std::string& arm, int seed) const { return run_file(arm, seed, ".out"); }
   /// Exit code and reason of a run that gave no loss.
-  std::filesystem::path failure(const std::string& arm, int seed) const { return beside(arm, seed, ".failed"); }
+  std::filesystem::path failure(const std::string& arm, int seed) const { return run_file(arm, seed, ".failed"); }
   /// The checkpoint that a run begins with, until it has its own.
   std::filesystem::path fork(const std::string& arm, int seed) const {
     return path_ / "forks" / (arm + "-" + std::to_string(seed));
@@ -93,7 +93,7 @@ class study_directory {
   std::filesystem::path schedule(const std::string& arm) const { return path_ / "schedules" / (arm + ".json"); }
 
  private:
-  std::filesystem::path beside(const std::string& arm, int seed, const char* ending) const {
+  std::filesystem::path run_file(const std::string& arm, int seed, const char* ending) const {
     return runs() / (arm + "-" + std::to_string(seed) + ending);
   }
 
