@@ -131,15 +131,14 @@ struct loaded_model {
     if (own_recipe) reading_from(path, [&] { train::read_scales(path, *session); });
     const std::uint64_t digest = train::read_weights(weights, *session, progress);
     if (adapters == path && state.base_digest != 0 && digest != state.base_digest) {
-      throw io::error(weights.directory.string(), "not the weights that the adapters were trained beside");
+      throw io::error(weights.directory.string(), "not the base that the adapters were trained on");
     }
     if (!adapters.empty()) train::read_adapters(adapters, *session);
   }
   /// --checkpoint is a model (--adapter adds adapters), or adapters that name their base.
   void find_parts(const arguments& a, bool own) {
     if (train::is_adapter(path)) {
-      if (!a.adapter.empty())
-        throw io::error("--adapter", a.checkpoint + " holds adapters itself, not what they stand beside");
+      if (!a.adapter.empty()) throw io::error("--adapter", a.checkpoint + " holds adapters, not their base");
       adapters = path;
       if (!own) state.run.lora = train::read_adapter_config(path);
       const std::string base = own ? state.resolved_init : train::adapter_base(path);

@@ -86,12 +86,12 @@ class Data(Scratch):
         self.refuse(["train", "--resume", "made", "--tokenizer", "t.model"], "t.model")  # the named tokenizer is used
         own = "run/checkpoints/step-000000008/tokenizer.model"
         self.refuse([*self.train_command("run", "--tokenizer", own, vocab_size=300), "--overwrite"],
-                    own + ": lies in run", "--overwrite")
+                    own + ": is in run", "--overwrite")
 
     def test_what_is_read_is_not_overwritten(self):
         self.train("run")
         self.refuse([*self.train_command("run", "--text-format", "bytes", data="run/log.jsonl"), "--overwrite"],
-                    "run/log.jsonl: lies in run", "--overwrite")
+                    "run/log.jsonl: is in run", "--overwrite")
         shutil.copytree(self.checkpoint("run"), self.folder / "model")
         self.refuse([*self.train_command("model", "--init", "model"), "--overwrite"],
                     "model/config.json: would be written, and is an input")

@@ -466,7 +466,7 @@ class BadInput(Lora):
     def test_commands_without_their_parts(self):
         self.lora("run")
         self.refuse(["eval", "--checkpoint", "base", "--adapter", "base"], "holds no adapters")
-        self.refuse(["eval", "--checkpoint", "run", "--adapter", "run"], "--adapter", "holds adapters itself")
+        self.refuse(["eval", "--checkpoint", "run", "--adapter", "run"], "--adapter", "holds adapters, not their base")
         self.refuse(["merge", "--base", "run", "--adapter", "run", "--out", "merged"], "holds adapters, no model")
         self.refuse(["merge", "--base", "base", "--adapter", "run", "--out", "base"], "base: exists")
         self.refuse(["merge", "--base", "base", "--adapter", "run"], "--out")

@@ -124,7 +124,7 @@ class Device(Runs):
             self.assertNotIn("out of memory", said)
             self.assertEqual((code, out), (5, ""), said)
             if "loaded" not in said:
-                self.assert_memory_table(said, "the device failed behind step ", "--resume run")
+                self.assert_memory_table(said, "the device failed after step ", "--resume run")
                 end = records(self.folder / "run/log.jsonl")[-1]
                 self.assertEqual((end["event"], end["status"]), ("end", "failed"))
                 steps.add(end["step"])

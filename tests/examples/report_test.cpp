@@ -557,7 +557,7 @@ TEST_CASE("AMD's published curve: the gap before the switch closes within 45 ste
   CHECK(amd.points[4].time == doctest::Approx(45.0 / 550));
   CHECK(amd.points[4].gap == doctest::Approx(0.026).epsilon(0.01));
   using report_parts::measure_shape;
-  CHECK(measure_shape({{{10, 0.5}}, {}}, 20, 100).missing == "no evaluation behind its switch to compare");
+  CHECK(measure_shape({{{10, 0.5}}, {}}, 20, 100).missing == "no evaluation after its switch to compare");
   CHECK(measure_shape({{}, {{30, 0.5}}}, 20, 100).missing == "no evaluation before its switch to compare");
   CHECK(measure_shape({{{10, 0.0}}, {{30, 0.5}}}, 20, 100).missing == "no gap before its switch");
   const auto below = measure_shape({{{10, -0.5}}, {{30, 0.1}}}, 20, 100);

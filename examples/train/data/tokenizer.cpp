@@ -314,7 +314,7 @@ namespace {
 
 [[noreturn]] void fail_without_library(const std::string& where) {
   throw io::error(where,
-                  "this program was built without SentencePiece; install libsentencepiece-dev and configure anew");
+                  "this program was built without SentencePiece; install libsentencepiece-dev and configure again");
 }
 
 }  // namespace

@@ -240,7 +240,7 @@ std::string left_of_gap(const gaps_around& gaps, std::int64_t switch_step, std::
   return signed_nats(before.value, decimals) + " before the switch, " + signed_nats(after.value, decimals) + " " +
          std::to_string(after.step - switch_step) + " steps (" +
          fixed(100.0 * static_cast<double>(after.step - switch_step) / static_cast<double>(steps), 1) +
-         " % of the run) behind it";
+         " % of the run) after it";
 }
 
 /// The shape of the last healing, for comparison with AMD's.
@@ -261,7 +261,7 @@ std::string shape(const arm& a, const arm& reference) {
 std::string published_healing(const comparison& c) {
   if (std::all_of(c.arms.begin(), c.arms.end(), [](const arm& a) { return a.switches.empty(); })) return "";
   const gaps_around gaps = amd_gaps_around_switch();
-  return "Published, of another model: AMD's Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 behind step " +
+  return "Published, of another model: AMD's Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 after step " +
          std::to_string(amd_switch_step) + " of " + std::to_string(amd_run_steps) +
          ", mean of three runs against ten FP8 runs of v5.1 with another learning rate and schedule): " +
          left_of_gap(gaps, amd_switch_step, amd_run_steps, 4) + ". Only the shape can be compared.";

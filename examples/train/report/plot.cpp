@@ -339,12 +339,12 @@ void add_healing_shape_plot(const comparison& c, std::vector<plot>& plots) {
   series amd{"AMD, Llama 2 70B LoRA", 0, false, {}};
   amd.is_published = true;
   add(amd, 4, measure_shape(amd_gaps_around_switch(), amd_switch_step, amd_run_steps));
-  plots.push_back({"healing_shape", "Shape of healing, beside AMD's",
+  plots.push_back({"healing_shape", "Shape of healing, with AMD's",
                    "Gap to the arm of the recipe switched to, as a share of the magnitude of the last gap before the "
                    "(last) switch, against time since the switch as a share of the run. These gaps, in nats: " +
                        scales +
                        ". AMD's curve is of another model: Llama 2 70B LoRA (MLPerf Training v6.0, MXFP4 healed to FP8 "
-                       "behind step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, whose "
+                       "after step 339 of 550, mean of three runs against the mean of ten FP8 runs of v5.1, whose "
                        "learning rate and schedule differ). Only shapes can be compared.",
                    frame("Shape of healing", "steps since the switch / steps of the run", "gap / gap before the switch",
                          {-0.4, 0.4}, padded(framed, true)) +

@@ -59,7 +59,7 @@ struct healing_shape {
 inline healing_shape measure_shape(const gaps_around& gaps, std::int64_t switch_step, std::int64_t run_steps) {
   healing_shape shape;
   if (gaps.before.empty()) shape.missing = "no evaluation before its switch to compare";
-  if (gaps.after.empty()) shape.missing = "no evaluation behind its switch to compare";
+  if (gaps.after.empty()) shape.missing = "no evaluation after its switch to compare";
   if (!shape.missing.empty()) return shape;
   shape.before = gaps.before.back().value;
   if (shape.before == 0) {

@@ -114,7 +114,7 @@ trainer_state read_state(const resume_point& from) {
     trainer_state state = read_trainer_state(from.checkpoint.empty() ? from.run : from.checkpoint);
     if (from.checkpoint.empty() && state.step != 0) {
       throw io::error(run_directory(from.run).start().string(),
-                      "the state of step " + std::to_string(state.step) + ", but there are no tensors beside it");
+                      "the state of step " + std::to_string(state.step) + ", but no tensors");
     }
     if (from.checkpoint.empty()) return state;
     check_config(from.checkpoint, state.run);
@@ -170,7 +170,7 @@ void require_same_run(const trainer_state& wanted, const field_names& names, con
       if (text(options, key) == text(old, key)) continue;
       throw io::error(names.name(field_of(key)), "is " + text(options, key) + ", but " + text(old, key) +
                                                      " in the run in " + where +
-                                                     ", which only the same options resume (--overwrite starts anew)");
+                                                     ", which only the same options resume (--overwrite begins again)");
     }
   }
   if (const auto change = find_phase_change(found.phases, wanted.phases)) {

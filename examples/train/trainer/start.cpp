@@ -198,7 +198,7 @@ void trainer::load_base() {
                                                    progress_.counter(state_.run.name, "reading weights"));
   if (state_.base_digest == 0) state_.base_digest = digest;
   if (digest == state_.base_digest) return;
-  throw io::error(init_place_, state_.run.lora ? "not the weights that the adapters were trained beside (--init)"
+  throw io::error(init_place_, state_.run.lora ? "not the base that the adapters were trained on (--init)"
                                                : "not the weights that the run began with (--init)");
 }
 
@@ -255,7 +255,7 @@ void trainer::open_log() {
       files_.require_unused(" and belongs to another run than the one resumed", ": " + elsewhere);
     }
     if (!from_ && !session_.overwrite) {
-      files_.require_unused("; use --resume to continue a run or --overwrite to start anew",
+      files_.require_unused("; use --resume to continue a run or --overwrite to begin again",
                             ": --overwrite removes it, " + elsewhere);
     }
   };
@@ -318,7 +318,7 @@ void trainer::require_elsewhere() const {
     for (const fs::path& file : files_.all()) {
       const fs::path removed = fs::weakly_canonical(file);
       if (std::mismatch(removed.begin(), removed.end(), given.begin(), given.end()).first != removed.end()) continue;
-      throw io::error(name, "lies in " + session_.out + ", and --overwrite would remove it");
+      throw io::error(name, "is in " + session_.out + ", and --overwrite would remove it");
     }
   };
   const run_options& run = state_.run;

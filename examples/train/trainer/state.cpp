@@ -86,7 +86,7 @@ trainer_state new_run(run_options options, const field_names& names, given_files
                       std::vector<nn::resolved_phase> phases) {
   if (const auto fault = find_fault(options)) throw names.error(*fault);
   if (options.lora && options.init.empty() && given == given_files::needed) {
-    throw names.error("init: is missing, adapters stand beside given weights");
+    throw names.error("init: is missing, adapters need a base");
   }
   trainer_state state;
   const std::string where = names.schedule() + " " + options.schedule;

@@ -219,7 +219,7 @@ int trainer::device_failed(const device_failure& e) {
   progress_.end();
   ranks_->abort("failed: " + std::string(e.what()));
   const std::string checkpoint = settle_checkpoint();
-  say(state_.run.name + ": " + e.at("behind step " + std::to_string(state_.step)) + checkpoint +
+  say(state_.run.name + ": " + e.at("after step " + std::to_string(state_.step)) + checkpoint +
       (session_.replays ? "" : "; log and last checkpoint are kept") + advice() + "; its memory, by category:");
   std::cerr << memory_table(e.plan());
   finish("failed");
