@@ -129,8 +129,7 @@ def check_odr(root, folder):
     if not any(failures):
         shutil.copy(folder / "first.o", folder / "second.o")
         link = subprocess.run(["g++", "main.o", "first.o", "second.o", "-o", "both", "-pthread", "-lz"],
-                              capture_output=True,
-                              text=True, cwd=folder)
+                              capture_output=True, text=True, cwd=folder)
         failures.append(link.stderr)
     return failures
 

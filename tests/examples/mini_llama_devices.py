@@ -227,8 +227,7 @@ class Profiles(OnDevice):
                                *as_flags({**SHAPE, "batch": 1, "sequence": 32}))
         self.assertEqual((out.returncode, out.stderr), (0, ""))
         head, classes, operations = out.stdout.split("\n\n")
-        self.assertRegex(head,
-                         r"step \d+\.\d+ ms, \d+ tokens/s\n" +
+        self.assertRegex(head, r"step \d+\.\d+ ms, \d+ tokens/s\n" +
                          r"without graphs \d+\.\d+ ms a step; " * (device != "cpu") + r"copy \d+ GB/s.*\nmemory ")
         self.assertIn("TFLOP/s   of BF16\n", classes)
 

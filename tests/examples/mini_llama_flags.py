@@ -12,8 +12,7 @@ import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 
 # Flags that accept any text, or whose file is the only thing that can be wrong.
-ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits",
-            "--ignore-config-key"}
+ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits", "--ignore-config-key"}
 # Flags with a file name or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",
          "--base", "--keep", "--accept"}
@@ -126,13 +125,11 @@ class Flags(Scratch):
                              (f"new/{long}/run", "File name too long"), (20 * f"{250 * 'a'}/", "File name too long"),
                              ("loop/run", "Too many levels of symbolic links")):
             for command in (["train", *new, "--out"], ["train", *new, "--auto-resume", "--out"],
-                            ["train", *new, "--overwrite", "--out"],
-                            ["train", "--resume", "run", "--out"], ["train", "--resume"],
-                            ["train", "--resume", "run", "--init"],
+                            ["train", *new, "--overwrite", "--out"], ["train", "--resume", "run", "--out"],
+                            ["train", "--resume"], ["train", "--resume", "run", "--init"],
                             ["train", *new, "--out", "out", "--adapter"], ["replay", "run", "--steps", "0:1", "--keep"],
-                            ["eval", "--checkpoint"],
-                            ["sample", "--checkpoint"], ["merge", "--adapter", "run", "--out", "m", "--base"],
-                            ["report", "run", "--out"]):
+                            ["eval", "--checkpoint"], ["sample", "--checkpoint"],
+                            ["merge", "--adapter", "run", "--out", "m", "--base"], ["report", "run", "--out"]):
                 with self.subTest(command=command, name=name[:20]):
                     self.assertEqual(self.refuse([*command, name]), f"mini-llama: {command[-1]} {name}: {reason}\n")
 
@@ -141,8 +138,7 @@ class Flags(Scratch):
         self.train("run", steps=2, checkpoint_every=1)
         self.write("hf.json", {**SHAPE, "hidden_size": 64})
         new = ["train", "--out", "out", "--data", "text.txt", *as_flags({**TRAIN, "steps": 2}), "--threads", 1]
-        for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("num_attention_heads", 0),
-                           ("head_dim", 64)):
+        for key, value in (("hidden_size", 64), ("num_hidden_layers", 2), ("num_attention_heads", 0), ("head_dim", 64)):
             flag = "--" + key.replace("_", "-")
             with self.subTest(flag=flag):
                 for command in (new, ["plan"]):

@@ -48,8 +48,7 @@ class Gpt2(OnDevice):
         device = self.device()
         for recipe in ("mxfp4_h16", "fp8_amd"):
             self.run_gpt2("run", "--recipe", recipe, "--device", device, "--overwrite", steps=2, batch=1,
-                          eval_windows=1,
-                          final_eval_windows=1)
+                          eval_windows=1, final_eval_windows=1)
             self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:2", "--device", "cpu"))
 
     def test_adapters_stand_beside_a_checkpoint_and_heal(self):

@@ -91,8 +91,7 @@ class Ranks(OnRanks):
         """More layers than buffers, windows that are no multiple of the ranks. The base heals from its parts."""
         self.change_ranks("--seed-base", of_ranks=["--divide-frozen"], lora_rank=4, lora_targets="q_proj,down_proj",
                           num_hidden_layers=3, final_eval_windows=5)
-        switches = [r["memory"] for run in ("whole", "run")
-                    for r in records(self.folder / run / "log.jsonl", "switch")]
+        switches = [r["memory"] for run in ("whole", "run") for r in records(self.folder / run / "log.jsonl", "switch")]
         self.assertEqual(len(switches), 2)
         self.assertLess(switches[1]["streamed"], 0.6 * switches[0]["streamed"])
 

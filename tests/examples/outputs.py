@@ -22,8 +22,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|schedule )\S+|recipes)( -->\n)(.*?)(?=^<!-- end -->$)",
-                       re.M | re.S)
+GENERATED = re.compile(r"(?<=^<!-- )((?:examples/|schedule )\S+|recipes)( -->\n)(.*?)(?=^<!-- end -->$)", re.M | re.S)
 # The smallest run that mini-llama accepts under every recipe.
 TINY = ("--hidden-size 32 --intermediate-size 32 --num-hidden-layers 1 --num-attention-heads 1 "
         "--num-key-value-heads 1 --batch 1 --sequence 32 --eval-windows 1 --final-eval-windows 1 "

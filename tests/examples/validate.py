@@ -205,8 +205,7 @@ class Cases(Program):
                                   r"  k 2 3 6 7 10 11 \.\.\. 31: .*\n  their sum \S+ is added; accumulator",
             "blackwell-nvf4-f32": r"  k 0\.\.63: products .*; aligned to 2\^-?\d+, unit 2\^-?\d+, \d of 4 groups cut",
             "cdna3-mfma-fp8-f32": r"  k 0\.\.15: .*; even k aligned to .*, \d of 8 products cut.*; odd k aligned to "
-                                  r".*; "
-                                  r"then c joins, rounded down; accumulator",
+                                  r".*; then c joins, rounded down; accumulator",
             "hopper-mma-fp16-f16": r"aligned to 2\^\d, unit 2\^-\d\d, [1-9]\d* of 16 products cut \(-?\d.*e-\d\d in "
                                    r"all\)",
             "exact": r"  k 0\.\.127: products .*; accumulator \S+ -> (\S+)\n  result \1 \(0x[0-9a-f]{8}\) before"}

@@ -106,8 +106,7 @@ class BadInput(Program):
                      "--format", "nvfp4", "--make-case", "new.safetensors")
         path = self.make("--quantizer", "nvidia", "--m", 96, "--k", 96, "--scale-placement", "nvidia_scale_128x4")
         self.refused("tensor 'scales': 512 bytes are not what placement row_major takes for 96 x 96; it has the size "
-                     "of "
-                     "nvidia_scale_128x4", "--quantizer", "nvidia", "--input", path)
+                     "of nvidia_scale_128x4", "--quantizer", "nvidia", "--input", path)
         write_safetensors(path, {"x": ("BF16", [64, 1], bytes(128)), "codes": ("U8", [64, 1], bytes(64)),
                                  "scales": ("U8", [64, 1], bytes(64))})
         self.refused("tensor 'x': 64 x 1 along the blocks are no whole blocks", "--quantizer", "ocp", "--input", path)

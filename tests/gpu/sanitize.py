@@ -84,8 +84,7 @@ def together(results):
                      for o in others) or "nothing"
     seconds = sum(r.seconds for r in results)
     return Result("skipped" if others == ["skipped"] else f"{said}, {seconds:.0f} s",
-                  next((r.first for r in results if r.first), ""),
-                  sum(r.assertions for r in results), seconds)
+                  next((r.first for r in results if r.first), ""), sum(r.assertions for r in results), seconds)
 
 
 def main():
