@@ -21,8 +21,6 @@ namespace published_scales_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Amax patterns first..last, where a source gives `theirs` and this library gives `ours`.
 struct exception {
   std::uint32_t first, last;
@@ -264,7 +262,5 @@ TEST_SUITE("slow") {
     }
   }
 }
-
-}  // namespace
 
 }  // namespace published_scales_test

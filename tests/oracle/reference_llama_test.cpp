@@ -16,8 +16,6 @@
 
 namespace reference_llama_test {
 
-namespace {
-
 namespace oracle = rotoscale::oracle;
 using oracle::size_t;
 using oracle::tensor;
@@ -121,8 +119,6 @@ model_case recorded_model(bool tied, std::optional<oracle::rope_scaling> scaling
   return m;
 }
 
-}  // namespace
-
 TEST_CASE("oracle: the model's gradients, untied and tied") {
   for (const bool tied : {false, true}) {
     model_case m = small_model(tied);
@@ -132,8 +128,6 @@ TEST_CASE("oracle: the model's gradients, untied and tied") {
     for (auto& [name, values] : m.params) check_gradient(name, f, values, grads.at(name));
   }
 }
-
-namespace {
 
 struct gpt2_case {
   oracle::gpt2::config config;
@@ -154,8 +148,6 @@ gpt2_case gpt2_model(const oracle::gpt2::config& c, int B, int T, unsigned seed)
   m.targets = random_tokens(static_cast<size_t>(B * T), c.vocab_size, engine);
   return m;
 }
-
-}  // namespace
 
 TEST_CASE("oracle: GPT-2's gradients") {
   gpt2_case m = gpt2_model({11, 5, 12, 2, 3}, 2, 5, 7);
