@@ -116,7 +116,7 @@ void hold(const std::string& path) {
   const std::size_t at = path.find("/.step-");
   if (most < 0 || at == path.npos) return;
   const long step = ::atol(path.c_str() + at + std::string_view("/.step-").size());
-  for (int i = 0; step < most && logged <= step && i < 20000; ++i) ::usleep(1000);
+  for (int i = 0; step < most && logged <= step && i < 100000; ++i) ::usleep(1000);
 }
 
 bool is_refused(std::size_t bytes) {
