@@ -64,18 +64,6 @@ class Devices(OnDevice):
         for steps in ("0:2", "2:4"):
             self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
 
-    def test_bf16_on_amds_matrix_unit_is_replayed_by_the_cpu(self):
-        device = self.device()
-        more = {"steps": 2, "checkpoint_every": 1, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
-        if device == "cuda":
-            self.refuse(self.train_command("run", "--device", device, "--recipe", "bf16_mfma", **more), "has no kernel")
-            return
-        self.train("run", "--device", device, "--recipe", "bf16_mfma", "--digest-steps", "1:2", **more)
-        contracts = records(self.folder / "run" / "log.jsonl", "start")[0]["contracts"]
-        self.assertEqual([contracts[g] for g in ("fprop", "dgrad", "wgrad", "head_fprop")], 4 * ["mx-bf16-gfx942"])
-        self.assertIn("of the checkpoint are equal", self.replay("--steps", "0:2", "--device", "cpu"))
-        self.assertIn(" digests", self.replay("--steps", "1:2"))
-
     def test_adapters_on_a_device_are_replayed_by_the_cpu(self):
         """Adapters of q_proj, k_proj and v_proj draw one mask each. The run heals after step 5."""
         device = self.device()
@@ -100,63 +88,23 @@ class Devices(OnDevice):
 
 
 class Continuations(OnDevice):
-    def go_on(self, steps_and_devices, command, last):
-        """A run in parts, started by `command`. Each part ends at its step, on its device."""
-        (step, device), *others = steps_and_devices
-        self.succeed(*command, "--device", device, "--overwrite", "--stop-at", step)
-        for step, device in others:
-            self.succeed("train", "--resume", "run", "--device", device, *(("--stop-at", step) if step != last else ()))
-
     def test_a_run_goes_on_elsewhere_with_the_same_bytes(self):
+        """In parts, each on its device to its step: without graphs, or with a wait after each operation."""
         device = self.device()
         more = {"steps": 6, "batch": 1, "eval_windows": 1, "final_eval_windows": 1}
-        for recipe, *all_parts in (("mxfp4_h16", [(2, device), (4, "cpu"), (6, device)]),
-                                   ("fp8_amd", [(3, "cpu"), (6, device)])):
-            self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", **more)
-            for parts in all_parts:
-                with self.subTest(recipe=recipe, parts=parts):
-                    self.go_on(parts, self.train_command("run", "--recipe", recipe, **more), 6)
-                    self.assert_same_checkpoint("whole", "run", 6)
-                    named = [r["device"].split(" ")[0] for r in records(self.folder / "run/log.jsonl")
-                             if r["event"] in ("start", "resume")]
-                    self.assertEqual(named, [name for _, name in parts])
-
-    def test_adapters_go_on_elsewhere_across_their_switch(self):
-        """Parts end before the switch to FP8, and at it."""
-        device = self.device()
-        self.train("base", steps=1)
-        more = {"init": "base", "lora_rank": 4, "lora_targets": "qkv_proj,o_proj", "schedule": "amd_lora", "batch": 1,
-                "steps": 8, "eval_windows": 1, "final_eval_windows": 1}
-        self.train("whole", "--device", "cpu", **more)
-        switch, = records(self.folder / "whole/log.jsonl", "switch")
-        at = switch["step"]
-        for parts in ([(at - 2, "cpu"), (8, device)], [(at, device), (8, "cpu")]):
-            with self.subTest(parts=parts):
-                self.go_on(parts, self.train_command("run", **more), 8)
-                self.assert_same_checkpoint("whole", "run")
-
-    def test_graphs_change_nothing(self):
-        """Without graphs, or with a wait after each operation: adapters through their switch, and all weights."""
-        device = self.device()
-        self.train("base", steps=1)
-        some = {"batch": 1, "eval_windows": 1, "final_eval_windows": 1}
-        for name, more in (("lora", {"init": "base", "lora_rank": 4, "schedule": "amd_lora", **some}),
-                           ("mxfp4", {"schedule": "mxfp4", "steps": 2, "accumulate": 2, **some})):
-            flag = "--no-graphs" if name == "lora" else "--wait-for-each"
-            with self.subTest(name=name, flag=flag):
-                self.train(name, "--device", device, **more)
-                self.train("run", "--device", device, flag, "--overwrite", **more)
-                self.assert_same_checkpoint(name, "run", more.get("steps", 8))
-
-    def test_a_device_observes_what_the_cpu_does(self):
-        device = self.device()
-        for name in ("cpu", device):
-            self.train(name, "--device", name, "--recipe", "mxfp4_h16", "--statistics-every", 2, steps=3, batch=1,
-                       eval_windows=1, final_eval_windows=1)
-        seen = [(self.folder / name / "statistics.jsonl").read_bytes() for name in ("cpu", device)]
-        self.assertEqual(len(records(self.folder / "cpu/statistics.jsonl", "step")), 2)
-        self.assertEqual(*seen)
-        self.assert_same_checkpoint("cpu", device, 3)
+        for recipe, flag, parts in (("mxfp4_h16", "--no-graphs", [(2, device), (4, "cpu"), (6, device)]),
+                                    ("fp8_amd", "--wait-for-each", [(3, "cpu"), (6, device)])):
+            with self.subTest(recipe=recipe):
+                self.train("whole", "--device", "cpu", "--recipe", recipe, "--overwrite", **more)
+                command = [*self.train_command("run", "--recipe", recipe, **more), "--overwrite"]
+                for step, name in parts:
+                    self.succeed(*command, "--device", name, *([flag] if name == device else []),
+                                 *(["--stop-at", step] if step != 6 else []))
+                    command = ["train", "--resume", "run"]
+                self.assert_same_checkpoint("whole", "run", 6)
+                named = [r["device"].split(" ")[0] for r in records(self.folder / "run/log.jsonl")
+                         if r["event"] in ("start", "resume")]
+                self.assertEqual(named, [name for _, name in parts])
 
     def test_bad_input(self):
         self.refuse(self.train_command("other", "--device", "tpu"), "--device", "tpu")
