@@ -201,9 +201,6 @@ class Resume(Scratch):
         for key in ("status", "step", "tokens", "final_val_loss", "window_losses", "best_val_loss"):
             self.assertEqual(ends[0][key], ends[1][key])
 
-    def test_fp8_accumulated(self):
-        self.check(4, schedule="fp8_amd", accumulate=2)
-
     def check_trigger(self, trigger, switch, scales="reset", **options):
         """A run stopped before, at, and after the switch."""
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"},
@@ -225,7 +222,7 @@ class Resume(Scratch):
                            accumulate=2)
 
     def test_heal_presets(self):
-        for schedule in ("mxfp4_h16_heal", "heal_backward", "heal_seeded", "heal_repeated"):
+        for schedule in ("heal_backward", "heal_repeated"):
             with self.subTest(schedule):
                 self.check(5, schedule=schedule)
                 for run in ("whole", "parts"):
@@ -256,10 +253,10 @@ class Resume(Scratch):
 
 class Results(Scratch):
     def test_threads_change_no_bit(self):
-        for schedule in ("bf16", "fp8_delayed", "mxfp4_h16_heal"):
-            for threads in (1, 3):
-                self.train(f"{schedule}-{threads}", schedule=schedule, threads=threads, name="arm")
-            self.assert_same_checkpoint(f"{schedule}-1", f"{schedule}-3")
+        """One schedule: model_test has every preset."""
+        for threads in (1, 3):
+            self.train(f"run-{threads}", schedule="mxfp4_h16_heal", threads=threads)
+        self.assert_same_checkpoint("run-1", "run-3")
 
     def test_configuration_file_and_flags_over_it(self):
         self.write("run.json", {"name": "from file", "data": ["text.txt"], "schedule": "mxfp4", "model": SHAPE,

@@ -131,9 +131,6 @@ class Adapters(Lora):
                              self.evaluate("--checkpoint", "base", "--recipe", start["recipe"], "--windows", 4))
         self.assertLess(end["final_val_loss"], 1.05 * start["val_loss"])
 
-    def test_mxfp4(self):
-        self.check_resume(schedule="mxfp4_h16")
-
     def test_fp8_split_and_accumulated(self):
         self.check_resume(schedule="fp8_amd", lora_targets=SPLIT, accumulate=2)
 
@@ -167,18 +164,10 @@ class Adapters(Lora):
                    {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "trigger": plateau, "scales": "seed"},
                                             {"recipe": "mxfp4_h16", "trigger": noise},
                                             {"recipe": "bf16", "trigger": plateau}]})
-        for stop in (2, 5):
-            with self.subTest(stop=stop):
-                self.check_resume(stop, schedule="heal.json", eval_every=1)
-                switches = records(self.folder / "whole/log.jsonl", "switch")
-                self.assertEqual([(s["step"], s["to"], s["reason"]["kind"]) for s in switches],
-                                 [(2, "fp8_amd", "plateau"), (4, "mxfp4_h16", "gradient_noise"),
-                                  (6, "bf16", "plateau")])
-                for run in ("whole", "parts"):
-                    shutil.rmtree(self.folder / run)
-
-    def test_another_recipe_in_the_middle(self):
-        self.check_resume(5, schedule="mxfp4_h16_heal", lora_targets="q_proj,v_proj,down_proj")
+        self.check_resume(5, schedule="heal.json", eval_every=1)
+        switches = records(self.folder / "whole/log.jsonl", "switch")
+        self.assertEqual([(s["step"], s["to"], s["reason"]["kind"]) for s in switches],
+                         [(2, "fp8_amd", "plateau"), (4, "mxfp4_h16", "gradient_noise"), (6, "bf16", "plateau")])
 
     def test_tensors_have_pefts_names_and_shapes(self):
         self.lora("fused", lora_targets=FUSED)
@@ -383,14 +372,6 @@ class Amd(Lora):
         file = json.loads((ROOT / "examples/llama/configs/amd_llama2_70b_lora.json").read_text())
         self.assertEqual({key: file["train"][key] for key in self.TRAIN}, self.TRAIN)
         self.assertEqual(file["lora"], self.LORA)
-
-    def test_a_short_run_heals_where_amds_does(self):
-        self.run_config("run", steps=8)
-        switch, = records(self.folder / "run/log.jsonl", "switch")
-        self.assertEqual((switch["step"], switch["to"]), (5, "fp8_amd"))  # 339 of 550
-        rates = [r["lr"] for r in records(self.folder / "run/log.jsonl", "step")]
-        self.assertEqual((rates[0], len(rates)), (6e-4, 8))
-        self.assertTrue(0 < rates[-1] < 0.05 * 6e-4)  # the cosine ends with the run
 
 
 class BadInput(Lora):
