@@ -141,7 +141,7 @@ class Divisions(OnDevice):
         self.write("rotated.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": {
             "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 1}]})
         more = {"steps": 3, "batch": 1, "accumulate": 4, "eval_windows": 1, "final_eval_windows": 3, "eval_every": 2}
-        for recipe, base, divided, shards in (("bf16_tc", [], [], ("moments", "gradients")),
+        for recipe, base, divided, shards in (("bf16", [], [], ("moments", "gradients")),
                                               ("healed.json", [], [], ("gradients", "masters")),
                                               ("rotated.json", ["--seed-base"], ["--divide-frozen"],
                                                ("masters", "moments"))):
