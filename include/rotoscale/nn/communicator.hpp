@@ -25,7 +25,7 @@ class rank_failure : public std::runtime_error {
       : std::runtime_error("rank " + std::to_string(rank) + " " + what), rank_(rank), reason_(what) {}
   /// Its number.
   int rank() const { return rank_; }
-  /// What it did.
+  /// Predicate of the message, "rank N REASON".
   const std::string& reason() const { return reason_; }
 
  private:

@@ -24,7 +24,7 @@ inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";  ///< e
 /// adds is the call's.
 struct gemm_contract {
   std::string name = fp32_fma_chain_contract;  ///< as recipes and logs have it
-  gemm_options options;                        ///< what gemm_ref computes
+  gemm_options options;                        ///< arguments of gemm_ref
   /// Not 0: options.split_k follows from the extents, so that parts of tiles fill so many workers (split_to_fill).
   index_t split_fill = 0;
 };

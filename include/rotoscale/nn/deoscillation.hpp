@@ -17,7 +17,7 @@ struct oscillation_state {
   float* moved_quantized = nullptr;  ///< the same of quantized values
 };
 
-/// What one step does.
+/// Parameters of one step.
 struct deoscillation_step {
   float ratio = 3.0f;   ///< from which on a weight is set to its quantized value
   bool closes = false;  ///< the window ends

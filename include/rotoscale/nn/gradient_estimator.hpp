@@ -24,7 +24,7 @@ ROTOSCALE_HD inline float dge_slope(float x) {
   return slope < 3.0f ? slope : 3.0f;
 }
 
-/// A block's scale times the operand's factor, inverted: what makes an element of E2M1 numbers.
+/// Inverse of a block's scale times the operand's factor: scales an element to E2M1's range.
 ROTOSCALE_HD inline float element_factor(const format& scale, std::uint8_t code, float factor) {
   const float divisor = scale_value(scale, code) * factor;
   return divisor > 0x1p-128f ? 1.0f / divisor : 0x1.FFFFFEp127f;

@@ -10,7 +10,7 @@
 
 namespace rotoscale::nn {
 
-/// What the elements of a group share.
+/// Data that the elements of a group share.
 enum class value_kind {
   scaled,  ///< FP32 scale of FP8 elements
   macro,   ///< scale in [1, 2) before the quantizer

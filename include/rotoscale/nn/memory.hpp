@@ -15,7 +15,7 @@
 
 namespace rotoscale::nn {
 
-/// Where memory lies.
+/// Kind of memory.
 enum class memory_kind {
   device,  ///< for operations
   pinned   ///< of the host, for asynchronous copies
@@ -39,7 +39,7 @@ ROTOSCALE_ENUM_NAMES(memory_category, weights, masters, gradients, moments, quan
                      workspace, snapshot, transfers)
 ROTOSCALE_ENUM_NAMES(dtype, fp32, bf16, fp64, e4m3, e5m2, u8, i32, i64)
 inline constexpr int memory_categories = 11;  ///< how many there are
-/// Where a category's memory lies.
+/// Kind of a category's memory.
 constexpr memory_kind kind_of(memory_category c) {
   const bool of_host = c == memory_category::stash || c == memory_category::snapshot || c == memory_category::transfers;
   return of_host ? memory_kind::pinned : memory_kind::device;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // GEMM operands as the model sees them: a tensor has one for its use along rows and one for its use along columns, made
-// together. What they look like in memory is the backend's business.
+// together. The backend chooses their layout in memory.
 #pragma once
 
 #include <memory>
@@ -66,7 +66,7 @@ constexpr const operand_recipe& recipe_for(const linear_recipe& r, tensor_role t
 struct operand_request {
   tensor_role tensor = tensor_role::x;   ///< which tensor
   index_t layer = 0;                     ///< names random streams
-  dtype source = dtype::fp32;            ///< what it is stored as
+  dtype source = dtype::fp32;            ///< storage
   index_t rows = 0;                      ///< of the source
   index_t cols = 0;                      ///< of the source
   std::optional<operand_recipe> row;     ///< the row form, if it is needed
@@ -84,7 +84,7 @@ struct operand_request {
   }
 };
 
-/// What a backend needs for a tensor's operands.
+/// A backend's description of a tensor's operands.
 struct operand_layout {
   std::size_t bytes = 0;      ///< of memory
   bool reads_source = false;  ///< a form is the source itself, which must live and keep its values as long
@@ -101,7 +101,7 @@ class operand_set {
   operand_set& operator=(const operand_set&) = delete;
   virtual ~operand_set() = default;
 
-  /// What was asked.
+  /// The request.
   const operand_request& request() const { return request_; }
 
  private:
@@ -125,9 +125,9 @@ inline index_t k_of(const operand& o) {
 
 /// One tensor's delayed scaling in backend memory. No scale where a tensor has no FP8 form.
 struct scaling_ref {
-  const float* scale = nullptr;          ///< what elements of FP8 forms are multiplied by; null: 1
-  const float* scale_inverse = nullptr;  ///< what the operand's factor becomes; null: 1
-  float* amax = nullptr;  ///< becomes max(*amax, largest finite |x|), whatever the formats; null: nothing is recorded
+  const float* scale = nullptr;          ///< multiplies elements of FP8 forms; null: 1
+  const float* scale_inverse = nullptr;  ///< becomes the operand's factor; null: 1
+  float* amax = nullptr;                 ///< becomes max(*amax, largest finite |x|) in every format; null: not recorded
 };
 
 }  // namespace rotoscale::nn

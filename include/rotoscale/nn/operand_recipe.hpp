@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What one operand of a training GEMM is made of: format, blocks, scales, rounding, rotation.
+// Format, blocks, scales, rounding and rotation of one operand of a training GEMM.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// What an operand is made of. fp8: one scale a tensor. mx: blocks with E8M0 scales. nvfp4: E2M1
+/// Format of an operand. fp8: one scale a tensor. mx: blocks with E8M0 scales. nvfp4: E2M1
 /// blocks with floating-point scales under an FP32 factor of the tensor.
 enum class operand_format {
   fp32,
@@ -62,9 +62,9 @@ struct rotation_recipe {
 enum class fp8_scaling {
   delayed,       ///< maxima of earlier steps
   current,       ///< the tensor's own maximum
-  row,           ///< that of each row along the contraction axis
-  block_1x128,   ///< that of 128 elements of a row
-  block_128x128  ///< that of 128 elements of 128 rows
+  row,           ///< one a row along the contraction axis
+  block_1x128,   ///< one for 128 elements of a row
+  block_128x128  ///< one for 128 elements of 128 rows
 };
 ROTOSCALE_ENUM_NAMES(fp8_scaling, delayed, current, row, block_1x128, block_128x128)
 
@@ -91,7 +91,7 @@ struct operand_recipe {
   block_policy policy = policies::te_rocm;                           ///< blocks of zeros, NaN and Inf
   std::optional<block_recipe> block = {};                            ///< null: the format's own
   scale_choice choice = scale_choice::amax;                          ///< of nvfp4's block scales
-  operand_source source = operand_source::values;                    ///< what a format with blocks is made from
+  operand_source source = operand_source::values;                    ///< source of a format with blocks
   fp8_scaling scaling = fp8_scaling::delayed;                        ///< of fp8 formats
   bool macro_blocks = false;                                         ///< mxfp4: a further scale for each 128 elements
   int outliers = 0;                                                  ///< positions along k that stay BF16
@@ -104,7 +104,7 @@ struct operand_recipe {
 constexpr bool is_fp8(operand_format f) { return f == operand_format::fp8_e4m3 || f == operand_format::fp8_e5m2; }
 /// Per-tensor FP8 with a scale of earlier steps?
 constexpr bool is_delayed(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::delayed; }
-/// Per-tensor FP8 with a scale of its own?
+/// Per-tensor FP8 with its own scale?
 constexpr bool is_current(const operand_recipe& o) { return is_fp8(o.format) && o.scaling == fp8_scaling::current; }
 /// Is an operand stored as BF16 of its quantized values? A GEMM's operand has no room for its scales.
 constexpr bool keeps_values(const operand_recipe& o) {

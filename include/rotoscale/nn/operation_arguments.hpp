@@ -34,7 +34,7 @@ struct token_source {
 struct scaling_state {
   index_t count = 0;               ///< tensors
   int history_length = 0;          ///< entries of each tensor
-  float* scale = nullptr;          ///< what elements are multiplied by
+  float* scale = nullptr;          ///< multiplies elements
   float* scale_inverse = nullptr;  ///< 1 / scale
   float* amax = nullptr;           ///< largest magnitudes since the last update
   float* history = nullptr;        ///< [count, history_length], the newest first

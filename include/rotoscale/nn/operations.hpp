@@ -18,7 +18,7 @@
 
 namespace rotoscale::nn {
 
-/// Calls X(name) for each operation that has no launcher of its own: its rows choose parts to fuse.
+/// Calls X(name) for each operation without a launcher: its rows choose parts to fuse.
 #define ROTOSCALE_FUSED_OPERATIONS(X) \
   X(gemm_bias)                        \
   X(activation_quantize)              \

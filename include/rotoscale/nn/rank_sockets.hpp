@@ -72,7 +72,7 @@ class wake_pipe {
       ::fcntl(ends[i], F_SETFD, FD_CLOEXEC);
     }
   }
-  /// What the thread polls.
+  /// Descriptors that the thread polls.
   int get() const { return ends_[0].get(); }
   /// Wakes it.
   void ring() { (void)!::write(ends_[1].get(), "", 1); }

@@ -50,7 +50,7 @@ struct delayed_scaling {
   amax_algorithm algorithm = amax_algorithm::max;        ///< which of them counts
   int margin = 0;                                        ///< powers of two of headroom
   frozen_scale frozen_weights = frozen_scale::unscaled;  ///< of weights that do not train
-  bool reduce_amax = true;                               ///< are maxima those of all ranks?
+  bool reduce_amax = true;                               ///< are maxima taken over all ranks?
   scale_update update = scale_update::micro_batch;       ///< when they become scales
 
   bool operator==(const delayed_scaling&) const = default;
@@ -65,9 +65,9 @@ struct deoscillation_recipe {
   bool operator==(const deoscillation_recipe&) const = default;
 };
 
-/// What the backward GEMMs multiply instead of what dgrad and wgrad say (Transformer Engine's backward_override).
+/// Operands of the backward GEMMs in place of dgrad's and wgrad's (Transformer Engine's backward_override).
 enum class backward_kind {
-  none,            ///< what dgrad and wgrad say
+  none,            ///< operands of dgrad and wgrad
   high_precision,  ///< the tensors as BF16
   dequantized      ///< the forward pass's quantized x and w, as BF16; dy as BF16
 };
@@ -88,7 +88,7 @@ struct recipe : linear_recipe {
   std::string contracts = "portable";                     ///< the contract set that take_contracts has applied
   backward_kind backward_override = backward_kind::none;  ///< override_backward has been applied with this
   std::optional<linear_recipe> head;                      ///< of the output head; null: BF16, FP32 where all is FP32
-  operand_format activations = operand_format::fp32;      ///< fp32 or bf16: what is stored between operations
+  operand_format activations = operand_format::fp32;      ///< fp32 or bf16: storage between operations
   delayed_scaling fp8;                                    ///< of per-tensor FP8 operands
   std::optional<deoscillation_recipe> deoscillation;      ///< of weights with blocks; null: none
   int bf16_first_layers = 0;                              ///< decoder layers at the start that stay in BF16

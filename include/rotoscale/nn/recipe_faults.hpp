@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a recipe, in a sentence that begins with the field's path as its JSON spells it.
+// Faults of a recipe, each a sentence that begins with the field's path in its JSON.
 #pragma once
 
 #include <algorithm>
@@ -257,7 +257,7 @@ inline std::optional<std::string> find_set_fault(const std::string& name, const 
   return "contracts: '" + name + "' is no contract set" + did_you_mean(name, valid);
 }
 
-/// What is wrong with a recipe, or nothing.
+/// First fault of a recipe, or nullopt.
 inline std::optional<std::string> find_fault(const recipe& r) {
   if (!is_one_line(r.name)) return "name: holds a control character, and logs are of lines";
   if (auto fault = find_set_fault(r.contracts)) return fault;

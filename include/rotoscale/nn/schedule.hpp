@@ -19,16 +19,16 @@ namespace rotoscale::nn {
 /// of a pass under the recipe before, on the data of the coming step.
 enum class scale_handover { reset, keep, seed };
 ROTOSCALE_ENUM_NAMES(scale_handover, reset, keep, seed)
-/// Which GEMMs take a phase's recipe; the others keep that of the phase before.
+/// GEMMs that take a phase's recipe; the others keep the previous one.
 enum class gemm_scope { all, forward, backward };
 ROTOSCALE_ENUM_NAMES(gemm_scope, all, forward, backward)
-/// What a trigger observes: validation loss, or gradient norm against quantization noise.
+/// Measurement of a trigger: validation loss, or gradient norm against quantization noise.
 enum class trigger_kind { plateau, gradient_noise };
 ROTOSCALE_ENUM_NAMES(trigger_kind, plateau, gradient_noise)
 
 /// Starts a phase by what is measured in the phase before.
 struct trigger {
-  trigger_kind kind = trigger_kind::plateau;  ///< what is observed
+  trigger_kind kind = trigger_kind::plateau;  ///< measurement
   int patience = 3;                           ///< measurements in a row that must show it
   double min_delta = 0.0;       ///< plateau: nats by which a loss must be below the best to be an improvement
   double ratio = 1.7320508;     ///< gradient_noise: |g_reference| / |g - g_reference| below which it shows
@@ -45,7 +45,7 @@ struct phase {
   double at = 0.0;                                    ///< first step, or fraction of the run
   double cap = 0.0;                                   ///< most steps, or fraction of the run; 0: to the run's end
   gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs take the recipe
-  scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
+  scale_handover scales = scale_handover::reset;      ///< treatment of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< none: the phase begins at `at`
   std::optional<nn::recipe> own = std::nullopt;       ///< the recipe itself, where a file holds it
   bool effective = false;                             ///< `own` is already merged with the phase before, as in a log
@@ -63,8 +63,8 @@ struct resolved_phase {
   std::int64_t from_step = 0;          ///< first optimizer step, counted from 0; with a trigger: unless it fires before
   nn::recipe recipe;                   ///< with every default filled in
   std::int64_t cap = 0;                ///< the run ends after this many steps; 0: no cap
-  gemm_scope gemms = gemm_scope::all;  ///< which GEMMs are not those of the phase before
-  scale_handover scales = scale_handover::reset;      ///< what becomes of delayed scaling
+  gemm_scope gemms = gemm_scope::all;  ///< GEMMs that differ from the previous phase
+  scale_handover scales = scale_handover::reset;      ///< treatment of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start
 };
 

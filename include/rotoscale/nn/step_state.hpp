@@ -26,7 +26,7 @@ struct step_inputs {
 
 /// The block of backend memory: the host's upload, and results of operations.
 struct step_state {
-  step_inputs inputs;                     ///< what was uploaded
+  step_inputs inputs;                     ///< uploaded values
   std::uint32_t micro_batch = 0;          ///< of this rank, counted from 0 in each step
   std::uint32_t nonfinite = 0;            ///< gradients that are NaN or Inf
   std::int64_t valid_tokens = 0;          ///< targets of the step, all micro-batches and ranks, that are not masked

@@ -48,8 +48,8 @@ struct linear_shape {
   index_t tokens = 0;             ///< of a pass
   bool trains = true;             ///< w has a gradient
   bool backward = true;           ///< a backward pass follows
-  dtype inputs = dtype::fp32;     ///< what x is stored as
-  dtype gradients = dtype::fp32;  ///< what dy is stored as
+  dtype inputs = dtype::fp32;     ///< storage of x
+  dtype gradients = dtype::fp32;  ///< storage of dy
   bool has_scales = true;         ///< delayed scaling has entries for its tensors
   bool keeps_codes = false;       ///< operands of w are codes, which take less memory than BF16 numbers
 };
@@ -160,7 +160,7 @@ class linear {
   void quantize_weights(const pass& p, const_tensor_view values) const {
     quantize_weights(p, values, *get(tensor_role::w));
   }
-  /// The same into `to`: w's operands, or those of some of its rows.
+  /// The same into `to`: the operands of w, or of some rows of w.
   void quantize_weights(const pass& p, const_tensor_view values, operand_set& to) const {
     quantize_target t = target(p, tensor_role::w, true);
     t.set = &to;

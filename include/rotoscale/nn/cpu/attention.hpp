@@ -20,7 +20,7 @@ namespace detail {
 
 /// Queries that share one pass over the keys; keys are taken or left in blocks of as many.
 inline constexpr index_t query_block = 64;
-/// First query of the block after that of query `first`.
+/// First query of the next block after query `first`.
 constexpr index_t next_block(index_t first) { return (first / query_block + 1) * query_block; }
 
 /// Where in its sequence the document of each query of a block begins, and the first key that the block reads.

@@ -117,7 +117,7 @@ std::size_t workspace_of(const backend& ops, const typename Op::in& i, const typ
 
 }  // namespace cpu
 
-/// What runs each operation on the CPU.
+/// CPU function of each operation.
 #define ROTOSCALE_CPU_ROW(name) &cpu::row<op::name>, &cpu::workspace_of<op::name>,
 inline constexpr operation_table cpu_operations{ROTOSCALE_OPERATIONS(ROTOSCALE_CPU_ROW)};
 #undef ROTOSCALE_CPU_ROW

@@ -202,7 +202,7 @@ class operands final : public operand_set {
     return o;
   }
 
-  /// What the row form holds, its rotation undone, rounded to BF16.
+  /// Values of the row form, rotation undone, rounded to BF16.
   void dequantize_row_form(bf16* target, const step_state* state, thread_pool& pool) const {
     const gemm_operand& from = row_;
     const matrix<bf16> to = row_major(target, from.rows, from.k);

@@ -92,7 +92,7 @@ inline void multiply_stored(const gemm_operand& a, const gemm_operand& b, const 
     o.output = element_format(i.output);
     return rotoscale::gemm(a, b, o, as_matrix<float>(c), pool);
   }
-  // Stored as BF16, so rounded to BF16 whatever the recipe's output is.
+  // Stored as BF16, so rounded to BF16 for every output of the recipe.
   o.output = formats::bf16;
   const matrix<bf16> to = as_matrix<bf16>(c);
   const auto sums = work<float>(a.rows * b.rows);

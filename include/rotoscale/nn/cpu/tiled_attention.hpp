@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // The tiled contracts of attention (attention-bf16-tile64x64-EXP2@UNIT) on the CPU: online softmax over tiles of 64
-// keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/reference/layers.md has the contract.
+// keys, five products of BF16 under a matrix unit's model, by the library's GEMM. docs/reference/layers.md has the
+// contract.
 #pragma once
 
 #include <limits>
@@ -57,7 +58,7 @@ struct tiled_scratch {
   tiled_scratch(index_t seq, index_t dim, bool gradients)
       : tiled_scratch(seq * dim, attention_tile * seq, attention_tile * dim, gradients ? 1 : 0) {}
 
-  /// What a task takes, its products included.
+  /// Bytes of a task, with the scratch memory of its products.
   static std::size_t bytes(const mma_model& model, index_t seq, index_t dim) {
     const auto product = [&](index_t rows, index_t cols, index_t depth) {
       gemm_operand a, b;
@@ -109,7 +110,7 @@ struct tiled_scratch {
   }
 };
 
-/// What a NaN is stored as: processors differ in its sign and payload.
+/// Stored NaN: processors differ in sign and payload.
 inline float canonical(float x) { return x == x ? x : fp32_from_bits(fp32_nan_bits); }
 
 /// 2^x of a contract.
@@ -144,7 +145,7 @@ struct softmax_row {
     return lane[0];
   }
   /// Takes the scores of a tile's keys, of which [first, last) are seen; they become probabilities relative to `top`.
-  /// What sums so far must be multiplied by.
+  /// Returns the factor of the sums so far.
   float take(attention_exp2 kind, float* score, index_t n, index_t first, index_t last, float scale) {
     float largest = top;
     for (index_t j = first; j < last; ++j) largest = score[j] > largest ? score[j] : largest;

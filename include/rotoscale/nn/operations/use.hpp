@@ -10,7 +10,7 @@
 
 namespace rotoscale::nn {
 
-/// What an operation is for, in profiles.
+/// Purpose of an operation, in profiles.
 enum class op_class : std::uint8_t { gemm, quantize, attention, layer, loss, optimizer, copy, other };
 
 /// A contract that a backend must equal by bytes.
