@@ -3,7 +3,7 @@
 // Checkpoints: a directory with config.json and model.safetensors as Hugging Face's LlamaForCausalLM has them, plus
 // optimizer.safetensors (moments and delayed-scaling state). In a run with adapters it has PEFT's adapter_config.json
 // and adapter_model.safetensors in place of the base. It appears complete or not at all. Models of other programs are
-// read too: in shards, in BF16 and FP16. Reading and writing take some MiB of memory, whatever the model's size.
+// read too: in shards, in BF16 and FP16. Reading and writing take some MiB of memory for any model.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,7 @@ namespace rotoscale::train {
 
 namespace detail {
 
-/// Of names and values of parameters, whatever the values were stored as: FNV-1a of 64 bits.
+/// FNV-1a of 64 bits over names and values of parameters, independent of their storage.
 class parameter_digest {
  public:
   /// The next parameter.
@@ -152,7 +152,7 @@ struct tensor_files {
     });
     weights.metadata["format"] = "pt";  // transformers refuses files without it
   }
-  /// The first parameter of a checkpoint: adapters stand alone.
+  /// First parameter in a checkpoint: adapters are stored without their base.
   static std::size_t first_stored(const model& m) { return m.options().lora ? m.parameters().base_count() : 0; }
 };
 /// Name of the file of weights or adapters.
@@ -161,7 +161,7 @@ inline const char* weights_name(const model& m) {
 }
 inline constexpr const char* optimizer_name = "optimizer.safetensors";
 
-/// Writes a checkpoint's files but those of tensors.
+/// Writes a checkpoint's files without tensors.
 inline void write_descriptions(const std::filesystem::path& directory, const model& m,
                                const nlohmann::ordered_json& state, const std::string& base) {
   if (const std::optional<lora_config>& lora = m.options().lora) {
@@ -346,7 +346,7 @@ inline void read_scales(const std::filesystem::path& directory, const session& i
     into.ops().upload(into.queue(), memory, host.data(), count * sizeof(float));
     into.ops().synchronize(into.queue());
   }
-  // What was recorded while frozen weights were loaded is in the history already.
+  // Maxima recorded while frozen weights were loaded are already in the history.
   into.ops().fill_zero(into.queue(), scales.state().amax,
                        static_cast<std::size_t>(scales.state().count) * sizeof(float));
 }

@@ -70,7 +70,7 @@ class divided_operands {
     bases[static_cast<std::size_t>(category::quantized)] = buffers_[k % 2] + place;
     return nn::memory_cursor(bases);
   }
-  /// What this rank stores of a set of `bytes`.
+  /// Part of a set of `bytes` that this rank stores.
   stored_part part(std::size_t group, std::size_t place, std::size_t bytes) const {
     const stored_group& g = groups_[index_of(group)];
     const range own = part_of(g, ranks_->rank());

@@ -80,7 +80,7 @@ class gradient_sums {
       cuts.push_back(r.first + r.count);
     }
   }
-  /// Part of one of these ranges that rank `rank` owns.
+  /// Rank `rank`'s part of `range`, one of the ranges of divide().
   arena_range part_of(arena_range range, int rank) const {
     const auto same = [&](const arena_range& r) { return r.first == range.first && r.count == range.count; };
     const auto found = std::find_if(ranges_.begin(), ranges_.end(), same);
@@ -178,7 +178,7 @@ class gradient_sums {
   void gather_range(nn::queue q, float* arena, arena_range range) const {
     gather(q, [&](int r) { return bytes_of(arena, part_of(range, r)); });
   }
-  /// Gathers those of all ranges.
+  /// Gathers the gradients of all ranges.
   void gather_shards(nn::queue q, float* arena) const {
     for (const arena_range& r : ranges_) gather_range(q, arena, r);
   }

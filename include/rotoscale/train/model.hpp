@@ -268,7 +268,7 @@ inline void model::lay_out_forward(nn::memory_cursor& memory) {
   const std::size_t forward = memory.mark(category::workspace);
   lay_out_phase(memory, nn::layout_phase::scratch);
   lay_out_phase(memory, nn::layout_phase::saved);
-  // A backward pass that recomputes layers needs the forward pass's scratch memory beside its own.
+  // A backward pass that recomputes layers also needs the forward pass's scratch memory.
   const bool again = options_.recompute != recompute_part::none || options_.kept != kept_format::as_computed;
   if (!(options_.training && again)) memory.rewind(category::workspace, forward);
 }

@@ -122,7 +122,7 @@ class parameter_list : public nn::parameter_list {
 
 /// A sentence that names a target without a linear layer in the model, or nullopt.
 inline std::optional<std::string> find_target_fault(const architecture& shape, lora_config c) {
-  c.patterns.reset();  // may exclude a target's layers
+  c.patterns.reset();  // patterns may exclude every layer of a target
   const parameter_list list(shape, nullptr, c);
   for (const std::string& name : c.targets) {
     const auto is_it = [&](const adapter_parameters& own) { return own.target.name == name; };

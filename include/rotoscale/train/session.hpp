@@ -17,7 +17,7 @@
 
 namespace rotoscale::train {
 
-/// What a session does in each step.
+/// Options of a session.
 struct session_options {
   model_options model;                         ///< extents of a pass
   int micro_batches = 1;                       ///< of a step and rank
@@ -35,7 +35,7 @@ class memory_refused : public std::runtime_error {
  public:
   /// `plan`: what would be needed, by category.
   memory_refused(const nn::memory_plan& plan, const std::string& what) : std::runtime_error(what), plan_(plan) {}
-  /// What would be needed, by category.
+  /// Bytes needed, by category.
   const nn::memory_plan& plan() const { return plan_; }
 
  private:
@@ -97,7 +97,7 @@ class session {
   const train::model& model() const { return model_; }
   /// Where everything runs.
   nn::queue queue() const { return queue_; }
-  /// What computes.
+  /// Backend of this session.
   nn::backend& ops() const { return *ops_; }
   /// Allocated, and in use under the current recipe.
   const nn::memory_plan& plan() const { return plan_; }
@@ -118,7 +118,7 @@ class session {
   /// that these do not read in FP8 keep their scales in any case.
   void use(const nn::recipe& r, nn::scale_handover how = nn::scale_handover::reset,
            const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
-  /// What the last use() did.
+  /// Bytes before, during and after the last use().
   const switch_memory& last_switch() const { return last_switch_; }
   /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
   /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
@@ -470,11 +470,11 @@ class session {
   bool tracks_ = true;                ///< the state of de-oscillation may not be zero
   bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
   std::unique_ptr<nn::graph> begin_, first_micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
-  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are alike
+  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are equal
   step_transfers transfers_;
 };
 
-/// What a session of each rank would allocate; nothing is.
+/// Bytes that a session of each rank would allocate. Allocates nothing.
 inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture& shape, session_options options,
                                     const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr) {
   return session(ops, shape, std::move(options), ranks, session::only_count{}).count_within_limits(recipes);

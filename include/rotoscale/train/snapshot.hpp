@@ -33,7 +33,7 @@ struct optimizer_arena {
   float* nn::parameter_arena::*memory;
   bool may_lack = false;  ///< a file without it, of a fork's parent, means zeros
 };
-/// Those that a model has.
+/// Arenas of a model.
 inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
   using arena = nn::parameter_arena;
   std::vector<optimizer_arena> all = {{"exp_avg.", &arena::m}, {"exp_avg_sq.", &arena::v}};

@@ -138,7 +138,7 @@ class weight_gather {
   struct part {
     arena_range elements;                                    ///< of the parameter
     std::size_t at = 0;                                      ///< in the rank's message
-    std::byte* memory = nullptr;                             ///< the same, in the buffer of messages
+    std::byte* memory = nullptr;                             ///< address of this place
     std::vector<std::unique_ptr<nn::operand_set>> operands;  ///< by linear layer of the item; empty: FP32 values
   };
   /// A parameter. A direct one has FP32 values in a transfer of its own, and is quantized by every rank.

@@ -23,7 +23,7 @@ struct weight_location {
   bool trains = true;           ///< its operands are made again after each update
   bool has_source = false;      ///< its FP32 values are kept
   std::size_t bytes = 0;        ///< of the operands
-  stored_part own;              ///< what this rank stores of them: all, unless they are divided
+  stored_part own;              ///< part that this rank stores: all, unless they are divided
   nn::operand_request request;  ///< the operands
   nn::delayed_scaling fp8;      ///< rule of their FP8 scales
   bool is_divided = false;      ///< ranks store parts
@@ -34,7 +34,7 @@ struct weight_location {
   bool is_as(const weight_location& other) const { return request == other.request && own == other.own; }
 };
 
-/// What a rank keeps of its own parts of the arenas alone.
+/// Arenas of which a rank keeps only its own parts.
 enum class shard_level {
   moments,   ///< AdamW's moments, and averages
   masters,   ///< also FP32 weights: passes read operands, which ranks gather
@@ -298,7 +298,7 @@ class weights {
   }
   /// Ends the loan.
   void lend_nothing() { lent_first_ = lent_count_ = 0; }
-  /// Clears gradients before a step's first pass, without those that are lent.
+  /// Clears gradients before a step's first pass, except lent ones.
   void clear_gradients(nn::queue q) const {
     const index_t after = lent_first_ + lent_count_;
     fill_gradients(q, 0, lent_first_);
@@ -319,7 +319,7 @@ class weights {
   const linear_list& linears() const { return linears_; }
   /// Is there a copy of all FP32 values of a parameter whose masters are divided? Else only of its operands.
   bool has_copy(std::size_t number) const { return copies_[number]; }
-  /// Are all operands of a parameter those of its present values?
+  /// Are all operands of a parameter made of its present values?
   bool is_prepared(std::size_t number) const {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       if (linears_[i]->w.number != number) continue;
@@ -436,7 +436,7 @@ class weights {
   float* master(std::size_t number, index_t element) const {
     return owned_place(&nn::parameter_arena::weight, list_[number].offset + element);
   }
-  /// Of the elements `r` of a parameter, those that this rank updates.
+  /// Elements among `r` of a parameter that this rank updates.
   nn::arena_range owned(std::size_t number, nn::arena_range r) const {
     const index_t at = list_[number].offset;
     for (const shard& s : shards_) {
