@@ -17,7 +17,7 @@ struct value_form {
   nn::value_recipe how;     ///< of the form
   bool column = false;      ///< rows are N, k is M
   float* maxima = nullptr;  ///< how.groups numbers of device memory; outliers: twice as many
-  /// What the groups share; of outliers, whether they stay.
+  /// Data of a group; for outliers, a flag that keeps the column.
   const float* numbers() const { return how.kind == nn::value_kind::outlier ? maxima + how.groups : maxima; }
 };
 

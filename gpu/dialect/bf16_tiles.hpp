@@ -256,7 +256,7 @@ struct mfma_unit {
   template <int D>
   static constexpr tile_plan queries_plan = {1, 1, 1};
 
-  __device__ static int uniform(int x) { return x; }  // the compiler can tell
+  __device__ static int uniform(int x) { return x; }  // the compiler knows uniform values
   struct fragment {
     amd::short4 four;
   };

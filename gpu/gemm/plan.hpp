@@ -106,7 +106,7 @@ inline gemm_arguments make_arguments(const gemm_result& r, index_t m, index_t n)
   g.output_bias = r.output_bias;
   return g;
 }
-/// With the schedule and the parts of K, whose sums are at `partial`.
+/// Arguments with schedule and split-K. `partial` receives the sums of the partitions.
 inline gemm_arguments make_arguments(const gemm_launch& l, std::uint8_t* partial) {
   const gemm_call& c = l.call;
   gemm_arguments g = make_arguments(c, c.a.rows, c.b.rows);

@@ -189,7 +189,7 @@ __device__ inline void upconvert_fp4_chunk(const std::uint8_t* codes, const std:
   }
 }
 
-/// The same for FP8 blocks, rounded to nearest even. Inexact only where BF16 has no such subnormal number.
+/// The same for FP8 blocks, rounded to nearest even. Only results below BF16's normal range can be inexact.
 __device__ inline void upconvert_fp8_chunk(bool e4m3, const std::uint8_t* codes, const std::uint8_t* scales, int units,
                                            int lane, std::uint8_t* to) {
   for (int i = lane; i < units; i += 32) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that add rows of a table to rows of a tensor (a bias, learned positions), and its gradient, also behind an
+// Kernels that add rows of a table to rows of a tensor (a bias, learned positions), and its gradient, also after an
 // activation.
 #pragma once
 

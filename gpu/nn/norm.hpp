@@ -38,7 +38,7 @@ struct vec8_walk {
   unsigned vec8s_, rows_a_step_, vec8s_a_step_;
 };
 
-/// For a block and `rows` rows: each thread calls load(i, row, vec8) for four vec8s, then use(i, row, vec8) for the
+/// Visits `rows` rows: each thread calls load(i, row, vec8) for four vec8s, then use(i, row, vec8) for the
 /// same.
 template <class Load, class Use>
 __device__ inline void for_each_four_vec8(unsigned rows, unsigned vec8s, const Load& load, const Use& use) {
@@ -111,7 +111,7 @@ struct norm_columns {
   }
 };
 
-/// Replaces x by its norm.
+/// Normalizes x in place.
 template <norm_kind Kind, class T>
 __device__ inline void norm_vec8(stored_vec8<T>& x, float mean, float rstd, const norm_columns<Kind>& c) {
   float u[vec8_elements];

@@ -36,7 +36,7 @@ ROTOSCALE_HD constexpr bool is_general(quantize_path path) {
 
 /// Constants of block_options under E8M0 scales, computed once by the launcher.
 struct fast_rule {
-  std::uint32_t add = 0;       ///< added to amax's bits, so that the exponent is that of the rounded amax
+  std::uint32_t add = 0;       ///< added to amax's bits, so that the rounded amax gives the exponent
   std::uint32_t subtract = 0;  ///< subtracted from that exponent
   std::uint8_t zero_byte = 0;
 };

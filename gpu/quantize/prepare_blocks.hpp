@@ -114,7 +114,7 @@ void choose_path(block_format f, block_output& out, path_choice& choice) {
 inline quantize_path known_path(quantize_path path, const quantize_kernel_args& a) {
   if (path != quantize_path::general || a.format.length != 16 || a.format.scale != formats::ue4m3) return path;
   bool stochastic = false, nearest = false;
-  scale_choice choice = scale_choice::amax;  // by errors: that of both orientations
+  scale_choice choice = scale_choice::amax;  // by errors: one for both orientations
   for (const block_output* const out : {&a.row, &a.column}) {
     if (out->codes == nullptr) continue;
     if (out->exact) return path;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The quantizer of BF16 numbers: what codes and scales would hold, code * scale, in the source's orientation. GEMMs on
+// Quantizes to BF16 numbers: code * scale, in the source's orientation. GEMMs on
 // a BF16 unit read such numbers, so no codes are packed, stored or expanded.
 // 1. Load a small tile into shared memory.
 // 2. Each thread quantizes a run along a column. The numbers are staged, and stored 16 bytes at a time.

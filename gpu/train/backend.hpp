@@ -23,7 +23,7 @@ inline status check_architecture(const device_info& device) {
 std::optional<nn::gemm_contract> supported_contract(const nn::gemm_recipe& gemm, index_t rows, index_t cols, index_t k,
                                                     const device_info& device);
 
-/// What runs each operation on a device.
+/// Device function of each operation.
 extern const nn::operation_table device_operations;
 
 /// Is asked to do each wait of the host for the device.

@@ -129,7 +129,7 @@ void nccl_rank::reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::d
   });
 }
 
-/// Waits for the device. What it computed counts only if no rank has failed.
+/// Waits for the device. Its result counts only if no rank has failed.
 void nccl_rank::wait(const std::function<void()>& for_device) {
   waits_since_ = clock::now().time_since_epoch().count();
   try {

@@ -100,7 +100,7 @@ class operands final : public nn::operand_set {
     return source.type == nn::dtype::bf16 ? make(as_matrix<const bf16>(source)) : make(as_matrix<const float>(source));
   }
 
-  /// What one launch writes.
+  /// Outputs of one launch.
   using fused_target = std::variant<block_target, fp8_target>;
   /// Where quantizing writes if one launch makes all of it, both orientations included.
   static std::optional<fused_target> one_launch(const nn::quantize_target& to, const nn::step_state* state) {
@@ -400,7 +400,7 @@ class operands final : public nn::operand_set {
     }
     return done.ok() ? gpu::quantize(t.blocks, source, t.rows, t.columns, s) : done;
   }
-  /// What the row form holds, its rotation undone, rounded to BF16.
+  /// Values of the row form, rotation undone, rounded to BF16.
   status dequantize_row_form(bf16* to, const nn::step_state* state, stream s) const {
     const gemm_operand& from = form(nn::operand_form::row);
     if (from.block == 0) return decode_operand(from, false, to, formats::bf16, from.k, s);
