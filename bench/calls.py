@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Times rotoscale.quantize: one block beside ml_dtypes' astype, and 8192 x 8192 beside the C++ function.
+"""Times rotoscale.quantize: one block against ml_dtypes' astype, and 8192 x 8192 against the C++ function.
 
 usage: calls.py [--small]
   --small leaves the large matrix out. Otherwise $CXX (g++) compiles calls.cpp for this machine.

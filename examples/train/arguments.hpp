@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// What a command line holds.
+// Arguments of a command line.
 #pragma once
 
 #include <map>

@@ -58,7 +58,7 @@ struct predicted_step {
   double compute = 0, optimizer = 0;
   double bytes = 0;  ///< that a rank sends, and receives, in one exchange
   double reduce = 0, gather = 0;
-  double shown_reduce = 0, shown_gather = 0;  ///< what is not under the backward or the next forward pass
+  double shown_reduce = 0, shown_gather = 0;  ///< exchanges that no pass hides
   double frozen = 0, shown_frozen = 0;        ///< gathers of divided operands, in all passes
   double all() const { return compute + optimizer + shown_reduce + shown_gather + shown_frozen; }
 };
@@ -67,7 +67,7 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   const double ranks = c.gpus * c.nodes, arena = 4 * run.trained;
   const double micro = (p.seconds - p.optimizer) * scale * run.tokens / p.tokens;
   const auto v = static_cast<std::uint32_t>(own * c.gpus * c.nodes);
-  std::size_t nodes = 0;  // exchanges: those of the rank with most
+  std::size_t nodes = 0;  // most exchanges of a rank
   for (std::uint32_t first = 0, n = static_cast<std::uint32_t>(own); first < v; first += n) {
     nodes = std::max(nodes, nn::microbatch_sums({first, first + n}, v).nodes().size());
   }

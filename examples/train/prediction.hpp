@@ -18,11 +18,11 @@ struct cluster {
   std::string profile;  ///< what `profile` printed, on one GPU; empty: no prediction
   int gpus = 1;         ///< of a node
   int nodes = 1;
-  double link = 0;       ///< GB/s of a GPU, each way, to those of its node
-  double node_link = 0;  ///< GB/s of a GPU, each way, to those of other nodes
+  double link = 0;       ///< GB/s of a GPU, each way, to GPUs of its node
+  double node_link = 0;  ///< GB/s of a GPU, each way, to other nodes
 };
 
-/// What the prediction takes from the options.
+/// Options that the prediction needs.
 struct predicted_run {
   double flops_per_token = 0;
   double trained = 0;   ///< parameters in the arena

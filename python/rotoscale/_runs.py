@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Runs:
-    """What runs left, as lists of records that pandas.DataFrame takes. Each has `run`, the path of its directory.
+    """Logs of runs, as lists of records for pandas.DataFrame. Each has `run`, the path of its directory.
 
     starts       a record per run: options, effective schedule, device, commit
     steps        loss, learning rate, gradient norm, tokens, seconds

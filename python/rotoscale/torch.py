@@ -473,7 +473,7 @@ class Linear(torch.nn.Linear):
         self.set_recipe(recipe, layer, seed)
 
     def set_recipe(self, recipe: str | dict, layer: int | None = None, seed: int | None = None) -> None:
-        """Switches to a recipe. FP8 scales start anew, steps go on."""
+        """Switches to a recipe. FP8 scales are reset, the step count continues."""
         before = getattr(self, "gemms", Gemms("fp32"))
         gemms = Gemms(recipe, before.layer if layer is None else layer, before.seed if seed is None else seed)
         gemms.step = before.step

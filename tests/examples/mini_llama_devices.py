@@ -39,7 +39,7 @@ class Devices(OnDevice):
         for steps in ("2:4", "0:4"):
             self.assertIn("of the checkpoint are equal", self.replay("--steps", steps, "--device", "cpu"))
         self.assertIn(" digests", self.replay("--steps", "2:4"))
-        # And from CPU to device. --keep keeps the replay's run.
+        # A device replays a run of the CPU. --keep keeps the result.
         self.train("run", "--device", "cpu", "--recipe", "mxfp4_h16", "--overwrite", **more)
         self.assertIn("are equal", self.replay("--steps", "2:4", "--device", device, "--keep", "kept"))
         self.assertEqual([p.name for p in (self.folder / "kept/checkpoints").iterdir()], ["step-000000004"])

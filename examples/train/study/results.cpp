@@ -46,7 +46,7 @@ json definition_of(const arm& log) {
   return {{"options", config}, {"schedule", log.start.value("schedule", json())}};
 }
 
-/// Evaluations of a fork, after its parent's.
+/// A fork's curve: its parent's evaluations up to `step`, then its own.
 std::vector<eval_point> join_evaluations(const std::vector<eval_point>& parent, std::int64_t step,
                                          const std::vector<eval_point>& own) {
   std::vector<eval_point> all;

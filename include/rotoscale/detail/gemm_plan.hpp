@@ -17,7 +17,7 @@ struct gemm_span {
   index_t first = 0, last = 0;  ///< steps
   bool restart = false;         ///< start from +0, or from C (from_c)
   bool from_c = false;
-  bool instruction_ends = false;  ///< c_last: add the accumulator to the chain
+  bool instruction_ends = false;  ///< with c_last: add the accumulator to the chain
   bool interval_ends = false;     ///< add the chain to the part
   bool part_ends = false;         ///< add the part to the sum
   bool first_interval = false, first_part = false;

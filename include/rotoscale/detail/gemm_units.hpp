@@ -35,7 +35,7 @@ struct packed_blocks {
   index_t first, last;  ///< blocks to add, ascending
   float* acc;           ///< count × unit_columns; += each block's sum by one fused multiply-add
 
-  index_t elements_at;  ///< from a row's begin to its elements
+  index_t elements_at;  ///< offset of a row's elements, in bytes
 
   const std::byte* scales_of_row(index_t i) const { return rows + i * row_bytes; }
   const std::byte* elements_of_row(index_t i) const { return rows + i * row_bytes + elements_at; }

@@ -405,7 +405,7 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
 
 namespace {
 
-/// `alpha_of(module)` over sqrt(rank) if `rslora`, else over rank, restated beside lora_config::scale_of.
+/// `alpha_of(module)` over sqrt(rank) if `rslora`, else over rank, independent of lora_config::scale_of.
 template <class Alpha>
 void check_merged_logits(const llama::lora_config& lora, const Alpha& alpha_of, bool rslora) {
   // Both are FP32. w' = w + s·B·A is rounded once; adapters round x·s, u and the sum. Each rounding moves a logit by

@@ -144,7 +144,7 @@ TEST_CASE("GPT-2: PEFT's adapter_config.json") {
   });
   train::write_checkpoint(scratch / "a", adapted.session, {{"step", 0}});
   auto json = io::read_json(scratch / "a" / "adapter_config.json");
-  CHECK(json.at("fan_in_fan_out") == true);  // as PEFT sets it beside Conv1D
+  CHECK(json.at("fan_in_fan_out") == true);  // as PEFT sets it for Conv1D
   CHECK(train::read_adapter_config(scratch / "a").targets == std::vector<std::string>{"c_attn"});
   const auto tensors = io::safetensors_shards::open(scratch / "a", "adapter_model");
   json["target_modules"] = {"c_attn", "c_proj", "c_fc"};

@@ -372,7 +372,7 @@ inline std::vector<op_case> row_cases() {
       }
     }
   }
-  for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, the last one may: no update
+  for (const int width : {0, 20, 63, op_scene::special}) {  // 63 overflows, special may: AdamW changes nothing
     all.push_back({"squares, norm, AdamW 2^" + std::to_string(width), false,
                    [=](op_scene& c, bool) { return optimizer_case(c, width); }});
   }
