@@ -472,8 +472,8 @@ class operands final : public nn::operand_set {
   bf16* values_[2] = {};    ///< that a form is quantized from: of the row form, or prepared
   float* numbers_[2] = {};  ///< of groups of kept values
   std::uint8_t *inner_[2] = {}, *inner_scales_[2] = {};  ///< of their inner quantizer
-  float* scale_ = nullptr;   ///< amax, scale and inverse of an FP8 tensor that has its own
-  launch_plan launches_[4];  ///< by set of forms: 1 row, 2 column
+  float* scale_ = nullptr;                               ///< amax, scale and inverse of an FP8 tensor that has its own
+  launch_plan launches_[4];                              ///< by set of forms: 1 row, 2 column
 };
 
 }  // namespace rotoscale::gpu

@@ -70,8 +70,8 @@ class accumulator_ref : public k_visitor {
   /// Product k of this output.
   mma_product product(index_t k) const { return gemm_product(o_.model, a_, i_, b_, j_, k); }
   float accumulator() const { return acc_; }  ///< current chain; with c_last, the current instruction's own sum
-  float before_instruction() const { return before_; }  ///< with c_last: the chain before this instruction
-  float part() const { return part_; }                  ///< FP32 sum of the part's finished chains
+  float before_instruction() const { return before_; }              ///< with c_last: the chain before this instruction
+  float part() const { return part_; }                              ///< FP32 sum of the part's finished chains
   float top(int below = 0) const { return sums_[depth_ - below]; }  ///< from the top of the stack of part sums
 
  private:
