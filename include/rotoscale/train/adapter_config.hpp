@@ -18,7 +18,7 @@ namespace rotoscale::train {
 
 namespace detail {
 
-/// Keys that change nothing here: where the base comes from, who wrote the file, how A began (the values are there).
+/// Keys without an effect here: source of the base, writer of the file, initialisation of A.
 inline bool adapter_key_has_no_effect(std::string_view key) {
   constexpr std::string_view keys[] = {"auto_mapping",        "base_model_name_or_path",
                                        "ensure_weight_tying", "eva_config",
@@ -40,7 +40,7 @@ inline bool is_switched_off(const nlohmann::ordered_json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
 }
 
-/// Values of keys that are no number of lora_config, each refused unless it is what is implemented.
+/// Required values of keys that lora_config lacks. Any other value is refused.
 inline void check_adapter_key(const std::string& key, const nlohmann::ordered_json& value,
                               const io::detail::place& at) {
   if (adapter_key_has_no_effect(key)) return;
@@ -48,7 +48,7 @@ inline void check_adapter_key(const std::string& key, const nlohmann::ordered_js
     if (value != "LORA") at.key(key).fail("only \"LORA\" is supported");
   } else if (key == "bias") {
     if (value != "none") at.key(key).fail("only \"none\" is supported");
-  } else if (key == "init_lora_weights") {  // others move a part of the base into the adapter
+  } else if (key == "init_lora_weights") {  // other initialisations move a part of the base into the adapter
     const bool plain = value.is_boolean() || value == "gaussian" || value == "orthogonal" || value == "eva";
     if (!plain) at.key(key).fail("only true, false, \"gaussian\", \"orthogonal\" and \"eva\" are supported");
   } else if (!is_switched_off(value)) {
@@ -111,7 +111,7 @@ inline std::string unsupported_adapter(std::string_view module) {
   return "adapters of '" + io::printable(module) + "' are not supported, only of the decoder layers' linear layers";
 }
 
-/// True if no module of that target has an adapter in the first layer.
+/// True if no module of that target in the first layer has an adapter.
 inline bool is_excluded(const lora_target& t, const lora_config& c) {
   const bool attention = t.linear == layer_linear::qkv || t.linear == layer_linear::o;
   const bool is_in_both = t.whole && t.linear == layer_linear::o;  // c_proj
@@ -122,8 +122,8 @@ inline bool is_excluded(const lora_target& t, const lora_config& c) {
   return std::all_of(modules.begin(), modules.end(), [&](const std::string& m) { return c.rank_of(m) == 0; });
 }
 
-/// Where target_modules is a list (a pattern is not looked at), it names the modules that have tensors, and perhaps
-/// excluded ones.
+/// A list in target_modules must name all modules that have tensors. It may name excluded modules too. Patterns are
+/// ignored.
 inline void check_target_modules(const nlohmann::ordered_json& json, const lora_config& c,
                                  const io::detail::place& at) {
   const std::vector<std::string>& found = c.targets;
@@ -182,8 +182,8 @@ inline bool is_adapter(const std::filesystem::path& directory) {
   return std::filesystem::exists(directory / "adapter_model.safetensors", failed);
 }
 
-/// The numbers of an adapter: its adapter_config.json, `where` in messages. Its targets are the modules with tensors.
-/// Throws io::error naming the key for an adapter of another kind.
+/// Reads an adapter_config.json, which messages call `where`. Targets are the modules with tensors. Throws io::error
+/// that names the key for an unsupported adapter.
 inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::safetensors_shards& tensors,
                                        const std::string& where) {
   const io::detail::place at{where, ""};
@@ -223,7 +223,7 @@ inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::sa
   detail::check_target_modules(json, c, at);
   return c;
 }
-/// Of the adapter in a directory.
+/// Adapter in a directory.
 inline lora_config read_adapter_config(const std::filesystem::path& directory) {
   const std::string path = (directory / "adapter_config.json").string();
   return read_adapter_config(io::read_json(path), io::safetensors_shards::open(directory, "adapter_model"), path);

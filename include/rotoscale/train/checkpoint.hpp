@@ -35,7 +35,7 @@ class parameter_digest {
   void add(std::span<const float> values) {
     for (const float x : values) add(fp32_bits(x));
   }
-  /// Of all so far.
+  /// Digest of the parameters so far.
   std::uint64_t value() const { return value_; }
 
  private:
@@ -55,7 +55,7 @@ inline void load_rows(const io::safetensors_shards& from, std::size_t number, se
 
 }  // namespace detail
 
-/// Where the tensors of a checkpoint come from when it is written. The session must live until then.
+/// Source of a checkpoint's tensors. The session must outlive the writing.
 class checkpoint_tensors {
  public:
   /// The session itself, which must not change and is waited for.
@@ -76,7 +76,7 @@ class checkpoint_tensors {
                          }});
     }
   }
-  /// A snapshot that is taken here, to be written by any thread once the session has finished it.
+  /// Takes a snapshot. Any thread may write it after the session has finished the copies.
   static checkpoint_tensors snapshot_of(session& from) {
     checkpoint_tensors t(&from.model());
     const snapshot& s = from.take_snapshot();
@@ -100,7 +100,7 @@ class checkpoint_tensors {
   std::vector<float> optimizer_values(std::size_t k, std::size_t i, index_t first, index_t rows) const {
     return optimizer_[k](i, first, rows);
   }
-  /// Calls f(name, values) for what delayed scaling goes on with.
+  /// Calls f(name, values) for the state of delayed scaling.
   template <class Function>
   void for_each_scale(const Function& f) const {
     for (const scale_source& s : scales_) f(s.name, s.fetch());
@@ -130,7 +130,7 @@ class checkpoint_tensors {
 
 namespace detail {
 
-/// Files of tensors, which fetch them when they are written.
+/// Files of tensors, whose values are fetched while they are written.
 struct tensor_files {
   io::safetensors_writer weights, optimizer;
 
@@ -189,7 +189,7 @@ inline void write_checkpoint(const std::filesystem::path& directory, const check
   out.commit();
 }
 
-/// Throws io::error for what is no directory, as checkpoints and runs are.
+/// Throws io::error for a path that is no directory: checkpoints and runs are directories.
 inline void require_run_directory(const std::filesystem::path& path) {
   std::error_code failed;
   if (!std::filesystem::exists(path, failed)) throw io::error(path.string(), "no such checkpoint or run directory");
@@ -201,7 +201,7 @@ inline void require_run_directory(const std::filesystem::path& path) {
   throw io::error(path.string(), "not a directory, as checkpoints and runs are");
 }
 
-/// Is it the name of a checkpoint in a run's folder: "step-" and nine digits, so that names are in the order of steps?
+/// Is it a checkpoint's folder name, "step-" and nine digits? Names then sort by step.
 inline bool is_checkpoint_name(std::string_view name) {
   constexpr std::string_view begin = "step-";
   return name.size() == begin.size() + 9 && name.starts_with(begin) &&
@@ -258,8 +258,8 @@ inline weights_location find_weights(const std::filesystem::path& path) {
   return {directory};
 }
 
-/// Throws io::error where the files do not hold the tensors of that model, or of those adapters: before memory for them
-/// is asked for, which is then bounded by the size of the files.
+/// Throws io::error unless the files hold the tensors of this model, or of these adapters. Comes before the allocation,
+/// so file sizes bound the memory.
 inline void check_weights(const weights_location& from, const train::architecture& shape) {
   const parameter_list list(shape);
   detail::check_tensors(io::safetensors_shards::open(from.directory, from.stem), list.all(), shape);
@@ -272,9 +272,9 @@ inline void check_adapters(const std::filesystem::path& directory, const train::
                         std::span(list.all()).subspan(list.base_count()), shape);
 }
 
-/// Reads the model's own weights, not those of adapters; returns a digest of names and values, whatever they were
-/// stored as. Scales and the session's inputs must be those that frozen weights are to be quantized with. `progress` is
-/// told how many of all elements are read.
+/// Reads the model's own weights without adapters. Returns a digest of names and values, independent of their storage.
+/// Frozen weights are quantized with the session's current scales and inputs. `progress` receives the elements read, of
+/// all.
 inline std::uint64_t read_weights(const weights_location& from, session& into,
                                   const element_progress& progress = nullptr) {
   const auto weights = io::safetensors_shards::open(from.directory, from.stem);
@@ -303,7 +303,7 @@ inline std::uint64_t read_adapters(const std::filesystem::path& directory, sessi
   return digest.value();
 }
 
-/// Reads the optimizer's moments, and the moving average, of all that trains.
+/// Reads the optimizer's moments, and the moving average, of all parameters that train.
 inline void read_moments(const std::filesystem::path& directory, session& into) {
   const auto optimizer = io::safetensors_shards::open(directory, "optimizer");
   const model& m = into.model();
@@ -325,8 +325,7 @@ inline void read_moments(const std::filesystem::path& directory, session& into) 
   }
 }
 
-/// Reads what write_checkpoint wrote, but for scales: weights or adapters, and the optimizer's state if
-/// `with_optimizer`.
+/// Reads a checkpoint except for scales: weights or adapters, and the optimizer's state if `with_optimizer`.
 inline void read_checkpoint(const std::filesystem::path& directory, session& into, bool with_optimizer) {
   if (into.model().options().lora) {
     read_adapters(directory, into);

@@ -28,7 +28,7 @@ class divided_operands {
  public:
   using category = nn::memory_category;  ///< shorthand
 
-  /// Divides among these ranks. Called before the first layout; null: nothing is divided.
+  /// Divides among these ranks; null: nothing is divided. Called before the first layout.
   void divide(nn::backend& ops, nn::communicator* ranks) {
     ops_ = &ops;
     ranks_ = ranks;
@@ -62,7 +62,7 @@ class divided_operands {
     const std::size_t end = memory.mark(category::quantized);
     if (!memory.counts_only()) resident_ = {memory.ledger(), category::quantized, end - begin};
   }
-  /// Memory that a set is bound to, in a buffer. It holds the set from arrive() of its group on.
+  /// Memory of a set in a buffer. It holds the set after arrive() of its group.
   nn::memory_cursor buffer(std::size_t group, std::size_t place) const {
     const std::size_t k = index_of(group);
     if (buffers_[k % 2] == nullptr) return nn::memory_cursor();
@@ -94,8 +94,8 @@ class divided_operands {
     holds_[0] = holds_[1] = groups_.size();
     gather(q, 0);
   }
-  /// Before operations on queue q that read the operands of a group. Then gathers the next one, in the direction of the
-  /// pass, when the operations so far have read the buffer that it takes.
+  /// Makes operations on queue q that read a group's operands wait for them. Then gathers the next group of the pass,
+  /// as soon as earlier operations have read its buffer.
   void arrive(nn::queue q, std::size_t group, bool forward) {
     const std::size_t k = index_of(group);
     if (k == groups_.size()) return;
@@ -121,7 +121,7 @@ class divided_operands {
     return {first, std::min(g.bytes, first + most) - first};
   }
   std::size_t ranks_size() const { return static_cast<std::size_t>(ranks_->size()); }
-  /// Place of a group among those with divided operands; their number: it has none.
+  /// Index of a group among those with divided operands; their number if it has none.
   std::size_t index_of(std::size_t group) const {
     const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.number == group; });
     return static_cast<std::size_t>(found - groups_.begin());
@@ -148,7 +148,7 @@ class divided_operands {
   std::vector<stored_group> groups_;  ///< with divided operands, ascending
   std::byte* buffers_[2] = {};
   std::size_t holds_[2] = {};  ///< group in each buffer
-  bool arrives_[2] = {};       ///< it is on its way
+  bool arrives_[2] = {};       ///< its gather is in flight
   nn::resident resident_;
 };
 

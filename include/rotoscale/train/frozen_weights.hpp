@@ -13,18 +13,18 @@ namespace rotoscale::train {
 
 /// Memory of weight operands at a switch of recipe, in bytes of backend memory.
 struct switch_memory {
-  std::size_t before = 0;    ///< under the recipe before
-  std::size_t between = 0;   ///< after the first pass, which gives them up
+  std::size_t before = 0;    ///< under the old recipe
+  std::size_t between = 0;   ///< after the old operands are released
   std::size_t after = 0;     ///< under the new recipe
   std::size_t peak = 0;      ///< most at once during the switch
-  std::size_t streamed = 0;  ///< of them from the stash
+  std::size_t streamed = 0;  ///< uploaded from the stash
 };
 
-/// Operands that a session keeps for switches of recipe, without those that stay in place.
+/// Operands that a session keeps for a later recipe. Operands that stay in place are not among them.
 class frozen_weights {
  public:
-  /// `recipes` in the order of their use, `places`: the model's layout under each. The first recipe is in use when
-  /// weights are loaded, so its operands are kept only if it is used again.
+  /// `recipes` in the order of use; `places`: the model's layout under each. Weights are loaded under the first recipe,
+  /// so its operands are kept only if a later phase uses it again.
   void plan(const std::vector<nn::recipe>& recipes, const std::vector<std::vector<weight_location>>& places) {
     for (std::size_t k = 1; k < recipes.size(); ++k) {
       if (find(recipes[k]) != nullptr) continue;

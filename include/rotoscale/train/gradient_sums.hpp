@@ -20,7 +20,7 @@ namespace rotoscale::train {
 
 using nn::arena_range;
 
-/// Where part `part` of `parts` equal parts of a range of arenas begins, in whole chunks of the norm.
+/// First element of part `part` of `parts` equal parts of a range, in whole chunks of the norm.
 constexpr index_t equal_cut(arena_range all, int part, int parts) {
   constexpr index_t chunk = nn::parameter_alignment;
   const index_t chunks = (all.count + chunk - 1) / chunk;
@@ -67,7 +67,8 @@ class gradient_sums {
 
   /// Moves a cut between two ranks to a place where arenas may be cut.
   using cut_rule = std::function<index_t(index_t element)>;
-  /// Divides the arenas among ranks, by ranges whose gradients are complete at once. So all ranks send at all times.
+  /// Divides the arenas among ranks. Each range, whose gradients are complete at once, is divided, so all ranks send at
+  /// all times.
   void divide(std::vector<arena_range> ranges, const cut_rule& rule = nullptr) {
     ranges_ = std::move(ranges);
     cuts_.clear();
@@ -88,7 +89,7 @@ class gradient_sums {
     const index_t* const cut = cuts_[static_cast<std::size_t>(found - ranges_.begin())].data() + rank;
     return {cut[0], cut[1] - cut[0]};
   }
-  /// This rank's parts, of each range one. Without other ranks `all`.
+  /// This rank's part of each range. Without other ranks `all`.
   std::vector<arena_range> shards(arena_range all) const {
     if (!is_parallel()) return {all};
     std::vector<arena_range> own;
@@ -117,9 +118,8 @@ class gradient_sums {
     buffers_ = memory.array<float>(nn::memory_category::workspace, others * piece_);
   }
 
-  /// Microbatch i of this rank has its gradients in `range` of the arena `gradient`: adds those that can be added. The
-  /// last microbatch leaves its sum there. The sums over ranks follow, and `gradient` has the total of this rank's
-  /// shard.
+  /// Adds the gradients of this rank's microbatch i, in `range` of the arena `gradient`, to the sums so far. The last
+  /// microbatch's sum stays in the arena. Then ranks add theirs, and `gradient` has the total of this rank's shard.
   void add(nn::queue q, int i, float* gradient, arena_range range) const {
     const nn::microbatch_sums::leaf& leaf = plan().leaves()[static_cast<std::size_t>(i)];
     const bool last = i + 1 == static_cast<int>(own_);
@@ -137,8 +137,8 @@ class gradient_sums {
     if (last && is_parallel()) add_over_ranks(q, gradient, range);
   }
 
-  /// Microbatch i of this rank has its gradients at `gradients`, of one of the ranges: adds those of microbatch i of
-  /// all ranks in this rank's shard. After the last microbatch the total is at its place. Overwrites `gradients`.
+  /// Adds microbatch i of all ranks to this rank's shard of a range. This rank's gradients are at `gradients`, which is
+  /// overwritten. After the last microbatch the shard has the total.
   void add_divided(nn::queue q, int i, float* gradients, arena_range range) const {
     for_each_piece(range, [&](const auto& part) {
       const arena_range own = part(rank());
@@ -188,14 +188,14 @@ class gradient_sums {
     const auto n = static_cast<std::uint32_t>(r);
     return divides_ ? i * static_cast<std::uint32_t>(size()) + n : n * own_ + i;
   }
-  /// Sums that wait at once. Divided ones have the total among them.
+  /// Most partial sums at once. Divided sums include the total.
   std::size_t most_waiting() const {
     if (!divides_) return static_cast<std::size_t>(plan().most_waiting());
     std::size_t most = 1;
     for (const auto& nodes : waiting_nodes_) most = std::max(most, nodes.size());
     return most;
   }
-  /// Where this rank's shard of a range begins among its shards.
+  /// Offset of this rank's shard of a range among its shards.
   index_t place_in_shards(arena_range range) const {
     index_t place = 0;
     for (const arena_range& r : ranges_) {
@@ -255,8 +255,8 @@ class gradient_sums {
       add_nodes(q, gradient, part(rank()));
     });
   }
-  /// Adds `count` gradients of microbatch i of each rank to the sums that wait, `place` elements into this rank's
-  /// shards. This rank's are at `own`, others in the buffers.
+  /// Adds `count` gradients of microbatch i of each rank to the partial sums, at element `place` of this rank's shards.
+  /// This rank's gradients are at `own`, others in the buffers.
   void add_leaves(nn::queue q, int i, float* own, index_t count, index_t place) const {
     const auto waiting = [&](std::size_t k) { return waiting_[k] + place; };
     std::vector<std::pair<nn::leaf_range, float*>> stack;

@@ -54,14 +54,14 @@ class model_linears {
   /// Dtype of activations.
   nn::dtype stored() const { return stored_; }
 
-  /// For logs: a layer in the middle of the model, which is not exempt from the recipe.
+  /// A layer in the middle of the model, not exempt from the recipe; for logs.
   const nn::linear& middle() const { return *middle_; }
-  /// For logs: a layer that the recipe leaves in BF16, or null.
+  /// A layer that the recipe leaves in BF16, or null; for logs.
   const nn::linear* exempt() const {
     const auto found = std::find_if(layers_.begin(), layers_.end(), [&](auto* l) { return &l->current() == &exempt_; });
     return found == layers_.end() ? nullptr : *found;
   }
-  /// For logs: an adapter's first matrix, or null.
+  /// An adapter's first matrix, or null; for logs.
   const nn::linear* adapter() const { return all_.size() == layers_.size() ? nullptr : all_[layers_.size()]; }
 
  private:

@@ -42,14 +42,14 @@ inline constexpr lora_target lora_targets[] = {{"q_proj", layer_linear::qkv, 0},
                                                {"c_proj", layer_linear::o, 0, false, true},
                                                {"c_fc", layer_linear::gate_up, 0, false, true}};
 
-/// How A begins; B begins at 0.
+/// Initialisation of A; B begins at 0.
 enum class lora_init {
   kaiming_uniform,  ///< within 1 / sqrt(in), as PEFT does
   xavier_normal     ///< standard deviation sqrt(2 / (in + rank)), as Megatron's adapters do
 };
 ROTOSCALE_ENUM_NAMES(lora_init, kaiming_uniform, xavier_normal)
 
-/// A number of the modules that a regular expression matches, as PEFT's rank_pattern and alpha_pattern have it.
+/// A number for modules that match a regular expression, as in PEFT's rank_pattern and alpha_pattern.
 struct lora_pattern {
   std::string modules;  ///< matches a module's path, or its end after a dot: "q_proj", "layers.0.self_attn.q_proj"
   double value = 0;     ///< of these modules
@@ -101,7 +101,7 @@ struct lora_config {
     if (!patterns->exclude.empty() && std::regex_match(module, std::regex(patterns->exclude))) return 0;
     return static_cast<int>(detail::pattern_value(patterns->rank, module, rank));
   }
-  /// The factor of what its adapter adds.
+  /// Factor of the adapter's output.
   double scale_of(const std::string& module) const {
     if (!patterns) return alpha / rank;
     const double own = detail::pattern_value(patterns->alpha, module, alpha), r = rank_of(module);

@@ -30,7 +30,7 @@ class merged_weights {
   /// Parameters of the base, then those of the adapters.
   const parameter_list& parameters() const { return parameters_; }
 
-  /// Rows of a weight of the base with what its adapter adds: w + alpha / rank · B·A, formed in FP64 and rounded once.
+  /// Rows of a merged weight: w + alpha / rank · B·A, formed in FP64 and rounded once.
   std::vector<float> values(std::size_t number, index_t first_row, index_t rows) const {
     std::vector<float> w = detail::rows_of(base_, parameters_[number], first_row, rows);
     for (const adapter_parameters& own : parameters_.adapters()) {
@@ -72,8 +72,8 @@ class merged_weights {
 };
 
 /// Writes a model's directory: config.json, and weights as one of stored_dtypes in shards of at most 5 GiB. Throws
-/// io::error, also for a sum that the dtype cannot hold, and leaves nothing then. `progress` is told how many of all
-/// elements are written; `add_files` puts into the directory what else it holds.
+/// io::error, also for a sum beyond the dtype, and then leaves nothing. `progress` receives the elements written, of
+/// all; `add_files` adds other files.
 inline void write_merged(const merged_weights& merged, const std::filesystem::path& directory, const std::string& type,
                          const element_progress& progress = nullptr,
                          const std::function<void(const std::filesystem::path&)>& add_files = nullptr) {

@@ -47,8 +47,8 @@ class model {
   /// Tokens of a pass.
   index_t tokens() const { return options_.tokens(); }
 
-  /// Lays out memory for a recipe, which must outlive its use: counts, or binds arenas. FP32 values stay in place.
-  /// Quantized weights do too, and are valid if the recipe is the one before. Throws std::invalid_argument if the
+  /// Lays out memory for a recipe, which must outlive its use: counts bytes, or binds arenas. FP32 values stay in
+  /// place. Quantized weights stay too, and are valid if the recipe is unchanged. Throws std::invalid_argument if the
   /// backend does not support a GEMM.
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false);
 
@@ -64,8 +64,8 @@ class model {
     for_each_block([&](nn::block& b) { b.upload(*ops_, q); });
     ops_->synchronize(q);
   }
-  /// Position in its sequence where each token's document begins, for later passes. No data: sequences are documents.
-  /// Throws std::invalid_argument with a cache.
+  /// Sets, for later passes, the position in its sequence where each token's document begins. No data: a sequence is a
+  /// document. Throws std::invalid_argument with a cache.
   void use_documents(const nn::token_source& starts) {
     if (starts.data != nullptr && options_.cache != 0) throw std::invalid_argument("a cache keeps one document");
     starts_ = starts;
@@ -116,8 +116,8 @@ class model {
     forward_blocks(p, before, [&](nn::block& b) { b.forward(p); });
     if (p.training) weights_.clear_lent(p.queue);
   }
-  /// Adds to every gradient. Follows a forward pass with p.training. Reports each range of complete gradients. Calls
-  /// before(g) before the gradients of group g.
+  /// Backward pass after a forward pass with p.training. Adds to every gradient, and reports each range of complete
+  /// gradients. Calls before(g) before the gradients of group g.
   void backward(nn::pass p, const nn::token_source& tokens, const gradients_ready& ready = nullptr,
                 const before_group& before = nullptr) {
     p.tokens = tokens;
@@ -135,7 +135,7 @@ class model {
       if (ready) report(g, ready);
     }
   }
-  /// Ranges that backward passes report for group `g`. Of all groups they are the arenas.
+  /// Ranges that backward passes report for group `g`. The ranges of all groups cover the arenas.
   std::vector<nn::arena_range> ranges_of(std::size_t g) const {
     std::vector<nn::arena_range> all;
     report(g, [&](index_t first, index_t count) { all.push_back({first, count}); });
@@ -180,7 +180,7 @@ class model {
       for (const auto& b : g.blocks) f(*b);
     }
   }
-  /// Calls f(block) for all blocks in the order of a forward pass, when a group's operands are here.
+  /// Calls f(block) for all blocks in the order of a forward pass, once a group's operands are gathered.
   template <class Function>
   void forward_blocks(const nn::pass& p, const before_group& before, const Function& f) {
     weights_.divided().begin(p.queue);
@@ -303,12 +303,12 @@ inline void model::lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool 
   lay_out_loss(memory);
   probe_ = {};
   const bool observes = options_.training && options_.statistics;
-  // The head's FP32 gradient shares memory with the backward pass of the layers, which begins later.
+  // The head's FP32 gradient shares memory with the layers' backward pass, which begins later.
   if (observes && head().shape().trains) probe_.own_gradient(memory, head());
   memory.rewind(category::workspace, backward);
   if (options_.training) lay_out_phase(memory, nn::layout_phase::backward);
 
-  // After everything else: an operation's workspace is in use at any time.
+  // Laid out last: an operation's workspace may be in use at any time.
   memory.rewind(category::workspace, memory.plan()[category::workspace]);
   workspace_bytes_ = largest_workspace(observes ? lay_out_statistics(memory) : 0);
   workspace_ = memory.take(category::workspace, workspace_bytes_);
@@ -349,7 +349,7 @@ inline std::size_t model::largest_workspace(std::size_t statistics) {
     if (!options_.training || !options_.statistics) continue;
     for (const nn::tensor_role tensor : {nn::tensor_role::x, nn::tensor_role::dy, nn::tensor_role::w}) {
       const nn::operand_request r = l->request(tensor);
-      // Codes are made again only of blocks that are stored as BF16.
+      // Only codes of blocks that are stored as BF16 are made again.
       const bool has_codes =
           (r.row_in_bf16 && nn::has_blocks(r.row->format)) || (r.column_in_bf16 && nn::has_blocks(r.column->format));
       const nn::tensor_view source =

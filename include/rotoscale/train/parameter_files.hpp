@@ -20,7 +20,7 @@
 
 namespace rotoscale::train {
 
-/// Told how many of all elements are read or written.
+/// Receives the number of elements read or written, and of all.
 using element_progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 }  // namespace rotoscale::train
@@ -38,7 +38,7 @@ void for_each_slice(const parameter& p, const Function& f) {
   }
 }
 
-/// A dtype that weights are written as: its names, and the least magnitude that rounds to Inf.
+/// Dtype of written weights: its names, and the least magnitude that rounds to Inf.
 struct stored_dtype {
   const char* name;
   const char* torch;
@@ -132,7 +132,7 @@ inline io::located_tensor locate(const io::safetensors_shards& model, const std:
   return found.info == nullptr && name.starts_with(base_prefix) ? model.find(name.substr(base_prefix.size())) : found;
 }
 
-/// Where a tensor of these numbers is; throws io::error if it is missing or of another shape or dtype.
+/// Finds a tensor with these numbers. Throws io::error if it is missing or has another shape or dtype.
 inline io::located_tensor check_tensor(const io::safetensors_shards& model, const std::string& name,
                                        const std::vector<std::int64_t>& shape) {
   const io::located_tensor found = locate(model, name);
@@ -187,8 +187,8 @@ inline void require_finite(const io::located_tensor& tensor, std::span<const flo
                                        : "Inf"));
 }
 
-/// Throws io::error, which names `where` and --dtype, for the first of a parameter's rows from first_row on that would
-/// be written as Inf.
+/// Throws io::error, which names `where` and --dtype, if a number of the rows from first_row on would be written as
+/// Inf.
 inline void require_range(const std::string& where, const parameter& p, std::span<const float> rows, index_t first_row,
                           const stored_dtype& type) {
   const auto at = std::find_if(rows.begin(), rows.end(), [&](float x) { return !(std::abs(x) < type.overflow); });
@@ -207,8 +207,8 @@ inline void require_range(const std::string& where, const parameter& p, std::spa
 }
 
 /// Calls use(first element, values) for rows [first_row, first_row + rows) in order, a part at a time. Throws io::error
-/// for a tensor that is missing, has another shape or dtype, or differs from the tensor that it must equal. Without a
-/// prefix, which moments have, a number that is not finite throws as well.
+/// for a tensor that is missing, has another shape or dtype, or differs from the tensor that it must equal. Weights,
+/// which have no prefix, must also be finite.
 template <class Function>
 void read_rows(const io::safetensors_shards& model, const parameter& p, const std::string& prefix, index_t first_row,
                index_t rows, const Function& use) {
@@ -270,8 +270,8 @@ inline void refuse_others(const io::safetensors_shards& found, std::span<const p
   }
 }
 
-/// Refuses the head of a tied model unless it equals the embedding: config.json and weights would be two models. The
-/// embedding is a model's first parameter.
+/// Refuses the head of a tied model unless it equals the embedding, the model's first parameter. Otherwise config.json
+/// and weights contradict each other.
 inline void require_tied_head(const io::safetensors_shards& found, std::span<const parameter> parameters) {
   const io::located_tensor head = found.find("lm_head.weight");
   if (head.info == nullptr || parameters.empty() || parameters[0].kind != parameter_kind::base) return;

@@ -29,7 +29,7 @@ struct adapter_parameters {
   std::size_t base = 0;  ///< weight of the linear layer
   std::size_t a = 0;     ///< A
   std::size_t b = 0;     ///< B
-  double scale = 1;      ///< of the term that it adds: alpha / rank
+  double scale = 1;      ///< factor of the adapter's output: alpha / rank
 };
 
 /// All parameters of a model, then the adapters of each linear layer.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Whether a recipe fits a model: its blocks divide the extents, and frozen weights can follow it.
+// Checks that a recipe fits a model: its blocks divide the extents, and frozen weights can follow it.
 #pragma once
 
 #include <span>
@@ -44,7 +44,7 @@ inline std::optional<std::string> find_block_fault(const linear_axes& l, const n
 
 }  // namespace detail
 
-/// True if a layer has the recipe's own GEMMs, where layers at the ends stay in BF16.
+/// True if a layer has the recipe's own GEMMs. False for layers at the ends that stay in BF16.
 inline bool has_own_layers(const nn::recipe& r, int layers) {
   return std::int64_t{r.bf16_first_layers} + r.bf16_last_layers < layers;
 }

@@ -26,13 +26,13 @@ namespace detail {
                   "'" + io::printable(name) + "' is neither a preset nor a file" + io::did_you_mean(name, valid));
 }
 
-/// Of any kind: reading says what is wrong with a directory or a device.
+/// Exists, as any kind of file: reading reports a directory or a device.
 inline bool is_file(const std::string& name) {
   std::error_code ignored;
   return std::filesystem::exists(name, ignored);
 }
 
-/// Takes the key "base" out of a recipe's file: the preset whose fields hold where the file has none.
+/// Removes the key "base" from a recipe's file: the preset that gives missing fields.
 inline std::string take_base(nlohmann::ordered_json& json, const std::string& file,
                              const std::vector<std::string>& presets) {
   if (!json.is_object() || !json.contains("base")) return "bf16";
@@ -45,7 +45,7 @@ inline std::string take_base(nlohmann::ordered_json& json, const std::string& fi
   return name;
 }
 
-/// The format that a file gives an operand; nothing where it gives none, or one that reading refuses.
+/// Format that a file gives an operand; nullopt if it gives none, or one that reading refuses.
 inline std::optional<nn::operand_format> given_format(const nlohmann::ordered_json& gemm, const char* operand) {
   const auto found = gemm.find(operand);
   if (found == gemm.end() || !found->is_object() || !found->contains("format")) return std::nullopt;
@@ -77,8 +77,8 @@ void for_each_given_gemm(const nlohmann::ordered_json& json, nn::linear_recipe& 
   visit("wgrad", r.wgrad, "dy", "x");
 }
 
-/// Gives operands whose format a file changes what belongs to the new format. The rotation goes from both operands of
-/// the GEMM, since they have the same one.
+/// Gives operands whose format a file changes the defaults of the new format. Both operands of the GEMM lose their
+/// rotation, because they must share it.
 inline void change_formats(const nlohmann::ordered_json& json, nn::linear_recipe& r) {
   for_each_given_gemm(
       json, r, [](nn::gemm_recipe& gemm, const nlohmann::ordered_json& given, const char* left, const char* right) {
@@ -93,7 +93,7 @@ inline void change_formats(const nlohmann::ordered_json& json, nn::linear_recipe
       });
 }
 
-/// Gives GEMMs whose contract the file does not name, and whose operands the base's does not take, one that does.
+/// Gives a GEMM another contract if the file names none and the base's contract does not take its operands.
 inline void change_contracts(const nlohmann::ordered_json& json, nn::linear_recipe& r) {
   for_each_given_gemm(
       json, r, [](nn::gemm_recipe& gemm, const nlohmann::ordered_json& given, const char* left, const char* right) {
@@ -102,7 +102,7 @@ inline void change_contracts(const nlohmann::ordered_json& json, nn::linear_reci
       });
 }
 
-/// The recipe under the contract set that a file names, except what the file gives itself.
+/// The recipe under the contract set that a file names. Fields of the file take precedence.
 inline nn::recipe take_named_contracts(const nlohmann::ordered_json& json, const nn::recipe& r,
                                        const std::string& file) {
   if (const auto fault = nn::find_set_fault(r.contracts)) throw io::error(file, *fault);
@@ -128,9 +128,9 @@ inline nn::recipe read_recipe(const nlohmann::ordered_json& json, nn::recipe r, 
 
 }  // namespace detail
 
-/// A preset's recipe, or one read from a JSON file. Its keys are the log's; missing ones are taken from the preset that
-/// "base" names (default: bf16). A changed format brings its own blocks, rule, policy and no rotation. `field` is what
-/// messages call the name's place.
+/// A preset's recipe, or one from a JSON file. Its keys are the log's; missing ones come from the preset that "base"
+/// names (default: bf16). A changed format brings its own blocks, rule and policy, and no rotation. Messages call the
+/// name's place `field`.
 inline nn::recipe load_recipe(const std::string& name, const std::string& field = "recipe") {
   std::vector<std::string> valid;
   for (nn::recipe& r : nn::presets::all()) {
@@ -146,7 +146,7 @@ inline nn::recipe load_recipe(const std::string& name, const std::string& field 
 
 namespace detail {
 
-/// A file is a schedule if it has "phases", or a key that is nearer to it than to any of a recipe's.
+/// A file is a schedule if it has "phases", or if one of its keys resembles a schedule's key more than a recipe's.
 inline bool is_schedule(const nlohmann::ordered_json& json) {
   if (!json.is_object() || json.empty()) return true;
   std::vector<std::string> keys{"phases", "base"};
@@ -177,7 +177,7 @@ inline void from_log_form(nlohmann::ordered_json& phase, nn::phase& p) {
   phase["recipe"] = name.substr(colon + 1);
 }
 
-/// Takes recipes that the phases of a file hold themselves out of its JSON, whose phases then name them.
+/// Moves recipes out of the phases of a file's JSON. The phases then name them.
 inline std::vector<nn::phase> take_recipes(nlohmann::ordered_json& phases, const std::string& file) {
   std::vector<std::string> valid;
   for (const nn::recipe& r : nn::presets::all()) valid.push_back(r.name);
@@ -199,7 +199,7 @@ inline std::vector<nn::phase> take_recipes(nlohmann::ordered_json& phases, const
 
 }  // namespace detail
 
-/// Is it the name of a recipe or a schedule that has one?
+/// Is it the name of a recipe or of a schedule?
 inline bool is_preset(const std::string& name) {
   const auto has_name = [&](const auto& preset) { return preset.name == name; };
   const std::vector<nn::schedule> schedules = nn::presets::schedules();
@@ -208,8 +208,8 @@ inline bool is_preset(const std::string& name) {
          std::any_of(recipes.begin(), recipes.end(), has_name);
 }
 
-/// A named schedule, one read from a JSON file, or a recipe (preset or file) used from start to end. `field` is what
-/// messages call the name's place.
+/// A named schedule, one from a JSON file, or a recipe (preset or file) for the whole run. Messages call the name's
+/// place `field`.
 inline nn::schedule load_schedule(const std::string& name, const std::string& field = "schedule") {
   std::vector<std::string> valid;
   for (const nn::schedule& s : nn::presets::schedules()) {
@@ -258,7 +258,7 @@ inline std::int64_t resolve_steps(double x, std::int64_t steps, const std::strin
   return std::llround(found);
 }
 
-/// A step's number has 24 bits of the counter that tells random words apart (docs/reference/layers.md).
+/// Random words depend on 24 bits of a step's number (docs/reference/random-words.md).
 inline constexpr std::int64_t most_random_steps = 1 << 24;
 
 /// Does any operand, of the layers or the head, draw random words?
@@ -286,7 +286,7 @@ inline bool has_fp8(const nn::recipe& r, nn::gemm_scope gemms) {
   return nn::has_delayed(merge_gemms(none, r, gemms)) || nn::has_delayed(merge_gemms(none, nn::head_of(r), gemms));
 }
 
-/// A field that both directions share and that is neither as before nor left unset.
+/// A field common to both directions that is neither unset nor equal to the old recipe's.
 inline std::optional<std::string> find_merge_fault(const nn::recipe& before, const nn::recipe& taken,
                                                    nn::gemm_scope gemms) {
   const auto differs = [&](auto field) { return taken.*field != before.*field && taken.*field != nn::recipe{}.*field; };
@@ -303,8 +303,8 @@ inline std::optional<std::string> find_merge_fault(const nn::recipe& before, con
   return "recipe " + taken.name + " has another " + field + " than the phase before, and both directions share it";
 }
 
-/// The recipe of a phase that takes over the GEMMs of one direction, of the layers and of the head
-/// (docs/reference/schedules.md: each field's source).
+/// Recipe of a phase that replaces the GEMMs of one direction, in layers and head. docs/reference/schedules.md lists
+/// the source of each field.
 inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& taken, nn::gemm_scope gemms) {
   if (gemms == nn::gemm_scope::all) return taken;
   nn::recipe r = before;
@@ -322,7 +322,7 @@ inline nn::recipe merge_recipes(const nn::recipe& before, const nn::recipe& take
 
 }  // namespace detail
 
-/// Refuses phases that do not follow each other, or never begin; throws io::error.
+/// Refuses phases out of order, or that never begin; throws io::error.
 inline void check_order(const std::vector<nn::resolved_phase>& phases, std::int64_t steps, const std::string& where) {
   for (std::size_t i = 0; i < phases.size(); ++i) {
     const nn::resolved_phase& p = phases[i];
