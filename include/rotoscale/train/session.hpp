@@ -30,10 +30,10 @@ struct session_options {
   shard_level shard = shard_level::moments;    ///< what ranks divide
 };
 
-/// A session needs memory that it does not get.
+/// A session needs more memory than it gets.
 class memory_refused : public std::runtime_error {
  public:
-  /// `plan`: what would be needed, by category.
+  /// `plan`: bytes needed, by category.
   memory_refused(const nn::memory_plan& plan, const std::string& what) : std::runtime_error(what), plan_(plan) {}
   /// Bytes needed, by category.
   const nn::memory_plan& plan() const { return plan_; }
@@ -45,7 +45,7 @@ class memory_refused : public std::runtime_error {
 /// The plan does not fit the limit.
 class over_budget : public memory_refused {
  public:
-  /// With both numbers in the message.
+  /// Both numbers are in the message.
   over_budget(const nn::memory_plan& plan, std::size_t limit)
       : memory_refused(plan,
                        "needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) + " are allowed") {}
@@ -54,7 +54,7 @@ class over_budget : public memory_refused {
 /// The backend has less memory than the plan takes.
 class out_of_memory : public memory_refused {
  public:
-  /// `what` was asked for last, and refused.
+  /// `what`: the allocation that was refused.
   out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
       : memory_refused(plan, "out of memory at " + std::to_string(bytes) + " bytes for " + what) {}
 };
@@ -62,10 +62,9 @@ class out_of_memory : public memory_refused {
 /// A model with its memory, queue, step state and graphs.
 class session {
  public:
-  /// `recipes` are all that will be used, in the order of their use: memory is for the largest of each category, and
-  /// frozen weights are kept for all but the first. Throws over_budget before anything is allocated, out_of_memory with
-  /// nothing kept, invalid_argument where a step has more than 256 micro-batches over all ranks, or where documents
-  /// come with a cache.
+  /// `recipes`: all that will be used, in the order of use. Memory is for the largest of each category, and frozen
+  /// weights are kept for all but the first. Throws over_budget before any allocation, and out_of_memory with nothing
+  /// kept. Throws invalid_argument for more than 256 microbatches over all ranks, or for documents with a cache.
   session(nn::backend& ops, const train::architecture& shape, session_options options,
           const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr)
       : session(ops, shape, std::move(options), ranks, only_count{}) {
@@ -103,11 +102,11 @@ class session {
   const nn::memory_plan& plan() const { return plan_; }
   /// In use under the current recipe.
   const nn::memory_plan& in_use() const { return in_use_; }
-  /// The recipe of passes.
+  /// Recipe of the next passes.
   const nn::recipe& current() const { return recipe_; }
   /// Tokens of a micro-batch.
   index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
-  /// Number of this rank's microbatch i among those of all ranks.
+  /// Index of this rank's microbatch i over all ranks.
   int microbatch(int i) const { return static_cast<int>(sums_.leaf(static_cast<std::uint32_t>(i))); }
   /// Tokens of a step and rank.
   index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
@@ -120,12 +119,12 @@ class session {
            const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
   /// Bytes before, during and after the last use().
   const switch_memory& last_switch() const { return last_switch_; }
-  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
-  /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
-  /// trace but in gradients. Waits.
+  /// Largest magnitude of each tensor of all linear layers, in the order of delayed scaling. Taken in one step's passes
+  /// of this rank under the current recipe; use() reduces them over ranks if the new recipe says so. Changes only
+  /// gradients. Waits.
   std::vector<float> observe_maxima(nn::step_inputs inputs, std::span<const std::int32_t> tokens,
                                     std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
-  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
+  /// Gradients of all trained parameters (the arena's elements), in one step's passes under recipe `r`. Changes only
   /// gradients. Waits.
   std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
@@ -146,20 +145,20 @@ class session {
     forget_oscillation();
     use(r);
   }
-  /// Other extents within the same memory, for evaluations and samples.
+  /// Sets other extents within the same memory, for evaluations and samples.
   void resize(index_t batch, index_t sequence) {
     if (batch == model_.options().batch && sequence == model_.options().sequence) return;
     model_.resize(batch, sequence);
     bind(true);
   }
 
-  /// Seed and step of what follows, until a step or an evaluation brings its own: frozen weights are quantized when
-  /// they are loaded, and their signs and random words are of that moment.
+  /// Sets seed and step for what follows, until a step or an evaluation sets its own. Frozen weights are quantized when
+  /// they are loaded, with the signs and random words of these.
   void set_inputs(const nn::step_inputs& inputs) {
     ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
     ops_->synchronize(queue_);
   }
-  /// Sets values of a parameter from element `first` on; they count once its last element is set.
+  /// Sets values of a parameter from element `first` on. They take effect once its last element is set.
   void load(std::size_t number, std::span<const float> values, index_t first = 0) {
     snapshot_.order(*ops_, queue_);
     if (divides_masters()) are_weights_complete_ = false;
@@ -169,8 +168,8 @@ class session {
   }
   /// Initial values from a seed.
   void initialize(std::uint64_t seed) { initialize(seed, 0); }
-  /// Values of the base from a seed, made in backend memory: a matrix at a time, straight into its operands. They are
-  /// not those of initialize().
+  /// Values of the base from a seed, made in backend memory: a matrix at a time, straight into its operands.
+  /// initialize() gives other values.
   void draw_base(std::uint64_t seed) {
     const parameter_list& list = model_.parameters();
     for (std::size_t i = 0; i < list.base_count(); ++i) {
@@ -187,13 +186,13 @@ class session {
   /// Draws the adapters alone. The base weights are given.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
-  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, where the options
-  /// say documents: the place within its sequence where each token's document begins; empty: sequences are documents.
-  /// `observe` leaves statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, if the options ask
+  /// for documents: position in its sequence where each token's document begins; empty: a sequence is a document.
+  /// `observe` leaves statistics of the first microbatch, which needs options.model.statistics, and changes no bit.
   void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
                   bool observe = false);
-  /// How many steps were queued so far. The last two may be in flight, and are asked for by their numbers, from 0 on.
+  /// Number of queued steps. The last two may be in flight. Steps are numbered from 0.
   std::uint64_t queued_steps() const { return transfers_.count(); }
   /// The state after step `number`. Waits for that step, not for later ones.
   nn::step_state finish_step(std::uint64_t number) {
@@ -203,8 +202,8 @@ class session {
   }
   /// The state after the step queued last. Waits for it.
   nn::step_state finish_step() { return finish_step(queued_steps() - 1); }
-  /// After finish_step of it: the maxima, by tensor of delayed scaling, that step `number` made scales of last (of all
-  /// ranks where the recipe says so). Empty where no GEMM reads FP8.
+  /// After finish_step of step `number`: amax per tensor used for the latest scale update, over all ranks if the recipe
+  /// says so. Empty if no GEMM reads FP8.
   std::span<const float> amaxes(std::uint64_t number) const {
     const step_transfer& t = transfers_.of(number);
     return t.has_scales ? t.amaxes : std::span<float>();
@@ -215,22 +214,21 @@ class session {
     return t.observed ? t.statistics : std::span<linear_statistics>();
   }
 
-  /// Gathers what other ranks have updated. All ranks call it after steps, before weights are used but in steps.
-  /// `inputs` are those of the passes that follow.
+  /// Gathers the weights that other ranks have updated. All ranks call it after steps, before other uses of the
+  /// weights. `inputs` are those of the next passes.
   void complete_weights(const nn::step_inputs& inputs);
-  /// Losses of each token, without a trace in what trains or in scales.
+  /// Losses of each token. Changes neither parameters nor scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                               std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
   /// True if ranks exchange operands in each pass. All ranks must then call evaluate() equally often.
   bool has_joint_passes() const { return model_.weights().divided().is_divided(); }
-  /// True if it keeps a moving average of the weights.
+  /// True if the session keeps a moving average of the weights.
   bool has_average() const { return options_.model.averages; }
-  /// Calls f() while the weights that train are their moving average, for evaluations. Overwrites gradients.
+  /// Calls f() while the trained weights are replaced by their moving average, for evaluations. Overwrites gradients.
   template <class Function>
   void with_average(const Function& f);
-  /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
-  /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
-  /// bytes.
+  /// Logits of one token of a pass. `tokens` follow `past` earlier tokens of their sequence, whose keys and values the
+  /// cache has (options.model.cache). model().cache_rows() says which passes have equal bytes.
   std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
                             index_t past = 0);
   /// Calls use(logits) for all tokens of a pass in order, [tokens, vocabulary] of at most options.model.head_chunk
@@ -245,7 +243,7 @@ class session {
   const snapshot& take_snapshot() {
     const parameter_list& list = model_.parameters();
     for (std::size_t i = options_.model.lora ? list.base_count() : 0; i < list.all().size(); ++i) {
-      ROTOSCALE_ASSERT(has_snapshot() && list[i].trains);  // others are in no arena
+      ROTOSCALE_ASSERT(has_snapshot() && list[i].trains);  // other state is in no arena
     }
     snapshot_.take(*ops_, queue_, model_);
     return snapshot_;
@@ -253,8 +251,7 @@ class session {
   /// Waits until the snapshot taken last is in host memory.
   void finish_snapshot() const { snapshot_.finish(*ops_); }
 
-  /// The first parameter that trains and is not finite any more, or whose squares overflow; null: none. All ranks call
-  /// it.
+  /// First trained parameter that is not finite, or whose squares overflow; null: none. All ranks call it.
   const parameter* find_overflow();
 
   /// A pass that a backward pass follows.
@@ -302,7 +299,7 @@ class session {
     for (std::size_t g = 0; g < model_.groups(); ++g) all.push_back(model_.ranges_of(g));
     return all;
   }
-  /// Divides the arenas among ranks. Rows of masters that any recipe quantizes together stay together.
+  /// Divides the arenas among ranks. Rows of masters that a recipe quantizes together stay together.
   void divide(const std::vector<nn::recipe>& recipes) {
     std::vector<nn::arena_range> ranges;
     for (const auto& g : groups()) ranges.insert(ranges.end(), g.begin(), g.end());
@@ -341,7 +338,7 @@ class session {
     }
     return most;
   }
-  /// Without a snapshot where there is no room for one that is not required.
+  /// Drops an optional snapshot if there is no room for it.
   nn::memory_plan count_within_limits(const std::vector<nn::recipe>& recipes) {
     nn::memory_plan plan = count(recipes);
     if (options_.snapshot != snapshot_use::if_it_fits) return plan;
@@ -520,8 +517,8 @@ inline const parameter* session::find_divided_overflow() {
   return nullptr;
 }
 
-/// Gradients of microbatch i. The last one's are added to those of all others, a range as soon as it is complete, under
-/// the backward pass of the layers before it.
+/// Gradients of microbatch i. Ranges of the last microbatch are added to all others as soon as they are complete, under
+/// the backward pass of earlier layers.
 inline void session::gradients_of_micro_batch(int i, bool observe) {
   nn::pass p = training_pass();
   p.observe = observe;
@@ -536,8 +533,8 @@ inline void session::gradients_of_micro_batch(int i, bool observe) {
   if (sums_.is_parallel()) ops_->follow(queue_, exchange_queue_);
 }
 
-/// The same where ranks divide gradients: every microbatch is added, a group at a time, under the backward pass of the
-/// group before it. That group's gradients take the place of those after it.
+/// The same for divided gradients: every microbatch is added, a group at a time, under the backward pass of the group
+/// before it. A group's gradients reuse the place of those after it.
 inline void session::divided_gradients_of(int i, const nn::pass& p) {
   class weights& w = model_.weights();
   const auto clear = [&](std::size_t g, bool early) {
@@ -547,7 +544,7 @@ inline void session::divided_gradients_of(int i, const nn::pass& p) {
   for (std::size_t g = 0; g < model_.groups(); ++g) clear(g, true);
   model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
   const auto ready = [&](index_t first, index_t count) {
-    ops_->follow(queue_, exchange_queue_);  // the sums of groups before, whose place is taken next
+    ops_->follow(queue_, exchange_queue_);  // waits for the sums of earlier groups, whose place is reused next
     ops_->follow(exchange_queue_, queue_);
     sums_.add_divided(exchange_queue_, i, w.gradient_at(w.places().of(first)), {first, count});
   };
@@ -580,8 +577,7 @@ inline void session::add_gradients(int i) {
   sums_.add(queue_, i, model_.arena().gradient, {0, model_.arena().size});
 }
 
-/// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
-/// host.
+/// Computes the next scales from recorded maxima, of all ranks if the recipe says so. Copies them for the host.
 inline void session::update_scales() {
   const nn::scaling_state& s = model_.scales().state();
   if (sums_.is_parallel() && recipe_.fp8.reduce_amax) {
@@ -632,7 +628,7 @@ inline void session::update_parameters() {
     const index_t first = begins[i] / nn::parameter_alignment;
     ops_->square_chunks(queue_, {shards[i].gradient, shards[i].size}, {chunk_squares_ + first});
   }
-  // One rank has the bits of a number, all others have 0, so that a sum of integers gathers them.
+  // One rank has the bits of a number, all others 0. A sum of integers therefore gathers them.
   if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
   const float* const gradients = divides_gradients() ? model_.weights().own_gradients() : all.gradient;
   const index_t count = divides_gradients() ? model_.weights().owned_count() : all.size;
@@ -693,7 +689,8 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   are_weights_complete_ = !sums_.is_parallel();
 }
 
-/// De-oscillates weights after `step` updates, from the start of the first window on. Other recipes forget its state.
+/// De-oscillates weights after `step` updates, from the start of the first window on. Recipes without de-oscillation
+/// clear its state.
 inline void session::deoscillate(std::uint64_t step) {
   if (!model_.weights().tracks_oscillation()) return;
   if (!recipe_.deoscillation && tracks_) forget_oscillation();
@@ -754,7 +751,7 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
   return losses;
 }
 
-/// Exchanges the weights that train with their moving average. Gradients are free between steps.
+/// Swaps the trained weights with their moving average. Gradients are free between steps.
 inline void session::exchange_average() {
   snapshot_.order(*ops_, queue_);
   for (const nn::parameter_arena& own : model_.weights().shards()) {
@@ -820,7 +817,7 @@ void session::run_logits(const nn::pass& p, index_t first, index_t count, const 
 inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima,
                          nn::gemm_scope switched) {
   constexpr nn::memory_category quantized = nn::memory_category::quantized;
-  ops_->synchronize(queue_);  // the operands that go have been read
+  ops_->synchronize(queue_);  // the released operands have been read
   const bool keeps_all = how == nn::scale_handover::keep, keeps = keeps_all || switched != nn::gemm_scope::all;
   const bool has_scales = keeps && model_.scales().state().scale != nullptr;
   const nn::scaling_snapshot scales = has_scales ? model_.scales().save(*ops_, queue_) : nn::scaling_snapshot{};
@@ -861,7 +858,7 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   upload_pass(state_, inputs, tokens, targets, starts);
   requantize(training_pass());
   ops_->launch(queue_, *begin_);
-  // Not the graphs of a step, which were recorded without the maxima of all tensors.
+  // A step's graphs were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {
     gradients_of_micro_batch(i);
     add_gradients(i);

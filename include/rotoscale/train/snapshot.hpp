@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Copy in host memory of the state that checkpoints hold and steps change. A checkpoint is written from it while
-// training goes on.
+// training continues.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace rotoscale::train {
 
 namespace detail {
 
-/// State of delayed scaling that a resumed run needs. Maxima are recorded again.
+/// State of delayed scaling that a resumed run needs, without the recorded maxima.
 struct scaling_memory {
   const char* name;
   float* memory;
@@ -31,7 +31,7 @@ inline std::vector<scaling_memory> scaling_buffers(const nn::delayed_scaling_sta
 struct optimizer_arena {
   const char* prefix;
   float* nn::parameter_arena::*memory;
-  bool may_lack = false;  ///< a file without it, of a fork's parent, means zeros
+  bool may_lack = false;  ///< a file without it, as of a fork's parent, means zeros
 };
 /// Arenas of a model.
 inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
@@ -48,17 +48,17 @@ inline std::vector<optimizer_arena> optimizer_arenas_of(const model& m) {
 
 }  // namespace detail
 
-/// Does a session keep a snapshot, so that steps go on while a checkpoint is written?
+/// Use of a snapshot: with one, steps continue while a checkpoint is written.
 enum class snapshot_use {
   none,        ///< steps wait for checkpoints
   if_it_fits,  ///< within the limit of all memory and half of the host's
   required     ///< or the session is refused
 };
 
-/// The copy. Its copies run on a queue of their own; only operations that change their sources wait for them.
+/// The copy. It is made on a separate queue; only operations that change its sources wait for it.
 class snapshot {
  public:
-  float* weights = nullptr;           ///< all that train, as in their arena
+  float* weights = nullptr;           ///< trained parameters, in the order of their arena
   std::array<float*, 7> optimizer{};  ///< by detail::optimizer_arenas_of; null: none
   float* scales = nullptr;            ///< of delayed scaling: scales, inverses, histories
 
@@ -75,7 +75,7 @@ class snapshot {
   }
   /// Makes the queue of the copies.
   void open(nn::backend& ops) { queue_ = {ops, "snapshot"}; }
-  /// Queues copies of the state after the operations on `q` so far. Overwrites the snapshot before.
+  /// Queues copies of the state after the operations on `q` so far. Overwrites the previous snapshot.
   void take(nn::backend& ops, nn::queue q, const model& m) {
     // Scales are copied on `q`: they are few bytes, and a change of recipe lays them out again.
     float* to = scales;
@@ -92,7 +92,7 @@ class snapshot {
     copied_ = ops.record(queue_);
     is_ordered_ = false;
   }
-  /// Operations that come on `q` change the sources: they wait for the copies.
+  /// Makes later operations on `q`, which change the sources, wait for the copies.
   void order(nn::backend& ops, nn::queue q) {
     if (is_ordered_) return;
     ops.order(q, *copied_);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Host memory of the steps in flight: inputs on their way to the backend, results on their way back.
+// Host memory of the steps in flight: inputs and results.
 #pragma once
 
 #include <array>
@@ -20,16 +20,16 @@ struct step_transfer {
     nn::step_inputs inputs;  ///< before
     nn::step_state result;   ///< after
   };
-  std::span<std::int32_t> tokens;                   ///< of the step
-  std::span<std::int32_t> targets;                  ///< of the step
-  std::span<std::int32_t> starts;                   ///< of the step's documents
-  states* state = nullptr;                          ///< of the step
-  std::span<linear_statistics> statistics;          ///< of its first microbatch
-  std::span<float> amaxes;                          ///< of the latest scale update
-  nn::event done;                                   ///< after the step
-  bool in_flight = false;                           ///< `done` was recorded
-  bool observed = false;                            ///< has statistics
-  bool has_scales = false;                          ///< has amaxes
+  std::span<std::int32_t> tokens;           ///< of the step
+  std::span<std::int32_t> targets;          ///< of the step
+  std::span<std::int32_t> starts;           ///< of the step's documents
+  states* state = nullptr;                  ///< of the step
+  std::span<linear_statistics> statistics;  ///< of its first microbatch
+  std::span<float> amaxes;                  ///< of the latest scale update
+  nn::event done;                           ///< after the step
+  bool in_flight = false;                   ///< `done` was recorded
+  bool observed = false;                    ///< has statistics
+  bool has_scales = false;                  ///< has amaxes
 };
 
 /// Memory of two steps in flight.

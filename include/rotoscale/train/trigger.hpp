@@ -19,18 +19,18 @@
 
 namespace rotoscale::train {
 
-/// Interval of a measurement such as the validation loss. It follows each optimizer step that completes another `every`
-/// units of work. A step is `per_step` units. The first `skipped` times are left out.
+/// Interval of a measurement such as the validation loss. A step is `per_step` units of work. The measurement follows
+/// each step that completes another `every` units. The first `skipped` times are left out.
 struct measurement_times {
   std::int64_t every = 1;     ///< steps, or sequences
   std::int64_t per_step = 1;  ///< of the same unit
   std::int64_t skipped = 0;   ///< multiples of `every` that do not count
   bool at_start = false;      ///< also before the first step?
 
-  /// Is step `step` (so many are done) one of them?
+  /// Is there a measurement after `step` steps?
   bool includes(std::int64_t step) const { return step == 0 ? at_start : nth(step, 1) == step; }
-  /// The n-th of them (from 1) that is not before step `first`, itself at least 1; the largest number where it is
-  /// beyond all runs.
+  /// The n-th measurement (from 1) not before step `first`, which is at least 1. The largest number if it is beyond all
+  /// runs.
   std::int64_t nth(std::int64_t first, std::int64_t n) const {
     const std::int64_t multiple = std::max((first - 1) * per_step / every, skipped) + 1;
     if (every <= per_step) return reached(multiple) + n - 1;  // every step from there on
@@ -38,7 +38,7 @@ struct measurement_times {
   }
 
  private:
-  /// First step after which `multiple` times `every` are done.
+  /// First step that completes `multiple` times `every`.
   std::int64_t reached(std::int64_t multiple) const {
     if (multiple > std::numeric_limits<std::int64_t>::max() / every) return std::numeric_limits<std::int64_t>::max();
     const std::int64_t work = multiple * every;
@@ -46,13 +46,13 @@ struct measurement_times {
   }
 };
 
-/// A trigger's measurements in the phase before the one it starts: part of a checkpoint.
+/// A trigger's measurements in the phase before the one that it starts; part of a checkpoint.
 struct trigger_state {
   std::int64_t measurements = 0;  ///< so far
-  std::int64_t count = 0;         ///< measurements in a row that showed what it waits for
+  std::int64_t count = 0;         ///< consecutive measurements that met the condition
   double best = 0.0;              ///< plateau: lowest loss; meaningful after a measurement
   double value = 0.0;             ///< the last measurement
-  bool fired = false;             ///< the phase begins with the coming step
+  bool fired = false;             ///< the phase begins with the next step
 };
 
 template <class Visitor>
@@ -64,7 +64,7 @@ void describe(Visitor&& v, trigger_state& s) {
   v("fired", s.fired, "whether the phase begins with the coming step");
 }
 
-/// Tells a trigger of a measurement: a validation loss, or the ratio of gradient norm to quantization noise.
+/// Gives a trigger a measurement: a validation loss, or the ratio of gradient norm to quantization noise.
 inline void observe(const nn::trigger& t, double value, trigger_state& s) {
   if (s.fired) return;
   bool shows = value < t.ratio;
@@ -84,12 +84,12 @@ inline bool observes(const nn::trigger& t, std::int64_t step, std::int64_t enter
   return step - entered >= std::max<std::int64_t>(1, t.not_before);
 }
 
-/// When a trigger measures, in a run that is evaluated at those times.
+/// Times of a trigger's measurements. `evaluations`: times of the validation loss.
 inline measurement_times times_of(const nn::trigger& t, const measurement_times& evaluations) {
   return t.kind == nn::trigger_kind::plateau ? evaluations : measurement_times{t.every};
 }
 
-/// Is the gradient noise of the coming step (`step` are done) measured?
+/// Is the gradient noise of the next step, after `step` steps, measured?
 inline bool measures_noise(const nn::trigger& t, std::int64_t step, std::int64_t entered) {
   return t.kind == nn::trigger_kind::gradient_noise && observes(t, step + 1, entered) &&
          times_of(t, {}).includes(step + 1);
@@ -111,7 +111,7 @@ inline nn::recipe noise_reference(const nn::recipe& r) {
 
 /// Earliest step after which the trigger fires, in a phase that begins at `entered`.
 inline std::int64_t earliest(const nn::trigger& t, std::int64_t entered, const measurement_times& evaluations) {
-  // A plateau's first measurement is what the others are compared with.
+  // A plateau's first measurement is the reference of the others.
   const std::int64_t measurements = std::int64_t{t.patience} + (t.kind == nn::trigger_kind::plateau);
   return times_of(t, evaluations).nth(entered + std::max<std::int64_t>(1, t.not_before), measurements);
 }
@@ -121,19 +121,19 @@ struct triggered_run {
   std::int64_t steps = 0;         ///< of the run
   measurement_times evaluations;  ///< of the validation loss
   int layers = 1;                 ///< decoder layers of the model
-  /// Where adapters alone train: the first linear layer of a decoder layer that has one.
+  /// With adapters only: the first linear layer of a decoder layer that has one.
   std::optional<layer_linear> first_adapter{};
 };
 
-/// Does a gradient differ from noise_reference's, of GEMMs with operands narrower than BF16? Layers that stay in BF16
-/// do not count. With adapters the weight gradients of frozen weights are not computed. Then a dgrad GEMM counts if an
-/// adapter's gradient comes through it: its linear layer follows the first adapter's.
+/// Does a gradient differ from noise_reference's? It does if a GEMM outside the BF16 layers has an operand narrower
+/// than BF16. Weight gradients of frozen weights do not count. With adapters a dgrad GEMM counts if its linear layer
+/// follows the first adapter's: an adapter's gradient passes through it.
 inline bool has_noise(const nn::recipe& r, const triggered_run& run) {
   const auto any = [&](const nn::linear_recipe& l, bool dgrad_counts) {
     return is_quantized(l.fprop) || (dgrad_counts && is_quantized(l.dgrad)) ||
            (!run.first_adapter && is_quantized(l.wgrad));
   };
-  const bool all_precede = run.first_adapter == layer_linear::down &&  // those of layer 0
+  const bool all_precede = run.first_adapter == layer_linear::down &&  // dgrad of layer 0's linear layers
                            std::int64_t{std::max(r.bf16_first_layers, 1)} + r.bf16_last_layers >= run.layers;
   return (has_own_layers(r, run.layers) && any(r, !all_precede)) || (r.head && any(*r.head, true));
 }
@@ -147,7 +147,7 @@ inline std::string interval_text(const measurement_times& times) {
          (times.skipped == 0 ? "" : ", the first " + std::to_string(times.skipped) + " times left out") + ")";
 }
 
-/// Of the trigger's fields alone.
+/// Fault of the trigger's own fields.
 inline std::optional<std::string> find_trigger_fault(const nn::trigger& t) {
   if (t.patience < 1) return "patience: must be at least 1";
   if (!(t.min_delta >= 0.0)) return "min_delta: must not be negative";
@@ -159,7 +159,7 @@ inline std::optional<std::string> find_trigger_fault(const nn::trigger& t) {
 
 }  // namespace detail
 
-/// Fault of a run's triggers, as "phases[1].trigger...". A trigger that never fires is one.
+/// Fault of a run's triggers, such as "phases[1].trigger...". A trigger that never fires is a fault.
 inline std::optional<std::string> find_trigger_fault(const std::vector<nn::resolved_phase>& phases,
                                                      const triggered_run& run) {
   std::int64_t entered = 0;  // at the earliest

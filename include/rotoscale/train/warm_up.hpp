@@ -14,9 +14,9 @@ namespace rotoscale::train {
 struct warm_up_options {
   int steps = 0;                        ///< 0: none
   nn::recipe recipe;                    ///< one of the session's
-  std::uint64_t seed = 0;               ///< of tokens and roundings
+  std::uint64_t seed = 0;               ///< seed of tokens and roundings
   float learning_rate = 1e-3f;          ///< constant; no update is kept
-  std::function<void()> before_step{};  ///< may end it by an exception; the session is then good for nothing but reset
+  std::function<void()> before_step{};  ///< may throw; then only reset() is allowed
 };
 
 /// Trains `o.steps` steps on random tokens, then resets model, optimizer, scales, random state and quantized weights to

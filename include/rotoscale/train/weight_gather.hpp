@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Weights whose FP32 masters are divided among ranks, by whole rows. Each rank quantizes its rows, and ranks gather the
-// operands. Where an operand depends on the whole tensor, or a pass reads FP32 values, they gather these.
+// operands. FP32 values are gathered instead if an operand depends on the whole tensor, or if a pass reads FP32.
 #pragma once
 
 #include <algorithm>
@@ -91,7 +91,7 @@ inline void place_rows(nn::backend& ops, nn::queue q, const nn::operand_set& par
 /// Gathers a group of parameters at a time. All ranks call the same functions.
 class weight_gather {
  public:
-  /// Of weights with divided masters; `sums` knows the parts. Both must outlive it.
+  /// `sums` knows the parts of weights with divided masters. Both must outlive this object.
   weight_gather(nn::backend& ops, class weights& w, const gradient_sums& sums, nn::communicator* ranks)
       : ops_(&ops), weights_(&w), sums_(&sums), ranks_(ranks) {}
 
@@ -124,7 +124,7 @@ class weight_gather {
     sums_->gather_parts(p.queue, message(g, rank()), [&](int s) { return message(g, s); });
     for (const item& x : g.items) x.is_direct ? gather_values(p, x) : unpack(p, x);
   }
-  /// Gathers the groups with operands that are not those of the present values; `all`: every group.
+  /// Gathers each group with an outdated operand; `all`: every group.
   void gather_changed(const nn::pass& p, bool all) const {
     for (std::size_t n = 0; n < groups_.size(); ++n) {
       const auto& items = groups_[n].items;
@@ -137,11 +137,11 @@ class weight_gather {
   /// Operands of a rank's rows.
   struct part {
     arena_range elements;                                    ///< of the parameter
-    std::size_t at = 0;                                      ///< in the rank's message
+    std::size_t at = 0;                                      ///< offset in the rank's message
     std::byte* memory = nullptr;                             ///< address of this place
     std::vector<std::unique_ptr<nn::operand_set>> operands;  ///< by linear layer of the item; empty: FP32 values
   };
-  /// A parameter. A direct one has FP32 values in a transfer of its own, and is quantized by every rank.
+  /// A parameter. A direct one has a separate transfer of FP32 values, and every rank quantizes it.
   struct item {
     std::size_t number = 0;
     bool is_direct = false;

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a model's parameters: arenas of those that train, FP32 values of others, and the GEMM operands that are
-// made of them.
+// Memory of a model's parameters: arenas of trained ones, FP32 values of others, and their GEMM operands.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +41,8 @@ enum class shard_level {
 };
 ROTOSCALE_ENUM_NAMES(shard_level, moments, masters, gradients)
 
-/// True if quantizing some rows of a weight gives those rows of its operands. False with random words or a scale of the
-/// whole tensor.
+/// True if the operands of some rows of a weight equal these rows of its operands. False with random words or a scale
+/// of the whole tensor.
 inline bool can_quantize_rows(const nn::operand_request& r) {
   const auto can = [](const std::optional<nn::operand_recipe>& o) {
     if (!o) return true;
@@ -52,10 +51,10 @@ inline bool can_quantize_rows(const nn::operand_request& r) {
   return can(r.row) && can(r.column);
 }
 
-/// Where the gradients of groups lie while they are computed. By default the arena.
+/// Places of the gradients of groups while they are computed. By default the arena.
 class gradient_places {
  public:
-  /// A range of the arenas, and where its gradients begin.
+  /// A range of the arenas, and the start of its gradients.
   struct place {
     nn::arena_range range;  ///< of parameters, in elements
     index_t at = 0;         ///< of the range's gradients, in elements of the gradients' memory
@@ -63,7 +62,7 @@ class gradient_places {
 
   /// One range in order.
   explicit gradient_places(index_t elements) : groups_{{{{0, elements}, 0}}}, size_(elements) {}
-  /// Groups share two places in turn, but for `kept` groups, which have their own.
+  /// Groups alternate between two places, except for `kept` groups, which have separate ones.
   gradient_places(const std::vector<std::vector<nn::arena_range>>& groups, const std::vector<bool>& kept) {
     const auto size_of = [&](std::size_t g) {
       index_t n = 0;
@@ -115,7 +114,7 @@ class weights {
 
   /// Names and shapes.
   const parameter_list& list() const { return list_; }
-  /// The parameters that train. Without moments and average if other ranks update parts.
+  /// Trained parameters. Without moments and average if other ranks update parts.
   nn::parameter_arena arena() const {
     if (is_sharded()) {
       float* const all = divides_masters_ ? nullptr : masters_;
@@ -162,9 +161,9 @@ class weights {
   float* own_gradients() const { return own_gradients_; }
   /// Elements of all parts.
   index_t owned_count() const { return owned_; }
-  /// Has this rank only the sums of its own parts?
+  /// Does this rank keep only the sums of its own parts?
   bool divides_gradients() const { return divides_gradients_; }
-  /// Says before the first layout where gradients lie until they are added to those of the parts.
+  /// Sets, before the first layout, the places of gradients until they are added to the parts' sums.
   void set_gradient_places(gradient_places places) {
     places_ = std::move(places);
     divides_gradients_ = true;
@@ -177,7 +176,7 @@ class weights {
   void clear_group(nn::queue q, std::size_t g) const {
     for (const gradient_places::place& p : places_.group(g)) fill_gradients(q, p.at, p.range.count);
   }
-  /// Has this rank no FP32 weights but its own parts, and copies of those that passes read?
+  /// Does this rank store FP32 weights only for its own parts, with copies of those that passes read?
   bool divides_masters() const { return divides_masters_; }
   /// Sets the parts that this rank updates, before the first layout. By default all.
   void set_shards(const std::vector<nn::arena_range>& parts, shard_level level = shard_level::moments) {
@@ -206,8 +205,8 @@ class weights {
   /// Places of the operands, by linear layer.
   const std::vector<weight_location>& locations() const { return locations_; }
 
-  /// Lays out FP32 values: first those that every recipe keeps, so that they stay in place if the recipe changes. A
-  /// frozen matrix keeps none, unless one of its operands is these values or it is not a linear layer's alone.
+  /// Lays out FP32 values. Values that every recipe keeps come first, so that they stay in place if the recipe changes.
+  /// A frozen matrix keeps none, unless an operand is these values or other users than a linear layer read it.
   void lay_out(nn::memory_cursor& memory, const linear_list& linears) {
     const index_t n = list_.arena_size();
     masters_ = memory.array<float>(category::masters, divides_masters_ ? owned_ : n);
@@ -259,8 +258,8 @@ class weights {
     }
     staging_ = memory.array<float>(category::weights, largest);
   }
-  /// Lays out operands. `keep`: the recipe is the one before, so they stay valid. Operands without FP32 values stay
-  /// valid if they are equal and in the same place. The head's are under almost all recipes, so it comes first.
+  /// Lays out operands. `keep`: the recipe is unchanged, so they stay valid. Operands without FP32 values stay valid if
+  /// they are equal and in the same place. The head's come first, because almost all recipes have the same.
   void lay_out_operands(nn::memory_cursor& memory, const linear_list& linears, std::size_t head, bool keep,
                         const nn::delayed_scaling& fp8) {
     linears_ = linears;
@@ -282,7 +281,7 @@ class weights {
     }
   }
   /// Memory of gradients that are written after the head's: before the head's gradient, or after it if that comes
-  /// first. Nullopt if it has fewer than `bytes`.
+  /// first. Nullopt if it is smaller than `bytes`.
   std::optional<nn::memory_cursor> lend(const nn::memory_cursor& memory, std::size_t bytes, std::size_t head) {
     const parameter& p = list_[head];
     const bool after = p.trains && p.offset == 0;
@@ -340,7 +339,7 @@ class weights {
   divided_operands& divided() { return divided_; }
   /// The same.
   const divided_operands& divided() const { return divided_; }
-  /// The operands of linear layer i were copied from those of the parameter's present values.
+  /// Marks the operands of linear layer i as current: they are a copy.
   void note_written(std::size_t i) { prepared_[i] = {list_[locations_[i].number].version, true}; }
   /// Quantizes weights that have FP32 values again before the next pass.
   void invalidate() {
@@ -350,8 +349,8 @@ class weights {
   void note_update() {
     for (parameter& p : list_.all()) p.version += p.trains;
   }
-  /// Quantizes every weight that changed since it was quantized last. `frozen_only`: quantize_ranges does the others.
-  /// Without those whose masters are divided.
+  /// Quantizes every weight that changed since its last quantization, except divided masters. `frozen_only`:
+  /// quantize_ranges does the others.
   void requantize(const nn::pass& p, bool frozen_only = false) {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const parameter& w = list_[linears_[i]->w.number];
@@ -364,7 +363,7 @@ class weights {
       prepared_[i] = {w.version, true};
     }
   }
-  /// Quantizes the weights that train and begin in these ranges of the arenas. note_quantized() follows for all.
+  /// Quantizes the trained weights that begin in these ranges of the arenas. note_quantized() follows for all.
   void quantize_ranges(const nn::pass& p, std::span<const nn::arena_range> ranges) const {
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const parameter& w = list_[linears_[i]->w.number];
@@ -380,8 +379,7 @@ class weights {
       if (w.trains) prepared_[i] = {w.version, true};
     }
   }
-  /// One step of de-oscillation of the weights with blocks that train. Their operands are current. Overwrites
-  /// gradients.
+  /// One step of de-oscillation of the trained weights with blocks. Their operands are current. Overwrites gradients.
   void deoscillate(const nn::pass& p, const nn::deoscillation_step& step) {
     for (const nn::linear* l : linears_) {
       const parameter& w = list_[l->w.number];
@@ -396,8 +394,8 @@ class weights {
     }
     if (step.closes) note_update();
   }
-  /// Sets values from element `first` on. They count when the last element is set: a weight without FP32 values is
-  /// then quantized. Waits.
+  /// Sets values from element `first` on. They take effect with the last element: a weight without FP32 values is then
+  /// quantized. Waits.
   void load(const nn::pass& p, std::size_t number, index_t first, std::span<const float> values) {
     parameter& into = list_[number];
     const index_t end = first + static_cast<index_t>(values.size());
@@ -450,7 +448,7 @@ class weights {
                                   nn::arena_range owned) const {
     return download(q, owned_place(arena, list_[number].offset + owned.first), owned.count);
   }
-  /// Sets it from values of the parameter from element `first` on, which other ranks may update. Waits.
+  /// Sets it from the parameter's values from element `first` on, some of which other ranks may update. Waits.
   void set_owned_values(nn::queue q, float* nn::parameter_arena::*arena, std::size_t number,
                         std::span<const float> values, index_t first) const {
     const nn::arena_range own = owned(number, {first, static_cast<index_t>(values.size())});
@@ -503,8 +501,8 @@ class weights {
   void fill_gradients(nn::queue q, index_t first, index_t count) const {
     if (count > 0) ops_->fill_zero(q, gradients_ + first, static_cast<std::size_t>(count) * sizeof(float));
   }
-  /// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are those of
-  /// the training run.
+  /// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are the
+  /// training run's.
   void quantize(const nn::pass& p, std::size_t i, nn::const_tensor_view source) const {
     const nn::linear& l = *linears_[i];
     const weight_location& w = locations_[i];
@@ -515,7 +513,7 @@ class weights {
     }
     if (w.is_divided) divided_.store(p.queue, w.group, w.place, w.bytes);
   }
-  /// Fills the location of linear layer i but for its memory.
+  /// Fills the location of linear layer i, except for its memory.
   void describe(std::size_t i, const nn::delayed_scaling& fp8) {
     const nn::linear& l = *linears_[i];
     const parameter& p = list_[l.w.number];
