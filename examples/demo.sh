@@ -22,8 +22,8 @@ usage: examples/demo.sh [options]
   --out DIR     where logs, checkpoints and the report go (default: out/demo)
   --threads N   threads (default: one per core)
   --seed N      seed of weights, data order and rounding (default: 1)
-  --gpu MODE    kernels to build, as Meson's option of that name: none, cuda, hip or host (default: cuda where an H100 or
-                H200 and nvcc are found, which builds for minutes more, else none)
+  --gpu MODE    kernels to build, as Meson's option of that name: none, cuda, hip or host (default: cuda if there is an
+                H100 or H200 and nvcc, which builds for minutes more, else none)
   -h, --help    this text
 ROTOSCALE_BUILD names a build directory to use instead of build-demo.
 END
@@ -95,7 +95,7 @@ packages=(meson ninja-build g++ libcli11-dev nlohmann-json3-dev zlib1g-dev libei
 if [ -z "$data" ]; then packages+=(bible-kjv bible-kjv-text); fi
 need_packages "${packages[@]}"
 if [ -z "$data" ] && ! command -v bible >/dev/null; then
-  echo "examples/demo.sh: there is no program 'bible' (Debian's bible-kjv), which has the default text: give --data FILE" >&2
+  echo "examples/demo.sh: no program 'bible' (Debian's bible-kjv), which has the default text: give --data FILE" >&2
   exit 2
 fi
 

@@ -207,7 +207,8 @@ elif [ $sanitize = no ]; then
     if [ "${CI:-}" != true ]; then gpu=host; fi
   fi
   options=("-Db_ndebug=$ndebug" "-Dwerror=$werror" "-Dquick_host=$quick" "-Dquick_programs=$quick"
-    "-Dquick_device=$quick_device" -Dtests=enabled -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu" "-Dinstruction_sets=$other_sets" "${at_once[@]}")
+    "-Dquick_device=$quick_device" -Dtests=enabled -Dexamples=enabled "-Dbench=$bench" "-Dgpu=$gpu"
+    "-Dinstruction_sets=$other_sets" "${at_once[@]}")
   if [ $amd = yes ]; then options+=(-Damd_check=enabled); fi
   if [ "${CI:-}" = true ] && [ -z "$filter" ]; then also filter tests/run.sh --filter include_rule; fi
   run_tests build

@@ -124,8 +124,10 @@ inline status check_upconverted(const gemm_call& c) {
         x.rows % x.block_rows != 0) {
       return {error_code::bad_extent, named("a.k", "b.k"), "extents must be whole blocks, up to 2^20"};
     }
-    if ((x.block_rows != 1 && x.block_rows != x.block) || x.transposed || x.batch_stride != 0 || x.scale_batch_stride != 0) {
-      return {error_code::bad_option, named("a", "b"), "must be one matrix in blocks of a row or square, not transposed"};
+    if ((x.block_rows != 1 && x.block_rows != x.block) || x.transposed || x.batch_stride != 0 ||
+        x.scale_batch_stride != 0) {
+      return {error_code::bad_option, named("a", "b"),
+              "must be one matrix in blocks of a row or square, not transposed"};
     }
     if (status s = check_orders(x, named); !s.ok()) return s;
     const index_t alignment = x.element.bits() == 6 ? 1 : 4;

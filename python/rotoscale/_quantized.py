@@ -241,9 +241,8 @@ def dequantize(codes: Any, scales: Any, *, format: str = "mxfp4", axis: int = -1
                global_factor: float = 1.0, rotation: int | tuple[int, int] = 0) -> np.ndarray:
     """float32 (..., k) of row-major codes, uint8 (..., bytes), and scales, uint8 (..., k / block length).
 
-    Numbers are multiplied by global_factor, and the rotation is undone. With axis=0 the transpose is returned, which is
-    the source of a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for shapes that
-    do not fit each other.
+    Numbers are multiplied by global_factor, and the rotation is undone. axis=0 returns the transpose: the source of
+    a tensor that was quantized along axis 0. Raises TypeError for a wrong dtype, ValueError for contradicting shapes.
     """
     expect(TEXT, format=format)
     expect(FLAG, square=square)

@@ -242,8 +242,8 @@ class RightDumps(Program):
         (self.folder / "random.npy").write_bytes(npy("<u4", [rows, cols], b"".join(words)))
         self.differs("code: rounding", *seeded, "--input", path, "--tensor", "random=random.npy")
         (self.folder / "random.npy").write_bytes(npy("<u4", [cols, rows], b"".join(words)))
-        self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], the shape of x"), *seeded,
-                     "--input", path, "--tensor", "random=random.npy")
+        self.refused(re.escape(f"tensor 'random': shape [{cols}, {rows}] is not [{rows}, {cols}], the shape of x"),
+                     *seeded, "--input", path, "--tensor", "random=random.npy")
         tensors["random"] = ("U32", [rows, cols], b"\xff" * (4 * rows * cols))
         write_safetensors(path, tensors)
         self.differs("code: rounding", "--quantizer", "primus", "--rounding", "stochastic", "--input", path)

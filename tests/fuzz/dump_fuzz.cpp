@@ -68,7 +68,8 @@ std::string made_file(byte_choices& in) {
 
 /// Checks the dump with the quantizer's own result.
 void check_own_result(const quantizer& q, quantizer_dump dump, thread_pool& pool) {
-  if (q.code_order != placement::row_major || q.scale_order != placement::row_major || q.nibbles != nibble_order::low) return;
+  if (q.code_order != placement::row_major || q.scale_order != placement::row_major || q.nibbles != nibble_order::low)
+    return;
   for (dump_side& side : dump.sides) {
     dense_side own = quantize_side(q, dump, side, pool);
     side.codes = std::move(own.codes);

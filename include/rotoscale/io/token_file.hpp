@@ -140,7 +140,8 @@ class token_file {
     name_ = name;
     format_ = detail::find_token_format(bytes);
     if (format_ == nullptr) {
-      const std::string_view beginning(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 32));
+      const std::string_view beginning(reinterpret_cast<const char*>(bytes.data()),
+                                       std::min<std::size_t>(bytes.size(), 32));
       if (const char* kind = foreign_content(beginning)) throw error(name, std::string("is ") + kind);
       throw error(name, "not a token file: it begins with neither 20240520 (GPT-2) nor 20240801 (Llama 3)");
     }

@@ -110,8 +110,8 @@ struct compare {
   }
 };
 
-/// Multiplies the gradient of w (rows, cols) by the slope of its soft quantizer: dge_slope of its elements, whose scales
-/// are those of w's row form.
+/// Multiplies the gradient of w (rows, cols) by the slope of its soft quantizer: dge_slope of the elements of its row
+/// form.
 struct estimate_gradient {
   static constexpr op_info info{"estimate_gradient", op_class::quantize};
   struct in { operand w; const_tensor_view values; };
