@@ -111,7 +111,7 @@ void quantize_file(const options& o, thread_pool& pool) {
 /// Options of this program, from the command line or from a file's metadata.
 void add_quantizer_flags(CLI::App& app, quantizer_options& o) {
   app.add_option("--format", o.format, "mxfp4, mxfp6_e2m3, mxfp8_e4m3, nvfp4, fp8_e4m3 ...")->capture_default_str();
-  app.add_option("--axis", o.axis, "what blocks lie along: row, column or both")
+  app.add_option("--axis", o.axis, "direction of the blocks: row, column or both")
       ->check(CLI::IsMember({"row", "column", "both"}))
       ->capture_default_str();
   app.add_option("--rotation", o.rotation, "points of the rotation; 0: none");
@@ -119,9 +119,9 @@ void add_quantizer_flags(CLI::App& app, quantizer_options& o) {
   app.add_option("--scale-rule", o.rule, "floor, ceil, even or rceil");
   app.add_option("--policy", o.policy, "blocks of zeros, NaN and Inf, by the implementation's name");
   app.add_option("--rounding", o.rounding, "of elements; stochastic needs --random-seed");
-  app.add_option("--source", o.source, "what the array is rounded to first: fp32 (as it is), bf16 or fp16")
+  app.add_option("--source", o.source, "format that the array is rounded to first: fp32 (as it is), bf16 or fp16")
       ->transform(CLI::Validator(one_format_of(float_formats), ""));
-  app.add_option("--factor", o.factor, "of the tensor (NVFP4, FP8), instead of that of its amax");
+  app.add_option("--factor", o.factor, "factor of the tensor (NVFP4, FP8); default: from its amax");
   app.add_option("--block-rows", o.block_rows, "rows that share a scale: 1, or 32 for square blocks")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -130,7 +130,7 @@ void add_quantizer_flags(CLI::App& app, quantizer_options& o) {
   app.add_option("--nibbles", o.nibbles, "half of a byte that holds the even element")
       ->check(CLI::IsMember({"low", "high", "halves"}))
       ->capture_default_str();
-  app.add_option("--detail", o.details, "what presets do not have (docs/reference/validate.md)")->delimiter(',');
+  app.add_option("--detail", o.details, "arithmetic beyond presets (docs/reference/validate.md)")->delimiter(',');
   app.add_option("--random-seed", o.seed, "Philox seed of stochastic rounding");
   app.add_option("--random-stream", o.stream, "its stream");
   app.add_option("--random-bits", o.random_count, "bits of a word that are used")->check(CLI::Range(1, 32));

@@ -166,7 +166,7 @@ void add_byte_options(CLI::App& app, quantizer_options& o, const char* group) {
       ->check(is_one_of(names(placement{})))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--detail", o.details, "what presets do not have, may be repeated: rotated_bf16, amax_bf16, ...")
+  app.add_option("--detail", o.details, "arithmetic beyond presets, may be repeated: rotated_bf16, amax_bf16, ...")
       ->delimiter(',')
       ->group(group);
   app.add_option("--nibbles", o.nibbles,
