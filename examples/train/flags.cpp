@@ -71,7 +71,7 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->capture_default_str()
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(device_names), std::end(device_names))))
       ->group("run");
-  sub.add_option("--device-number", d.number, "which device")->check(CLI::Range(0, 1023))->group("run");
+  sub.add_option("--device-number", d.number, "number of the device")->check(CLI::Range(0, 1023))->group("run");
   sub.add_option("--threads", d.threads, "threads of the CPU; 0: one per core. Results do not depend on it")
       ->check(CLI::Range(0, max_threads))
       ->group("run");
@@ -139,7 +139,7 @@ void define_merge(CLI::App& app, arguments& a) {
   define_passed_keys(*merge, a.merge.passed_keys);
   merge->add_option("--adapter", a.merge.adapter, "PEFT's files, or a checkpoint or run with adapters")->required();
   merge->add_option("--out", a.merge.out, "directory to write, as Hugging Face has models")->required();
-  merge->add_option("--dtype", a.merge.dtype, "what the weights are stored as: F32, BF16 or F16")
+  merge->add_option("--dtype", a.merge.dtype, "dtype of the weights: F32, BF16 or F16")
       ->capture_default_str()
       ->check(CLI::IsMember({"F32", "BF16", "F16"}));
 }
@@ -161,7 +161,7 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
     define_passed_keys(*sub, a.passed_keys);
     sub->add_option("--checkpoint", a.checkpoint, "checkpoint or run directory")->required();
     sub->add_option("--adapter", a.adapter, "adapters for its weights: PEFT's files, or a checkpoint or run");
-    sub->add_option("--recipe", a.schedule_override, "another recipe than the one it was trained under last");
+    sub->add_option("--recipe", a.schedule_override, "recipe (default: the last one of its training)");
     define_device(*sub, a.device);
   }
   for (CLI::App* sub : {eval, sample}) {
@@ -201,15 +201,15 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
 }
 
 void define_replay(CLI::App& app, replay_options& o) {
-  CLI::App* replay = app.add_subcommand("replay", "compute steps of a run once more, and compare every byte");
+  CLI::App* replay = app.add_subcommand("replay", "recompute steps of a run, and compare every byte");
   replay->add_option("run", o.run, "run directory")->required();
   replay->add_option("--steps", o.steps, "A:B: from the checkpoint of step A (0: from the seed) to that of step B")
       ->required();
   replay->add_option("--keep", o.keep, "directory to keep the replay's own run in");
-  replay->add_option("--data", o.moved.data, "where the run's text is now");
-  replay->add_option("--tokenizer", o.moved.tokenizer, "where its SentencePiece model is now");
-  replay->add_option("--init", o.moved.init, "where the weights are now that it began with");
-  replay->add_option("--adapter", o.moved.adapter, "where the adapters are now that it began with");
+  replay->add_option("--data", o.moved.data, "new path of the run's text");
+  replay->add_option("--tokenizer", o.moved.tokenizer, "new path of its SentencePiece model");
+  replay->add_option("--init", o.moved.init, "new path of its initial weights");
+  replay->add_option("--adapter", o.moved.adapter, "new path of its initial adapters");
   define_device(*replay, o.device);
 }
 
@@ -241,7 +241,7 @@ void define_outputs(CLI::App& train, arguments& a) {
 
 void define_statistics_noise(CLI::App& sub, arguments& a) {
   sub.add_flag("--statistics-noise,!--no-statistics-noise", a.session.statistics_noise,
-               "observed steps also compute gradients in BF16, and record what quantization does to them in all GEMMs; "
+               "observed steps also compute gradients in BF16, and record their difference from the quantized ones; "
                "frozen weights are kept in BF16 for that")
       ->group("run");
 }
@@ -267,8 +267,8 @@ void define_memory(CLI::App& sub, arguments& a) {
   define_memory_limit(sub, a);
   sub.add_option(
          "--async-checkpoints", a.session.async_checkpoints,
-         "on: steps go on while a checkpoint is written from a copy in host memory, 12 bytes for each number that "
-         "trains; auto: where that fits --memory-limit and half of the machine's memory; off")
+         "on: steps continue while a checkpoint is written from a copy in host memory, 12 bytes for each number that "
+         "trains; auto: on if that fits --memory-limit and half of the machine's memory; off")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group("run");
@@ -281,9 +281,9 @@ void define_memory(CLI::App& sub, arguments& a) {
 void define_prediction(CLI::App& plan, cluster& c) {
   plan.add_option("--profile", c.profile, "predict a step of many GPUs from this output of profile on one")
       ->group("run");
-  plan.add_option("--nodes", c.nodes, "of --gpus each")->check(CLI::Range(1, 1024))->group("run");
-  plan.add_option("--link", c.link, "GB/s of a GPU to those of its node, each way")->group("run");
-  plan.add_option("--node-link", c.node_link, "GB/s of a GPU to those of other nodes, each way")->group("run");
+  plan.add_option("--nodes", c.nodes, "nodes of --gpus each")->check(CLI::Range(1, 1024))->group("run");
+  plan.add_option("--link", c.link, "GB/s of a GPU to GPUs of its node, each way")->group("run");
+  plan.add_option("--node-link", c.node_link, "GB/s of a GPU to other nodes, each way")->group("run");
 }
 
 void define_plan(CLI::App& app, arguments& a) {
@@ -303,7 +303,7 @@ void define_study(CLI::App& app, study_options& o) {
   CLI::App* study = app.add_subcommand("study", "train arms over seeds, and compare them with intervals");
   study->add_option("file", o.file, "the study: arms, seeds, options (JSON)");
   study->add_option("--out", o.out, "directory of a new study");
-  study->add_option("--resume", o.resume, "directory of a study to go on with");
+  study->add_option("--resume", o.resume, "directory of a study to continue");
   study->add_option("--data", o.data, "as train's, in place of the file's");
   study->add_option("--seeds", o.seeds, "seeds of each arm, in place of the file's; 0: as the file says")
       ->check(CLI::Range(0, 10000));
@@ -375,7 +375,7 @@ void define(CLI::App& app, arguments& a) {
 
   define_plan(app, a);
 
-  CLI::App* profile = app.add_subcommand("profile", "where a step's time goes on a device, on random tokens");
+  CLI::App* profile = app.add_subcommand("profile", "time of a step by class of kernel, on random tokens");
   define_config(*profile, a);
   define_device(*profile, a.device);
   profile->get_option("--wait-for-each")->group("");  // which profile() refuses

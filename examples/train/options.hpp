@@ -64,8 +64,8 @@ void describe(Visitor&& v, train_options& o) {
   v("clip", o.clip, "largest global gradient norm; 0: no clipping");
   v("average_decay", o.average_decay, "decay of the weights' moving average, which is evaluated too; 0: none");
   v("seed", o.seed, "of weights, data order, signs and stochastic rounding");
-  v("validation", o.validation, "contiguous end of the text held out, as a fraction");
-  v("max_epochs", o.max_epochs, "how often the training text may be read");
+  v("validation", o.validation, "held-out fraction of the text, at its end");
+  v("max_epochs", o.max_epochs, "most passes over the training text");
   v("eval_every", o.eval_every, "steps between evaluations");
   v("eval_windows", o.eval_windows, "held-out sequences of an evaluation");
   v("final_eval_windows", o.final_eval_windows, "held-out sequences of the last evaluation");
@@ -76,15 +76,15 @@ void describe(Visitor&& v, train_options& o) {
   v("mlperf", o.mlperf,
     "llama31_8b or llama2_70b_lora: that benchmark's rules of evaluation, its values as defaults, and mlperf.log");
   v("on_divergence", o.on_divergence,
-    "stop, or rollback: go on from the last checkpoint and leave out the data up to the step that diverged");
+    "stop, or rollback: continue from the last checkpoint, without the data up to the diverged step");
   v("max_loss_jump", o.max_loss_jump,
-    "nats by which a step's loss may exceed the mean of about the last ten before the run has diverged; 0: any");
+    "nats above the mean of about ten losses at which a run has diverged; 0: any loss is allowed");
   v("max_rollbacks", o.max_rollbacks, "roll-backs before the run stops as diverged");
   v("head_chunk", o.head_chunk,
     "tokens whose logits exist at once; a larger micro-batch adds the head's gradient in parts");
   v("recompute", o.recompute,
-    "what the backward pass computes again instead of keeping it: none, elementwise, attention, mlp, layer");
-  v("stored_activations", o.stored_activations, "how the backward pass keeps tensors: as_computed or mxfp8_e4m3");
+    "part of a layer that the backward pass recomputes: none, elementwise, attention, mlp, layer");
+  v("stored_activations", o.stored_activations, "storage of saved activations: as_computed or mxfp8_e4m3");
 }
 
 struct run_options {
@@ -127,10 +127,8 @@ void describe(Visitor&& v, run_options& o) {
   v("contracts", o.contracts,
     "contract set of all recipes: portable, hopper, cdna3, bf16, cpu, or native: the device's (default: as recipes "
     "say)");
-  v("init", o.init,
-    "begin with these weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
-  v("adapter", o.adapter,
-    "begin with these adapters on init: PEFT's files, or a checkpoint or run (default: from the seed)");
+  v("init", o.init, "initial weights: a directory or file of Hugging Face's, or a checkpoint (default: from the seed)");
+  v("adapter", o.adapter, "initial adapters: PEFT's files, or a checkpoint or run (default: from the seed)");
   v("lora", o.lora, "adapters on the frozen weights of init, or null");
   describe(v, o.model);
   v("train", o.train, "training");

@@ -158,7 +158,7 @@ void describe(Visitor&& v, lora_patterns& p) {
 template <class Visitor>
 void describe(Visitor&& v, lora_config& c) {
   v("rank", c.rank, "rank of the adapters");
-  v("alpha", c.alpha, "what they add is multiplied by alpha / rank");
+  v("alpha", c.alpha, "scales the adapters' output, by alpha / rank");
   v("dropout", c.dropout, "probability of dropping an element of an adapter's input");
   v("targets", c.targets,
     "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; qkv_proj and gate_up_proj share one A; "
