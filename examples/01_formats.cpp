@@ -33,6 +33,12 @@ static void print_line(std::initializer_list<std::string> cells) {
   std::printf("|\n");
 }
 
+static void print_head(std::initializer_list<std::string> cells) {
+  print_line(cells);
+  for (std::size_t i = 0; i < cells.size(); ++i) std::printf("|---");
+  std::printf("|\n");
+}
+
 /// Calls visit.operator()<F>(name) for every named format, then for e3m4.
 template <class Visitor>
 static void for_each_format(Visitor visit) {
@@ -45,8 +51,7 @@ static void for_each_format(Visitor visit) {
 }
 
 static void print_fields() {
-  print_line({"Format", "Bits", "Sign, exponent, mantissa", "Bias", "Special codes"});
-  print_line({"---", "---", "---", "---", "---"});
+  print_head({"Format", "Bits", "Sign, exponent, mantissa", "Bias", "Special codes"});
   for_each_format([]<format F>(const std::string& name) {
     const std::string special[] = {"none", "all ones is NaN", "Inf and NaNs", "the code of -0 is NaN"};
     const std::string fields = std::to_string(F.is_signed ? 1 : 0) + ", " + std::to_string(F.exponent_bits) + ", " +
@@ -56,8 +61,7 @@ static void print_fields() {
 }
 
 static void print_values() {
-  print_line({"Format", "Largest", "Least normal", "Least above 0", "Epsilon"});
-  print_line({"---", "---", "---", "---", "---"});
+  print_head({"Format", "Largest", "Least normal", "Least above 0", "Epsilon"});
   for_each_format([]<format F>(const std::string& name) {
     using limits = std::numeric_limits<small_float<F>>;
     print_line({name, to_string(limits::max()), to_string(limits::min()), to_string(limits::denorm_min()),
@@ -66,8 +70,7 @@ static void print_values() {
 }
 
 static void print_codes() {
-  print_line({"Format", "Largest", "Least normal", "Least above 0", "One", "-0", "Inf", "NaN"});
-  print_line({"---", "---", "---", "---", "---", "---", "---", "---"});
+  print_head({"Format", "Largest", "Least normal", "Least above 0", "One", "-0", "Inf", "NaN"});
   for_each_format([]<format F>(const std::string& name) {
     using limits = std::numeric_limits<small_float<F>>;
     const auto code = [](small_float<F> x) { return hex(F, x.bits()); };
