@@ -53,7 +53,7 @@ BRIDGES = {"eigen": ("Eigen/",), "tile_registers": ("cpuid.h", "sys/syscall.h", 
 # Not in rotoscale.hpp: bridges, headers that throw, test inputs.
 NOT_IN_UMBRELLA = {"eigen", "dlpack", "checked", "mma_cases"}
 # <immintrin.h> and similar headers belong to the compiler.
-STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h")
+STANDARD = re.compile(r"[a-z_0-9]+|[a-z0-9]*intrin\.h|arm_neon\.h")
 
 TOP_LEVEL = set("meson.build meson_options.txt pyproject.toml include gpu python examples tests bench docs README.md "
                 "CHANGELOG.md LICENSE".split())

@@ -3,8 +3,8 @@
 // GEMM kernel for mma_sum::split_chains, Intel's AMX of BF16, on processors without AMX. Over 32 k, one chain of fused
 // multiply-adds takes even k and one takes odd k; then c + (even + odd). Inputs and results below 2^-126 become zeros.
 //
-// Three versions have the same bits. The program chooses one when it runs, independent of the compiler's flags. AVX-512
-// and AVX2 let the processor flush (FTZ and DAZ), and the portable version computes in double precision.
+// Versions have the same bits. The program chooses one when it runs, independent of the compiler's flags. AVX-512, AVX2
+// and NEON let the processor flush, and the portable version computes in double precision.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@
 #include "rotoscale/mma_models.hpp"
 
 // CUDA's and HIP's compilers take the portable version alone.
-#if defined(__x86_64__) && !defined(__CUDACC__) && !defined(__HIP__)
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__CUDACC__) && !defined(__HIP__)
 #define ROTOSCALE_FLUSHING_LANES
 #endif
 
@@ -80,69 +80,101 @@ inline void flushing_tile_portable(const flushing_tile& t) {
 
 #if defined(ROTOSCALE_FLUSHING_LANES)
 
-/// Sets FTZ and DAZ of this thread for its lifetime. Arithmetic under it is called through a function pointer:
-/// compilers move arithmetic across the change of the mode.
+/// Lets the processor flush inputs and results of this thread for its lifetime. Arithmetic under it is called through a
+/// function pointer: compilers move arithmetic across the change of the mode.
 class flushing_mode {
  public:
-  flushing_mode() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+#if defined(__x86_64__)
+  flushing_mode() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }  // FTZ, DAZ
   ~flushing_mode() { _mm_setcsr(before_); }
+#else
+  flushing_mode() : before_(0) {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before_ | std::uint64_t{1} << 24) : "memory");  // FZ
+    __asm__ volatile("msr fpsr, xzr" : : : "memory");
+  }
+  ~flushing_mode() { __asm__ volatile("msr fpcr, %0" : : "r"(before_) : "memory"); }
+  /// Was a result flushed, or a NaN made?
+  static bool differs_from_x86() {
+    std::uint64_t flags;
+    __asm__ volatile("mrs %0, fpsr" : "=r"(flags) : : "memory");
+    return (flags & 0b1001) != 0;  // UFC, IOC
+  }
+#endif
   flushing_mode(const flushing_mode&) = delete;
   flushing_mode& operator=(const flushing_mode&) = delete;
 
  private:
+#if defined(__x86_64__)
   unsigned before_;
+#else
+  std::uint64_t before_;
+#endif
 };
 
 /// Defines a tile for one instruction set: ROWS rows and two registers of columns at a time. One chain of all of them
 /// fills ROWS * 2 registers; B takes two and A one.
-#define ROTOSCALE_FLUSHING_TILE(NAME, ISA, VECTOR, PREFIX, WIDTH, ROWS)                                        \
-  template <int R>                                                                                             \
-  __attribute__((target(ISA), always_inline)) inline void NAME##_chain(const flushing_tile& t, index_t column, \
-                                                                       index_t first, VECTOR(&chain)[R][2]) {  \
-    const float *const left = t.columns(column), *const right = t.columns(column + (WIDTH));                   \
-    for (int i = 0; i < R; ++i) chain[i][0] = chain[i][1] = PREFIX##_setzero_ps();                             \
-    for (index_t k = first; k < first + flushing_group; k += 2) {                                              \
-      const VECTOR b0 = PREFIX##_loadu_ps(left + k * flushing_part),                                           \
-                   b1 = PREFIX##_loadu_ps(right + k * flushing_part);                                          \
-      for (int i = 0; i < R; ++i) {                                                                            \
-        const VECTOR x = PREFIX##_set1_ps(t.a[i * t.stride + k]);                                              \
-        chain[i][0] = PREFIX##_fmadd_ps(x, b0, chain[i][0]);                                                   \
-        chain[i][1] = PREFIX##_fmadd_ps(x, b1, chain[i][1]);                                                   \
-      }                                                                                                        \
-    }                                                                                                          \
-  }                                                                                                            \
-  template <int R>                                                                                             \
-  __attribute__((target(ISA))) inline void NAME##_rows(const flushing_tile& t, index_t column) {               \
-    for (index_t s = 0; s < t.steps; ++s) {                                                                    \
-      VECTOR even[R][2], odd[R][2];                                                                            \
-      NAME##_chain<R>(t, column, s * flushing_group, even);                                                    \
-      NAME##_chain<R>(t, column, s * flushing_group + 1, odd);                                                 \
-      for (int i = 0; i < R; ++i) {                                                                            \
-        for (int j = 0; j < 2; ++j) {                                                                          \
-          float* const acc = t.acc + i * flushing_columns + column + j * (WIDTH);                              \
-          const VECTOR sum = PREFIX##_add_ps(even[i][j], odd[i][j]);                                           \
-          PREFIX##_storeu_ps(acc, PREFIX##_add_ps(PREFIX##_loadu_ps(acc), sum));                               \
-        }                                                                                                      \
-      }                                                                                                        \
-    }                                                                                                          \
-  }                                                                                                            \
-  template <int R>                                                                                             \
-  __attribute__((target(ISA))) inline void NAME##_tail(const flushing_tile& t, index_t column) {               \
-    if constexpr (R > 0) t.rows == R ? NAME##_rows<R>(t, column) : NAME##_tail<R - 1>(t, column);              \
-  }                                                                                                            \
-  __attribute__((target(ISA))) inline void NAME(const flushing_tile& whole) {                                  \
-    for (index_t column = 0; column < flushing_columns; column += 2 * (WIDTH)) {                               \
-      flushing_tile t = whole;                                                                                 \
-      for (; t.rows >= (ROWS); t.rows -= (ROWS)) {                                                             \
-        NAME##_rows<ROWS>(t, column);                                                                          \
-        t.a += (ROWS)*t.stride;                                                                                \
-        t.acc += (ROWS)*flushing_columns;                                                                      \
-      }                                                                                                        \
-      NAME##_tail<(ROWS)-1>(t, column);                                                                        \
-    }                                                                                                          \
+#define ROTOSCALE_FLUSHING_TILE(NAME, TARGET, VECTOR, PREFIX, WIDTH, ROWS)                               \
+  template <int R>                                                                                       \
+  TARGET __attribute__((always_inline)) inline void NAME##_chain(const flushing_tile& t, index_t column, \
+                                                                 index_t first, VECTOR(&chain)[R][2]) {  \
+    const float *const left = t.columns(column), *const right = t.columns(column + (WIDTH));             \
+    for (int i = 0; i < R; ++i) chain[i][0] = chain[i][1] = PREFIX##_setzero_ps();                       \
+    for (index_t k = first; k < first + flushing_group; k += 2) {                                        \
+      const VECTOR b0 = PREFIX##_loadu_ps(left + k * flushing_part),                                     \
+                   b1 = PREFIX##_loadu_ps(right + k * flushing_part);                                    \
+      for (int i = 0; i < R; ++i) {                                                                      \
+        const VECTOR x = PREFIX##_set1_ps(t.a[i * t.stride + k]);                                        \
+        chain[i][0] = PREFIX##_fmadd_ps(x, b0, chain[i][0]);                                             \
+        chain[i][1] = PREFIX##_fmadd_ps(x, b1, chain[i][1]);                                             \
+      }                                                                                                  \
+    }                                                                                                    \
+  }                                                                                                      \
+  template <int R>                                                                                       \
+  TARGET inline void NAME##_rows(const flushing_tile& t, index_t column) {                               \
+    for (index_t s = 0; s < t.steps; ++s) {                                                              \
+      VECTOR even[R][2], odd[R][2];                                                                      \
+      NAME##_chain<R>(t, column, s * flushing_group, even);                                              \
+      NAME##_chain<R>(t, column, s * flushing_group + 1, odd);                                           \
+      for (int i = 0; i < R; ++i) {                                                                      \
+        for (int j = 0; j < 2; ++j) {                                                                    \
+          float* const acc = t.acc + i * flushing_columns + column + j * (WIDTH);                        \
+          const VECTOR sum = PREFIX##_add_ps(even[i][j], odd[i][j]);                                     \
+          PREFIX##_storeu_ps(acc, PREFIX##_add_ps(PREFIX##_loadu_ps(acc), sum));                         \
+        }                                                                                                \
+      }                                                                                                  \
+    }                                                                                                    \
+  }                                                                                                      \
+  template <int R>                                                                                       \
+  TARGET inline void NAME##_tail(const flushing_tile& t, index_t column) {                               \
+    if constexpr (R > 0) t.rows == R ? NAME##_rows<R>(t, column) : NAME##_tail<R - 1>(t, column);        \
+  }                                                                                                      \
+  TARGET inline void NAME(const flushing_tile& whole) {                                                  \
+    for (index_t column = 0; column < flushing_columns; column += 2 * (WIDTH)) {                         \
+      flushing_tile t = whole;                                                                           \
+      for (; t.rows >= (ROWS); t.rows -= (ROWS)) {                                                       \
+        NAME##_rows<ROWS>(t, column);                                                                    \
+        t.a += (ROWS)*t.stride;                                                                          \
+        t.acc += (ROWS)*flushing_columns;                                                                \
+      }                                                                                                  \
+      NAME##_tail<(ROWS)-1>(t, column);                                                                  \
+    }                                                                                                    \
   }
-ROTOSCALE_FLUSHING_TILE(flushing_tile_avx512, "avx512f", __m512, _mm512, 16, 12)
-ROTOSCALE_FLUSHING_TILE(flushing_tile_avx2, "avx2,fma", __m256, _mm256, 8, 6)
+#if defined(__x86_64__)
+#define ROTOSCALE_TARGET(sets) __attribute__((target(sets)))
+ROTOSCALE_FLUSHING_TILE(flushing_tile_avx512, ROTOSCALE_TARGET("avx512f"), __m512, _mm512, 16, 12)
+ROTOSCALE_FLUSHING_TILE(flushing_tile_avx2, ROTOSCALE_TARGET("avx2,fma"), __m256, _mm256, 8, 6)
+#undef ROTOSCALE_TARGET
+#else
+/// NEON by the names of x86.
+inline lanes_f32 neon_setzero_ps() { return lanes_f32{}; }
+inline lanes_f32 neon_set1_ps(float x) { return broadcast(x); }
+inline lanes_f32 neon_loadu_ps(const float* from) { return load_lanes<lanes_f32>(from); }
+inline void neon_storeu_ps(float* to, lanes_f32 x) { store_lanes(to, x); }
+inline lanes_f32 neon_add_ps(lanes_f32 a, lanes_f32 b) { return a + b; }
+inline lanes_f32 neon_fmadd_ps(lanes_f32 a, lanes_f32 b, lanes_f32 c) { return fma(a, b, c); }
+ROTOSCALE_FLUSHING_TILE(flushing_tile_neon, , lanes_f32, neon, lane_count, 12)
+#endif
 #undef ROTOSCALE_FLUSHING_TILE
 #endif
 
@@ -155,7 +187,10 @@ struct flushing_version {
 };
 /// All versions, the fastest first.
 inline std::span<const flushing_version> flushing_versions() {
-#if defined(ROTOSCALE_FLUSHING_LANES)
+#if defined(__aarch64__) && defined(ROTOSCALE_FLUSHING_LANES)
+  static const flushing_version all[] = {{"neon", true, true, flushing_tile_neon},
+                                         {"portable", true, false, flushing_tile_portable}};
+#elif defined(ROTOSCALE_FLUSHING_LANES)
   static const flushing_version all[] = {
       {"avx512", __builtin_cpu_supports("avx512f") != 0, true, flushing_tile_avx512},
       {"avx2", __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0, true, flushing_tile_avx2},
@@ -165,13 +200,39 @@ inline std::span<const flushing_version> flushing_versions() {
 #endif
   return all;
 }
+#if defined(__aarch64__) && defined(ROTOSCALE_FLUSHING_LANES)
+/// Computes rows under flushing_mode. Arm flushes results that are below 2^-126 before they are rounded, x86 those that
+/// are below it after. Rows with a flushed result are computed again by the portable version, as are rows with a NaN,
+/// whose sign differs.
+inline void run_flushing_mode(const flushing_version& v, flushing_tile t) {
+  constexpr index_t most = 12;
+  float before[most * flushing_columns];
+  for (index_t left = t.rows; left > 0; left -= most, t.a += most * t.stride, t.acc += most * flushing_columns) {
+    t.rows = left < most ? left : most;
+    const std::size_t bytes = static_cast<std::size_t>(t.rows * flushing_columns) * sizeof(float);
+    __builtin_memcpy(before, t.acc, bytes);
+    bool again = false;
+    {
+      const flushing_mode mode;
+      v.run(t);
+      again = flushing_mode::differs_from_x86();
+    }
+    if (!again) continue;
+    __builtin_memcpy(t.acc, before, bytes);
+    flushing_tile_portable(t);
+  }
+}
+#elif defined(ROTOSCALE_FLUSHING_LANES)
+inline void run_flushing_mode(const flushing_version& v, const flushing_tile& t) {
+  const flushing_mode mode;
+  v.run(t);
+}
+#endif
+
 /// Computes a tile by a version.
 inline void run_flushing_tile(const flushing_version& v, const flushing_tile& t) {
 #if defined(ROTOSCALE_FLUSHING_LANES)
-  if (v.sets_mode) {
-    const flushing_mode mode;
-    return v.run(t);
-  }
+  if (v.sets_mode) return run_flushing_mode(v, t);
 #endif
   v.run(t);
 }

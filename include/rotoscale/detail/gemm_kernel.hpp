@@ -11,8 +11,8 @@ namespace rotoscale::detail {
 inline namespace ROTOSCALE_ISA {
 
 /// Rows of a microkernel tile, which is two registers wide. The accumulators leave room for two registers of B and one
-/// of A, out of 32 (AVX-512), 16 and 16.
-#if defined(__AVX512F__)
+/// of A, out of 32 (AVX-512, NEON), 16 and 16.
+#if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int gemm_rows = 8;  // no second set of registers for a block's products
 #elif defined(__AVX2__) && defined(__FMA__)
 inline constexpr int gemm_rows = 6;

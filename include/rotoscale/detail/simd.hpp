@@ -11,6 +11,8 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+#include <arm_neon.h>
 #endif
 
 // ROTOSCALE_BYTE_LANES: byte permutations and the instructions used around them. Cannon Lake has AVX512_VBMI but not
@@ -68,6 +70,9 @@ inline lanes_f32 fma(lanes_f32 a, lanes_f32 b, lanes_f32 c) {
 #elif defined(__AVX2__) && defined(__FMA__)
   return __builtin_bit_cast(lanes_f32, _mm256_fmadd_ps(__builtin_bit_cast(__m256, a), __builtin_bit_cast(__m256, b),
                                                        __builtin_bit_cast(__m256, c)));
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+  return __builtin_bit_cast(lanes_f32, vfmaq_f32(__builtin_bit_cast(float32x4_t, c), __builtin_bit_cast(float32x4_t, a),
+                                                 __builtin_bit_cast(float32x4_t, b)));
 #else
   for (int l = 0; l < lane_count; ++l) c[l] = __builtin_fmaf(a[l], b[l], c[l]);
   return c;
