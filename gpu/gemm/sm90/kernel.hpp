@@ -260,16 +260,20 @@ __device__ inline void consume(const gemm_arguments& p, int* columns, std::uint3
 
   fold_bases<Tile> bases;
   if constexpr (unfolds<Tile, Mode>) bases.load(p, at, first_column, thread);
+  row_bias bias = {};
+  constexpr bool biases = Mode == output_mode::vector, has_registers = Tile::promotion == 0;
+  if constexpr (biases && has_registers) bias.load(p, at, lane);
   typename Tile::number acc[Tile::warpgroup_tiles][Tile::columns / 2];
   multiplies(group, lane, acc);
+  if constexpr (biases && !has_registers) bias.load(p, at, lane);
   const float factor = Tile::has_factors ? output_factor(p) : p.alpha;
   int* exponents = columns + Tile::columns * group;
   bool plain = true;
   if constexpr (unfolds<Tile, Mode>) plain = bases.share(exponents, group, thread);
   if (plain) {
-    store_tile<Tile, Mode, true>(p, factor, acc, bases, exponents, at, lane, tile.part);
+    store_tile<Tile, Mode, true>(p, factor, acc, bases, exponents, bias, at, lane, tile.part);
   } else {
-    store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, at, lane, tile.part);
+    store_tile<Tile, Mode, false>(p, factor, acc, bases, exponents, bias, at, lane, tile.part);
   }
 }
 

@@ -30,16 +30,24 @@ __device__ inline void add_bias(uint4& v, const float4& low, const float4& high)
   v = {biased(v.x, low.x, low.y), biased(v.y, low.z, low.w), biased(v.z, high.x, high.y), biased(v.w, high.z, high.w)};
 }
 
-/// Stores BF16, sixteen bytes per lane, after transposing each quad's 4 × 4 pairs.
-__device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], fragment_position at,
-                                   int lane) {
-  const int first = at.column - 2 * (lane % 4) + 8 * (lane % 4);
-  float4 bias[2];
-  const bool has_bias = p.output_bias != nullptr && first < p.n;
-  if (has_bias) {
-    bias[0] = *reinterpret_cast<const float4*>(p.output_bias + first);
-    bias[1] = *reinterpret_cast<const float4*>(p.output_bias + first + 4);
+/// Bias of the eight columns whose outputs a lane stores after a transpose, as FP32.
+struct row_bias {
+  float4 of[2];
+  /// First of a lane's eight columns. `at`: its accumulators.
+  __device__ static int first_column(fragment_position at, int lane) { return at.column + 6 * (lane % 4); }
+  __device__ void load(const gemm_arguments& p, fragment_position at, int lane) {
+    const int first = first_column(at, lane);
+    if (p.output_bias == nullptr || first >= p.n) return;
+    of[0] = *reinterpret_cast<const float4*>(p.output_bias + first);
+    of[1] = *reinterpret_cast<const float4*>(p.output_bias + first + 4);
   }
+};
+
+/// Stores BF16, sixteen bytes per lane, after transposing each quad's 4 × 4 pairs. `bias`: loaded, if the problem has
+/// one.
+__device__ inline void store_plain(const gemm_arguments& p, float factor, const float (&sum)[16], const row_bias& bias,
+                                   fragment_position at, int lane) {
+  const int first = row_bias::first_column(at, lane);
   ROTOSCALE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = at.row + 8 * h;
@@ -47,7 +55,7 @@ __device__ inline void store_plain(const gemm_arguments& p, float factor, const 
     ROTOSCALE_UNROLL
     for (int i = 0; i < 4; ++i) w[i] = bf16_pair(sum[4 * i + 2 * h] * factor, sum[4 * i + 2 * h + 1] * factor);
     uint4 v = transpose_quad(w[0], w[1], w[2], w[3], lane);
-    if (has_bias) add_bias(v, bias[0], bias[1]);
+    if (p.output_bias != nullptr) add_bias(v, bias.of[0], bias.of[1]);
     std::uint16_t* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + first;
     if (row < p.m && first < p.n) *reinterpret_cast<uint4*>(to) = v;
   }
@@ -157,16 +165,19 @@ __device__ void unfold(int row, int row_8, const int* columns, float (&sum)[16])
 }
 
 /// Stores all sums of a thread, 32 columns of a warpgroup tile at a time to save registers. `exponents`: of the tile's
-/// columns.
+/// columns. `first_bias`: of the first group.
 template <class Tile, output_mode Mode, bool Plain, class Number, int Half>
 __device__ void store_tile(const gemm_arguments& p, float factor, const Number (&acc)[Tile::warpgroup_tiles][Half],
-                           const fold_bases<Tile>& bases, const int* exponents, fragment_position at, int lane,
-                           int part) {
+                           const fold_bases<Tile>& bases, const int* exponents, const row_bias& first_bias,
+                           fragment_position at, int lane, int part) {
   constexpr int column_groups = Tile::columns / 32, groups = Tile::warpgroup_tiles * column_groups;
   const auto position = [&](int i) {
     return fragment_position{at.row + 64 * (i / column_groups), at.column + 32 * (i % column_groups)};
   };
-  // The old outputs are prefetched one group ahead: a load after a store would stall once per group.
+  // Old outputs and biases are prefetched one group ahead: a load after a store would stall once per group. Unfolding
+  // leaves no registers for biases.
+  constexpr int ahead = Tile::folded ? 0 : 1;
+  row_bias bias[2] = {first_bias, {}};
   column_pairs old[2] = {};
   const bool adds = Mode == output_mode::pairs && p.accumulate;
   if (adds) old[0].load(p, at);
@@ -174,6 +185,8 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
   for (int i = 0; i < groups; ++i) {
     const int warpgroup_tile = i / column_groups, column_group = i % column_groups;
     if (adds && i + 1 < groups) old[(i + 1) % 2].load(p, position(i + 1));
+    const int next = i + ahead;
+    if (Mode == output_mode::vector && next > 0 && next < groups) bias[next % 2].load(p, position(next), lane);
     float sum[16];
     ROTOSCALE_UNROLL
     for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[warpgroup_tile][16 * column_group + j]);
@@ -183,7 +196,7 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
     }
     const fragment_position here = position(i);
     if constexpr (Mode == output_mode::vector) {
-      store_plain(p, factor, sum, here, lane);
+      store_plain(p, factor, sum, bias[i % 2], here, lane);
     } else if constexpr (Mode == output_mode::pairs) {
       old[i % 2].store(p, factor, sum, here);
     } else {
