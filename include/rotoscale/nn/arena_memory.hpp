@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a plan: one allocation of a backend for each category.
+// Memory of a plan: one allocation of a backend for each category.
 #pragma once
 
 #include "rotoscale/nn/backend.hpp"
 
 namespace rotoscale::nn {
 
-/// A backend's memory by category. The destructor releases it, so that it goes back where its owner's constructor
-/// throws.
+/// A backend's memory by category. The destructor releases it, even if the owner's constructor throws.
 class arena_memory {
  public:
-  /// Holds nothing yet. `ops` must outlive it.
+  /// Empty. `ops` must outlive it.
   explicit arena_memory(backend& ops) : ops_(&ops) {}
   arena_memory(const arena_memory&) = delete;
   arena_memory& operator=(const arena_memory&) = delete;
@@ -21,13 +20,13 @@ class arena_memory {
     }
   }
 
-  /// Takes `bytes` for a category that has none. Throws std::bad_alloc where the backend refuses.
+  /// Allocates `bytes` for an empty category. Throws std::bad_alloc if the backend refuses.
   void allocate(memory_category c, std::size_t bytes) {
     std::byte*& base = bases_[static_cast<std::size_t>(c)];
     ROTOSCALE_ASSERT(base == nullptr);
     base = static_cast<std::byte*>(ops_->allocate(bytes, kind_of(c)));
   }
-  /// Where each category begins.
+  /// Address of each category.
   const arena_bases& bases() const { return bases_; }
 
  private:

@@ -14,14 +14,13 @@ namespace rotoscale::nn {
 
 /// Scores, probabilities and sums in FP32, one fused multiply-add a product.
 inline constexpr const char* fp32_attention_contract = "attention-fp32-chains-keys-ascending";
-/// Prefix of the names of tiled contracts; an exponential's name, '@' and a unit's follow.
+/// Prefix of the names of tiled contracts. The name of the exponential, '@' and a unit's name follow.
 inline constexpr std::string_view tiled_attention_prefix = "attention-bf16-tile64x64-";
 
-/// Queries of a tile, and keys: pairs of tiles are what is computed or left.
+/// Queries of a tile, and keys. A pair of tiles is computed or skipped as a whole.
 inline constexpr index_t attention_tile = 64;
 
-/// 2^x of a tiled contract: a polynomial that any device computes (nn::exp2), or the instruction of NVIDIA's
-/// (ex2_approx).
+/// 2^x of a tiled contract: a polynomial for any device (nn::exp2), or NVIDIA's instruction (ex2_approx).
 enum class attention_exp2 { deg3, ex2_approx };
 /// Their names within the names of contracts.
 inline constexpr std::string_view attention_exp2_names[] = {"exp2deg3", "ex2approx"};
@@ -39,8 +38,8 @@ struct attention_contract {
   }
 };
 
-/// True if the unit can multiply tiles of attention: BF16 into FP32, in steps whose length divides 16 and that only the
-/// accumulator joins.
+/// True if the unit can multiply tiles of attention: BF16 into FP32, one accumulator, and a step length that divides
+/// 16.
 constexpr bool multiplies_attention(const mma_unit& u) {
   const mma_model& m = u.model;
   return (u.operands & takes_bf16) != 0 && u.block == 0 && !m.sparse && !m.c_last && m.interleave == 0 &&
@@ -55,7 +54,7 @@ inline std::string tiled_attention_name(attention_exp2 exp2, std::string_view un
   return name.append("@").append(unit);
 }
 
-/// The contract of a name, or nothing: `attention-fp32-chains-keys-ascending`, or
+/// The contract with a name, or nullopt: `attention-fp32-chains-keys-ascending`, or
 /// `attention-bf16-tile64x64-EXP2@UNIT` with EXP2 of attention_exp2_names and a unit of models::all that
 /// multiplies_attention.
 inline std::optional<attention_contract> find_attention_contract(std::string_view name) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A device with the operations of one table: the interface for models and training loops. Also the lookup of contracts
-// and the layout of GEMM operands.
+// A device with the operations of one table: the interface for models and training loops. It also looks contracts up,
+// and lays GEMM operands out.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace rotoscale::nn {
 
-/// Is told of each operation before and after it is put on a queue. It sees a fused operation as one,
-/// unless that shows its parts.
+/// Observer that is called before and after each operation is put on a queue. A fused operation is one call, unless it
+/// shows its parts.
 class op_observer {
  public:
   virtual ~op_observer() = default;
@@ -46,7 +46,7 @@ class backend : public device {
   /// Addresses of an operand's codes, block scales and factor in backend memory.
   virtual const gemm_operand& described(operand what) const = 0;
 
-  // Templates, so that a source compiles only what it calls.
+  // Templates, so that a source file compiles only the operations that it calls.
 #define ROTOSCALE_CALL(name)                                                         \
   template <int = 0>                                                                 \
   void name(queue q, const op::name::in& i, const op::name::out& o) {                \
@@ -64,14 +64,14 @@ class backend : public device {
     record_once(q, *made);
     return made;
   }
-  /// Puts the graph's operations on the queue: one by one for an observer, else as recorded.
+  /// Puts the graph's operations on the queue. For an observer they run one by one, otherwise as recorded.
   void launch(queue q, graph& what) {
     record_once(q, what);
     if (observer_ != nullptr || what.recorded == nullptr) return what.operations();
     replay(q, *what.recorded);
   }
 
-  /// From here on `by` sees each operation. Null: no observer.
+  /// Sets the observer of later operations. Null: no observer.
   void watch(op_observer* by) { observer_ = by; }
 
  protected:

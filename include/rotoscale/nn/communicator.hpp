@@ -59,7 +59,7 @@ class communicator {
   /// On a queue: the largest of fp32 numbers that are not negative, on all ranks.
   virtual void max(queue, tensor_view) {}
 
-  /// Bytes in host memory of each rank, of any number. Waits for all ranks.
+  /// Gathers host bytes of all ranks, which may differ in number. Waits for all ranks.
   virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) {
     return {{own.begin(), own.end()}};
   }

@@ -21,7 +21,7 @@ struct contract_set {
 
 namespace detail {
 inline constexpr const char *chain = fp32_fma_chain_contract, *blockwise = fp32_blockwise_contract;
-/// K whole, or in as many parts as 66 pairs of SMs take.
+/// One part of K, or as many as fill 66 pairs of SMs.
 inline constexpr const char *sm90 = "mx-bf16-sm90", *sm90_fill = "mx-bf16-sm90:split_fill=66";
 inline constexpr const char *gfx942 = "mx-bf16-gfx942", *amx = "intel-amx-bf16";
 inline constexpr const char* hopper_attention = "attention-bf16-tile64x64-ex2approx@hopper-mma-fp16-f32";
@@ -64,7 +64,7 @@ inline std::string contract_under(const contract_set& s, const gemm_recipe& g) {
   return is_mxfp4 ? s.mxfp4 : s.gemm;
 }
 
-/// The recipe under a set's contracts. One whose GEMMs are all FP32 keeps its own.
+/// The recipe under a set's contracts. A recipe of FP32 GEMMs alone keeps its own.
 inline recipe take_contracts(recipe r, const contract_set& s) {
   r.contracts = s.name;
   if (is_all_fp32(r)) return r;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Under which stated arithmetic an operation runs, by name. Recipes name the contracts of their GEMMs, backends say
-// which they use, logs record them, and the CPU computes any of them. docs/reference/layers.md defines each by its
+// Contracts by name: the stated arithmetic of operations. Recipes name the contracts of their GEMMs, backends say which
+// they use, logs record them, and the CPU computes any of them. docs/reference/layers.md defines each by its
 // operations.
 #pragma once
 
@@ -20,19 +20,18 @@ namespace rotoscale::nn {
 inline constexpr const char* fp32_fma_chain_contract = "fp32_fma_chain";  ///< one FP32 fused multiply-add a product
 inline constexpr const char* fp32_blockwise_contract = "fp32_blockwise";  ///< exact sums of 32 products, added in FP32
 
-/// How a GEMM's products are added. `options` holds the model, promotion and split-K; what is written and whether it
-/// adds is the call's.
+/// Arithmetic of a GEMM's sums. `options` holds the model, promotion and split-K. The call adds the output and whether
+/// it accumulates.
 struct gemm_contract {
   std::string name = fp32_fma_chain_contract;  ///< as recipes and logs have it
   gemm_options options;                        ///< arguments of gemm_ref
-  /// Not 0: options.split_k follows from the extents, so that parts of tiles fill so many workers (split_to_fill).
+  /// Not 0: options.split_k follows from the extents, and fills as many workers with parts of tiles (split_to_fill).
   index_t split_fill = 0;
 };
 
-/// The parts of K with which an output of rows × cols keeps `workers` busy, each of which computes a part of a tile of
-/// 256 × 256 at a time: the fewest, up to 16 and none of fewer than 2048 k, that leave at most a twentieth of the
-/// workers' rounds idle, or else the fewest of those that leave least. A part costs the writing and reading of its sums
-/// in FP32.
+/// Smallest split-K for an output of rows × cols that keeps `workers` busy with tiles of 256 × 256. It is at most 16,
+/// with parts of at least 2048 k, and at most a twentieth of the workers' rounds are idle. If none is so, the smallest
+/// with the least idle share. A part costs a write and a read of its FP32 sums.
 constexpr index_t split_to_fill(index_t workers, index_t rows, index_t cols, index_t k) {
   const index_t tiles = ((rows + 255) / 256) * ((cols + 255) / 256), most = std::clamp<index_t>(k / 2048, 1, 16);
   index_t best = 1, best_rounds = (tiles + workers - 1) / workers;
@@ -56,7 +55,7 @@ inline bool read_setting(std::string_view text, std::string_view key, index_t le
 
 /// Unit and kernel that the first part of a contract's name selects. Chains have neither.
 struct unit_and_kernel {
-  const mma_unit* unit = nullptr;               ///< null: the name is none
+  const mma_unit* unit = nullptr;               ///< null: no such name
   const gemm_contract_entry* kernel = nullptr;  ///< how it uses the unit
 };
 
@@ -74,8 +73,8 @@ constexpr unit_and_kernel find_unit_and_kernel(std::string_view name) {
 
 }  // namespace detail
 
-/// Codes that a unit which takes BF16 and no block scales multiplies as BF16 numbers: codes of at most 8 bits whose
-/// significands, times those of their scales, have at most 8 bits. Rounding to nearest even is exact in BF16's range.
+/// Codes that a BF16 unit without block scales multiplies as BF16 numbers. They have at most 8 bits, and element times
+/// scale has at most 8 significant bits. Rounding to nearest even is then exact in BF16's range.
 constexpr bool expands_to_bf16(const format& element, const format& scale) {
   return element.bits() <= 8 &&
          (element.mantissa_bits + 1) + (scale.mantissa_bits == 0 ? 0 : scale.mantissa_bits + 1) <=
@@ -83,11 +82,11 @@ constexpr bool expands_to_bf16(const format& element, const format& scale) {
 }
 static_assert(expands_to_bf16(formats::e4m3, formats::e8m0) && expands_to_bf16(formats::e2m1, formats::ue5m3));
 
-/// Do GEMMs under this contract expand the codes of their operands to BF16, if they have some?
+/// True if GEMMs under this contract expand codes of operands to BF16.
 constexpr bool expands_operands(std::string_view name) { return name.starts_with("mx-bf16-"); }
 
-/// Why no GEMM of a recipe can run on a unit, whatever its operands are; null: one may. Outputs are FP32 or BF16, so
-/// accumulators must be FP32; operands are dense, and of at most 32 bits.
+/// Reason why no GEMM of a recipe can run on a unit, or null. Outputs are FP32 or BF16, so accumulators must be FP32.
+/// Operands are dense, and of at most 32 bits.
 constexpr const char* unit_fault(const mma_unit& u) {
   if (u.model.sparse) return "multiplies a pruned A only, which no operand of a recipe is";
   if (u.model.result == mma_result::fp16_nearest) return "has FP16 accumulators, and a recipe's are FP32";
@@ -113,9 +112,9 @@ inline bool read_base(std::string_view base, gemm_options& o) {
 
 }  // namespace detail
 
-/// The contract of a name, or nothing: fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has a unit, a
-/// unit of models::all (one accumulator) without a unit_fault, or `single-accumulator@UNIT`; then any of :promotion=N,
-/// :split_k=N or :split_fill=N, :split_grain=N. Which operands it takes is for find_fault to say.
+/// The contract with a name, or nullopt. Names are fp32_fma_chain, fp32_blockwise, an entry of gemm_contracts that has
+/// a unit, a unit of models::all (one accumulator) without a unit_fault, and `single-accumulator@UNIT`. Then may follow
+/// :promotion=N, :split_k=N or :split_fill=N, :split_grain=N. find_fault checks the operands.
 inline std::optional<gemm_contract> find_gemm_contract(std::string_view name) {
   gemm_contract found;
   found.name = std::string(name);

@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// State of delayed scaling in host memory, for checkpoints and for another recipe.
+/// State of delayed scaling in host memory, for checkpoints and changes of recipe.
 struct scaling_snapshot {
   int history_length = 0;               ///< entries of each tensor
   std::vector<float> scale;             ///< of each tensor
@@ -100,8 +100,8 @@ class delayed_scaling_state {
   }
   /// Restores the state of save(), under the same recipe.
   void restore(backend& ops, queue q, const scaling_snapshot& s) const { write(ops, q, s); }
-  /// Takes the state of tensors whose FP8 format was the same under another recipe. Other tensors keep theirs, as do
-  /// those that the GEMMs of a `switched` direction read in FP8.
+  /// Takes the state in `before` of tensors with the same FP8 format there. If one direction is `switched`, tensors
+  /// that its GEMMs read in FP8 are left out.
   void keep(backend& ops, queue q, const scaling_snapshot& before, gemm_scope switched = gemm_scope::all) const {
     scaling_snapshot now = save(ops, q);
     const auto length = static_cast<std::size_t>(now.history_length),
@@ -141,7 +141,7 @@ class delayed_scaling_state {
     return is_fp8(row) ? row : format_of(i, operand_form::column);
   }
   operand_format format_of(std::size_t i, operand_form form) const { return stored_format(operand_of(i, form)); }
-  /// False for FP8 tensors that scale themselves.
+  /// False for FP8 tensors with their own scale.
   bool has_state(std::size_t i) const {
     return !is_current(operand_of(i, operand_form::row)) && !is_current(operand_of(i, operand_form::column));
   }
@@ -150,7 +150,7 @@ class delayed_scaling_state {
     const linear_recipe& r = head ? *recipe_->head : *recipe_;
     return recipe_for(r, static_cast<tensor_role>(i % tensors_per_layer), form);
   }
-  /// True if GEMMs of one direction read tensor i in FP8. fprop reads x and w along rows, others are backward.
+  /// True if GEMMs of one direction read tensor i in FP8. fprop reads x and w along rows; the other reads are backward.
   bool is_read(std::size_t i, gemm_scope direction) const {
     const bool is_dy = static_cast<tensor_role>(i % tensors_per_layer) == tensor_role::dy;
     const bool row = is_fp8(format_of(i, operand_form::row)), column = is_fp8(format_of(i, operand_form::column));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Weight de-oscillation: how far weights and their quantized values move in a window of optimizer steps
+// Weight de-oscillation: tracks the movement of weights and of their quantized values in a window of optimizer steps
 // (AMD-AGI/Primus, weight_deosc.py).
 #pragma once
 
@@ -19,10 +19,10 @@ struct oscillation_state {
 
 /// Parameters of one step.
 struct deoscillation_step {
-  float ratio = 3.0f;   ///< from which on a weight is set to its quantized value
+  float ratio = 3.0f;   ///< least ratio at which a weight is set to its quantized value
   bool closes = false;  ///< the window ends
 
-  /// Tracks weight i, which quantizes to q.
+  /// Tracks weight i, whose quantized value is q.
   ROTOSCALE_HD void apply(float& w, float q, const oscillation_state& s, index_t i) const {
     if (s.last[i] != 0.0f) {
       s.moved[i] += magnitude(w - s.last[i]);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory, queues, events and graphs of one device, or of the CPU. A function with a queue is asynchronous: it runs when
-// its turn comes, and its errors appear at the next synchronize. Operations are in operations.hpp.
+// Memory, queues, events and graphs of one device, or of the CPU. A function with a queue is asynchronous: it runs in
+// the queue's order, and its errors appear at the next synchronize. Operations are in operations.hpp.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ struct device_properties {
   const char* contracts = "portable";  ///< its own contract set
 };
 
-/// Everything that a device offers but operations.
+/// All functions of a device except operations.
 class device {
  public:
   device() = default;
@@ -51,18 +51,18 @@ class device {
   device& operator=(const device&) = delete;
   virtual ~device() = default;
 
-  /// Name, threads, and whether it runs at once.
+  /// Name, threads, and whether calls run at once.
   virtual device_properties properties() const = 0;
   /// Zeroed memory. Before the first step only. Throws std::bad_alloc.
   virtual void* allocate(std::size_t bytes, memory_kind kind) = 0;
-  /// Frees memory that no operation uses any more.
+  /// Frees memory that no operation uses.
   virtual void release(void* memory, memory_kind kind) noexcept = 0;
   /// Scratch memory of the queue's operations: at least the workspace_bytes of each.
   virtual void set_workspace(queue q, void* memory, std::size_t bytes) = 0;
 
   /// A queue besides queue{}; `name` is for logs. Throws backend_error if the device has no room or fails.
   virtual queue make_queue(const char* name) = 0;
-  /// Frees a queue of make_queue whose work is done. Its number may be used again. Its graphs and events are invalid.
+  /// Frees a finished queue of make_queue. Its number may be used again. Its graphs and events are invalid.
   virtual void release_queue(queue q) noexcept = 0;
   /// The point after all operations of the queue so far.
   virtual event record(queue on) = 0;
@@ -81,7 +81,7 @@ class device {
   }
   /// Sets bytes of its memory to 0.
   virtual void fill_zero(queue q, void* memory, std::size_t bytes) = 0;
-  /// Records what `operations` puts on the queue. Null: this device does not record them.
+  /// Records the operations that `operations` puts on the queue. Null: this device does not record them.
   virtual std::unique_ptr<recorded_graph> record_graph(queue, const std::function<void()>& operations) {
     (void)operations;
     return nullptr;

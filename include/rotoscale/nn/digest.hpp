@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Digests of the tensors that each operation writes, to compare two runs operation by operation, on any backends.
+// Digests of the tensors that each operation writes. They compare two runs operation by operation, on any backends.
 // Operands are read as codes, block scales and factors, element by element, in any layout. A weight's operands have
-// their digest where they are read first, since they may be made in a step or before it.
+// their digest at their first read, because they may be made in a step or before it.
 #pragma once
 
 #include <cstring>
@@ -34,7 +34,7 @@ class digest_observer final : public op_observer {
   digest_observer& operator=(const digest_observer&) = delete;
   ~digest_observer() override { take_digests(nullptr); }
 
-  /// From here on digests go to `to`. Null: none are taken.
+  /// Sends later digests to `to`. Null: none are taken.
   void take_digests(sink to) {
     sink_ = std::move(to);
     seen_weights_.clear();
@@ -100,7 +100,7 @@ class digest_observer final : public op_observer {
     ops_->synchronize(q);
     return {reinterpret_cast<const std::uint8_t*>(host_.data()), host_.size()};
   }
-  /// Codes by rows of the operand, scales by rows of blocks, then the factor, in an order of no backend.
+  /// Codes by rows of the operand, scales by rows of blocks, then the factor. The order is the same on every backend.
   void note_operand(queue q, operand what) {
     const operand_request& r = what.set->request();
     if (!r.recipe(what.form) || is_source(*r.recipe(what.form), r.source)) return;

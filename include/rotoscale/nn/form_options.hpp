@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Options of a tensor's form that a recipe leaves open: signs of rotations and random words, which derive from the
+// Options of a tensor's form that a recipe leaves open: signs of rotations and random words. They derive from the
 // step's state.
 #pragma once
 
@@ -13,10 +13,10 @@ namespace rotoscale::nn {
 /// Words of the signs of a rotation's run, which has at most 128 elements.
 inline constexpr int sign_words = 4;
 
-/// How one form of a tensor is quantized, with everything that a recipe leaves open resolved.
+/// Complete options for quantizing one form of a tensor.
 struct form_options {
   operand_recipe recipe;                 ///< of the form
-  block_axis axis = block_axis::row;     ///< along which blocks lie
+  block_axis axis = block_axis::row;     ///< axis of the blocks
   std::uint32_t signs[sign_words] = {};  ///< of the rotation, as rotation::signs
   random_stream random = {};             ///< for stochastic rounding
 };
@@ -32,7 +32,7 @@ constexpr std::uint64_t stream_of(random_purpose purpose, gemm_kind gemm, bool r
 struct form_draws {
   std::uint64_t rounding = 0;                  ///< stream of random words, counter 0
   std::uint64_t signs = 0;                     ///< stream of the signs
-  std::uint32_t given_signs[sign_words] = {};  ///< of the rotation, where none are drawn
+  std::uint32_t given_signs[sign_words] = {};  ///< signs of the rotation, if none are drawn
   bool draws_signs = false;                    ///< signs are words of their stream
   bool each_step = false;                      ///< signs are drawn each step
   bool counts_micro_batches = false;           ///< random words change with the micro-batch, not only with the step
@@ -50,7 +50,7 @@ struct form_draws {
   }
 };
 
-/// Of one form of a tensor.
+/// Sources for one form of a tensor.
 inline form_draws draws_of(const operand_request& request, operand_form form) {
   const operand_use use = use_of(request.tensor, form);
   const rotation_recipe& rotation = request.recipe(form)->rotation;
@@ -68,7 +68,7 @@ inline form_draws draws_of(const operand_request& request, operand_form form) {
   return d;
 }
 
-/// How a form is quantized in the state's step; no state: step 0, seed 0.
+/// Options of a form in the state's step; no state: step 0, seed 0.
 inline form_options resolve_form(const operand_request& request, operand_form form, const step_state* state) {
   const step_state none;
   const step_state& now = state != nullptr ? *state : none;
@@ -81,7 +81,7 @@ inline form_options resolve_form(const operand_request& request, operand_form fo
   return o;
 }
 
-/// As options of the quantizers of blocks.
+/// As options of the block quantizers.
 inline block_options block_options_for(const form_options& form) {
   block_options o;
   o.source = formats::bf16;

@@ -8,7 +8,7 @@
 
 namespace rotoscale::nn {
 
-/// min(3, (half / |x - middle|)^0.8 / 5) in the interval of E2M1 numbers that holds |x|. Beyond 6 it is the last one's.
+/// min(3, (half / |x - middle|)^0.8 / 5) in the interval of E2M1 numbers that holds |x|, or in the last one beyond 6.
 ROTOSCALE_HD inline float dge_slope(float x) {
   const float size = fp32_from_bits(fp32_bits(x) & fp32_magnitude_mask);
   float half = 0.25f, middle = 0.25f;

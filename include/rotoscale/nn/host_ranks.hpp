@@ -37,8 +37,8 @@ class host_ranks : public communicator {
  protected:
   /// Memory for the bytes that rank s sends here. May throw.
   using place_function = std::function<std::span<std::byte>(int s, std::size_t bytes)>;
-  /// Sends send[s] to each rank s, and stores the bytes that each rank sends to this one, itself included. All ranks
-  /// are in the collective `what`. Throws rank_failure.
+  /// Sends send[s] to each rank s, and stores the bytes from each rank, itself included. All ranks are in the
+  /// collective `what`. Throws rank_failure.
   virtual void exchange(const char* what, std::span<const std::span<const std::byte>> send,
                         const place_function& place) = 0;
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Operands that are stored as BF16 of their quantized values: FP8 under FP32 scales of rows or blocks, MXFP4 under
-// macro-block scales (AMD-AGI/ALTO), outliers in BF16. docs/reference/numerics.md defines them. The inner MX blocks are
-// those of quantize_ref.
+// macro-block scales (AMD-AGI/ALTO), outliers in BF16. docs/reference/numerics.md defines them. quantize_ref defines
+// the inner MX blocks.
 #pragma once
 
 #include "rotoscale/nn/operand_recipe.hpp"
@@ -14,7 +14,7 @@ namespace rotoscale::nn {
 enum class value_kind {
   scaled,  ///< FP32 scale of FP8 elements
   macro,   ///< scale in [1, 2) before the quantizer
-  outlier  ///< whether they stay BF16
+  outlier  ///< flag: these elements stay BF16
 };
 
 /// Scale that moves the largest magnitude of a macro-block towards 6 times a power of two: 6 / amax, its mantissa cut
@@ -26,7 +26,7 @@ ROTOSCALE_HD inline float macro_scale(float amax) {
 /// Rounds to BF16, nearest even.
 ROTOSCALE_HD inline float bf16_value(float x) { return decode(formats::bf16, encode(formats::bf16, x)); }
 
-/// How the values of an operand of rows × k are made. Groups have `rows` × `length` elements, at the ends fewer.
+/// Description of the values of an operand of rows × k. Groups have `rows` × `length` elements, at the ends fewer.
 struct value_recipe {
   value_kind kind = value_kind::scaled;  ///< of the groups' numbers
   format element = formats::e4m3;        ///< scaled: of the elements
@@ -35,30 +35,30 @@ struct value_recipe {
   index_t length = 1;                    ///< of a group, along k
   index_t across = 1;                    ///< groups along k
   index_t groups = 1;                    ///< all of them
-  index_t outliers = 0;                  ///< outlier: groups that stay
+  index_t outliers = 0;                  ///< outlier: number of groups that stay BF16
 
   /// Number of the group of element (r, c).
   ROTOSCALE_HD index_t group_of(index_t r, index_t c) const { return r / rows * across + c / length; }
-  /// The number of a group whose largest finite magnitude is `amax`. Outliers are ranked by theirs.
+  /// Number of a group with largest finite magnitude `amax`. Outliers are ranked by it.
   ROTOSCALE_HD float number(float amax) const {
     return kind == value_kind::scaled  ? current_fp8_scale(largest, amax)
            : kind == value_kind::macro ? macro_scale(amax)
                                        : amax;
   }
-  /// A BF16 element as the inner quantizer sees it, which rounds it to BF16; of `scaled` its value.
+  /// Input of the inner quantizer for a BF16 element, which is rounded to BF16. For `scaled`, the element's value.
   ROTOSCALE_HD float prepared(float x, float number) const {
     if (kind == value_kind::macro) return x * number;
     if (kind == value_kind::outlier) return number != 0.0f ? 0.0f : x;
     const auto code = encode(element, x * number, rounding::nearest_even, overflow::saturate);
     return decode(element, code) * (1.0f / number);
   }
-  /// The value of element x, whose quantized value is q.
+  /// Value of element x with quantized value q.
   ROTOSCALE_HD float finished(float x, float q, float number) const {
     return kind == value_kind::macro ? q / number : number != 0.0f ? x : q;
   }
 };
 
-/// Of an operand with keeps_values.
+/// Description of the values of an operand with keeps_values.
 constexpr value_recipe value_recipe_of(const operand_recipe& o, index_t rows, index_t k) {
   value_recipe v;
   if (is_fp8(o.format)) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Messages for a backend without a kernel for a model: the part, its extents, and what would do, by asking the backend
-// for other extents.
+// Messages for a model without a kernel on a backend: the part, its extents, and other extents that the backend
+// supports.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline std::string would_do(const std::vector<std::string>& what) {
   return text + " would do";
 }
 
-/// Why attention does not run under a contract on heads of this size, and what would do.
+/// Reason why attention does not run under a contract on heads of this size, and what would do.
 inline std::string attention_refusal(const backend& ops, const std::string& attention, index_t head_dim) {
   const auto has = [&](const std::string& name, index_t size) { return ops.contract(name, size).has_value(); };
   std::vector<std::string> instead;
@@ -57,8 +57,8 @@ struct named_extent {
   index_t size = 0;  ///< elements
 };
 
-/// Why a linear layer's GEMM does not run, and what would do: other extents, another contract or a CPU. `layer`: its
-/// name. `known`: names of extents. `tokens`: of a pass.
+/// Reason why a linear layer's GEMM does not run, and what would do: other extents, another contract or a CPU. `layer`:
+/// its name. `known`: names of extents. `tokens`: of a pass.
 inline std::string gemm_refusal(const backend& ops, const refused_gemm& g, const std::string& layer,
                                 const std::vector<named_extent>& known, index_t tokens) {
   const auto name_of = [&](index_t size) -> std::string {

@@ -152,7 +152,7 @@ inline index_t inputs_of(activation which) {
   return kept ? fma(x, factor, y) : y;
 }
 
-/// A chunk's maximum as its exponentials take it: a chunk of nothing but -Inf has a sum of 0.
+/// A chunk's maximum for its exponentials: a chunk of only -Inf has a sum of 0.
 [[gnu::always_inline]] ROTOSCALE_HD inline float softmax_shift(float largest) {
   return fp32_bits(largest) == (fp32_infinity_bits | fp32_sign_mask) ? 0.0f : largest;
 }

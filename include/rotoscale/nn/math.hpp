@@ -70,7 +70,7 @@ struct binary_power {
   const auto [p, n] = split_exp2(x);
   return x < -60.0f ? 0.0f : p * fp32_from_bits(n + fp32_bits(1.0f));
 }
-/// exp2(x) of |x| <= 60, by fewer operations: the same bits, since both factors and the product are normal.
+/// exp2(x) of |x| <= 60, by fewer operations. The bits are the same, since both factors and the product are normal.
 [[gnu::always_inline]] ROTOSCALE_HD inline float exp2_normal(float x) {
   const auto [p, n] = split_exp2(x);
   return fp32_from_bits(fp32_bits(p) + n);
@@ -85,7 +85,7 @@ struct binary_power {
   return x < -87.33f ? 0.0f : y;
 }
 
-/// Natural logarithm of a positive normal x: error below 3 units in the last place. Inf and NaN stay what they are.
+/// Natural logarithm of a positive normal x: error below 3 units in the last place. Inf and NaN are returned unchanged.
 [[gnu::always_inline]] ROTOSCALE_HD inline float log(float x) {
   const std::uint32_t u = fp32_bits(x);
   // 1. x = m * 2^e with m in [sqrt(1/2), sqrt(2)).

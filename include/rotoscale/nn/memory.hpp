@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory is planned before it is taken. A layout function walks a memory_cursor twice: over nothing, which counts bytes
-// by category, and over the arenas made from that count, which gives addresses. So the plan is what is used.
+// Memory is planned before it is allocated. A layout function walks a memory_cursor twice. Without memory it counts
+// bytes by category. Over the arenas of that size it returns addresses. The plan is therefore exact.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ enum class memory_category {
   stash,        ///< operands of other recipes, kept in pinned memory for a later switch
   activations,  ///< saved by the forward pass for the backward pass
   workspace,    ///< lives within a pass, or holds a step's inputs and results
-  snapshot,     ///< copies for a checkpoint that is being written while steps go on, in pinned memory
+  snapshot,     ///< copies for a checkpoint that is written while steps continue, in pinned memory
   transfers     ///< inputs and results of the steps in flight, in pinned memory
 };
 ROTOSCALE_ENUM_NAMES(memory_category, weights, masters, gradients, moments, quantized, adapters, stash, activations,
@@ -55,7 +55,7 @@ struct memory_plan {
   std::size_t& operator[](memory_category c) { return bytes[static_cast<std::size_t>(c)]; }
   /// Bytes of all categories, on the device and pinned on the host, which session_options::memory_limit bounds.
   std::size_t total() const { return of_kind(memory_kind::device) + of_kind(memory_kind::pinned); }
-  /// Bytes of all categories that lie there.
+  /// Bytes of all categories of a kind.
   std::size_t of_kind(memory_kind kind) const {
     std::size_t sum = 0;
     for (std::size_t c = 0; c < bytes.size(); ++c) {
@@ -76,14 +76,14 @@ struct memory_plan {
   }
 };
 
-/// Bytes that hold something now, and the most that did at once, by category: the sum over the lives of `resident`s.
+/// Bytes in use, and their peak, by category: sums over living `resident`s.
 class memory_ledger {
  public:
   /// Now.
   const memory_plan& now() const { return now_; }
-  /// The most since restart_peak().
+  /// Peak since restart_peak().
   const memory_plan& peak() const { return peak_; }
-  /// The most is counted from here on.
+  /// Restarts the peak.
   void restart_peak() { peak_ = now_; }
 
  private:
@@ -91,19 +91,19 @@ class memory_ledger {
   memory_plan now_, peak_;
 };
 
-/// Bytes of a ledger for as long as it lives.
+/// Counts bytes in a ledger while it lives.
 class resident {
  public:
   resident() = default;
-  /// Counted from here on; no ledger: not at all.
+  /// Counts from now on. Null: no ledger.
   resident(memory_ledger* ledger, memory_category c, std::size_t bytes) : ledger_(ledger), category_(c), bytes_(bytes) {
     if (ledger_ == nullptr) return;
     ledger_->now_[c] += bytes;
     ledger_->peak_.cover(ledger_->now_);
   }
-  /// What `other` counted, which then counts nothing.
+  /// Takes over the count of `other`.
   resident(resident&& other) noexcept { *this = std::move(other); }
-  /// The two are exchanged.
+  /// Exchanges the counts.
   resident& operator=(resident&& other) noexcept {
     std::swap(ledger_, other.ledger_);
     std::swap(category_, other.category_);
@@ -131,14 +131,14 @@ class memory_cursor {
   static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
   memory_cursor() = default;
-  /// Hands out memory of these arenas, and counts it in the ledger, if there is one.
+  /// Hands out memory of these arenas. A ledger, if given, counts it.
   explicit memory_cursor(const arena_bases& bases, memory_ledger* ledger = nullptr)
       : bases_(bases), ledger_(ledger), counts_only_(false) {}
 
   /// True if it only counts bytes, without memory.
   bool counts_only() const { return counts_only_; }
 
-  /// Who counts what is put into the memory.
+  /// Ledger that counts the memory.
   memory_ledger* ledger() const { return ledger_; }
 
   /// Null while counting.
@@ -159,12 +159,12 @@ class memory_cursor {
     return static_cast<T*>(take(c, static_cast<std::size_t>(n) * sizeof(T)));
   }
 
-  /// Memory taken after a mark may be taken again, for uses at different times.
+  /// Position for rewind(): memory after it may be reused at another time.
   std::size_t mark(memory_category c) const { return used_[static_cast<std::size_t>(c)]; }
-  /// Frees what was taken since mark() gave `mark`.
+  /// Frees the memory handed out since `mark`.
   void rewind(memory_category c, std::size_t mark) { used_[static_cast<std::size_t>(c)] = mark; }
 
-  /// The most of each category that was in use at once.
+  /// Largest use of each category.
   const memory_plan& plan() const { return peak_; }
 
  private:

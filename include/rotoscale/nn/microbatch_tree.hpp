@@ -47,17 +47,18 @@ ROTOSCALE_HD constexpr double add_leaves(const double* x, std::uint32_t n) {
   return sum;
 }
 
-/// Order in which one rank adds its leaves [first, last). Sums that wait for their sibling are on a stack.
+/// Order in which one rank adds its leaves [first, last). Sums without their sibling are on a stack.
 class microbatch_sums {
  public:
-  /// Step after a leaf: its sum takes in the newest `merges` of the `waiting` sums, then waits itself.
+  /// Step after a leaf: the leaf is added to the newest `merges` of the `waiting` sums, and the result goes on the
+  /// stack.
   struct leaf {
     int waiting = 0;  ///< sums on the stack before
     int merges = 0;   ///< of them, newest first
   };
 
   microbatch_sums() = default;
-  /// Of a rank that owns `own`, in a tree over `leaves` leaves.
+  /// Order of a rank that owns `own`, in a tree over `leaves` leaves.
   microbatch_sums(leaf_range own, std::uint32_t leaves) {
     for (std::uint32_t i = own.first; i < own.last; ++i) {
       leaf now{static_cast<int>(nodes_.size()), 0};
@@ -74,9 +75,9 @@ class microbatch_sums {
 
   /// In order.
   const std::vector<leaf>& leaves() const { return leaves_; }
-  /// Nodes that this rank leaves to the sum over ranks, ascending. One if the number of leaves is a power of two.
+  /// Nodes whose sums other ranks complete, ascending. One node if the number of leaves is a power of two.
   const std::vector<leaf_range>& nodes() const { return nodes_; }
-  /// Most sums that wait while a leaf is computed: log2 of a power of two.
+  /// Most waiting sums while a leaf is computed: log2 of a power of two.
   int most_waiting() const { return most_waiting_; }
 
  private:

@@ -36,7 +36,7 @@ inline constexpr operand_use operand_uses[] = {
     {tensor_role::dy, operand_form::column, gemm_kind::wgrad, false},
     {tensor_role::x, operand_form::column, gemm_kind::wgrad, true},
 };
-/// Which GEMM a form of a tensor is for.
+/// GEMM that reads a form of a tensor.
 constexpr operand_use use_of(tensor_role tensor, operand_form form) {
   for (const operand_use& u : operand_uses) {
     if (u.tensor == tensor && u.form == form) return u;
@@ -61,8 +61,8 @@ constexpr const operand_recipe& recipe_for(const linear_recipe& r, tensor_role t
   return use.right ? gemm.right : gemm.left;
 }
 
-/// What a backend must know to lay a tensor's operands out: nothing of it changes later. A column form that
-/// takes_row_form comes with a row form.
+/// Request for a tensor's operands, which a backend lays out. It is constant. A column form that takes_row_form comes
+/// with a row form.
 struct operand_request {
   tensor_role tensor = tensor_role::x;   ///< which tensor
   index_t layer = 0;                     ///< names random streams
@@ -71,14 +71,14 @@ struct operand_request {
   index_t cols = 0;                      ///< of the source
   std::optional<operand_recipe> row;     ///< the row form, if it is needed
   std::optional<operand_recipe> column;  ///< the column form, if it is needed
-  index_t part = 0;                      ///< which chunk of a tensor that comes in chunks: names random streams
+  index_t part = 0;                      ///< chunk of a tensor that is quantized in chunks: names random streams
   bool row_in_bf16 = false;              ///< the row form's GEMM multiplies BF16 numbers: a backend may store these
   bool column_in_bf16 = false;           ///< the same of the column form
 
   bool operator==(const operand_request&) const = default;
-  /// Does delayed scaling have the scale of any form?
+  /// Does a form have a scale of delayed scaling?
   bool has_delayed() const { return (row && is_delayed(*row)) || (column && is_delayed(*column)); }
-  /// The recipe of a form; none where it is not needed.
+  /// The recipe of a form, or nullopt.
   const std::optional<operand_recipe>& recipe(operand_form form) const {
     return form == operand_form::row ? row : column;
   }
@@ -87,15 +87,14 @@ struct operand_request {
 /// A backend's description of a tensor's operands.
 struct operand_layout {
   std::size_t bytes = 0;      ///< of memory
-  bool reads_source = false;  ///< a form is the source itself, which must live and keep its values as long
+  bool reads_source = false;  ///< a form is the source itself, which must then keep its values
 };
 
-/// A tensor's operands in a backend's own layout. Only the backend that made it looks inside. Its bytes hold no
-/// address: copied to the memory of another set of an equal request (and, for a form that is the source, the source
-/// with them) they are the same operands.
+/// A tensor's operands in a layout that only their backend knows. The bytes hold no address. Copied to the memory of a
+/// set with an equal request, they are the same operands. If a form is the source, the source must be copied too.
 class operand_set {
  public:
-  /// For what was asked.
+  /// Operands of this request.
   explicit operand_set(operand_request request) : request_(std::move(request)) {}
   operand_set(const operand_set&) = delete;
   operand_set& operator=(const operand_set&) = delete;
@@ -123,7 +122,7 @@ inline index_t k_of(const operand& o) {
   return o.form == operand_form::row ? o.set->request().cols : o.set->request().rows;
 }
 
-/// One tensor's delayed scaling in backend memory. No scale where a tensor has no FP8 form.
+/// One tensor's delayed scaling in backend memory. A tensor without an FP8 form has no scale.
 struct scaling_ref {
   const float* scale = nullptr;          ///< multiplies elements of FP8 forms; null: 1
   const float* scale_inverse = nullptr;  ///< becomes the operand's factor; null: 1

@@ -25,12 +25,12 @@ enum class operand_format {
   mxfp8_e4m3,
   mxfp8_e5m2,
   nvfp4,
-  dequantized  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
+  dequantized  ///< BF16 of the forward pass's codes, rotation undone: for dgrad's w and wgrad's x
 };
 ROTOSCALE_ENUM_NAMES(operand_format, fp32, bf16, fp8_e4m3, fp8_e5m2, mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3,
                      mxfp8_e5m2, nvfp4, dequantized)
 
-/// Blocks that share a scale, where they are not the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
+/// Blocks that share a scale, if they differ from the format's own (32 under E8M0; nvfp4: 16 under UE4M3).
 struct block_recipe {
   int length = 32;               ///< elements along the contraction axis: 16, 32 or 128
   int rows = 1;                  ///< rows that share the scale: 1, or `length` (2D blocks)
@@ -39,7 +39,7 @@ struct block_recipe {
   ROTOSCALE_ISA_TAG constexpr bool operator==(const block_recipe&) const = default;
 };
 
-/// Signs in front of a rotation.
+/// Signs before a rotation.
 enum class sign_kind {
   none,   ///< the plain Hadamard
   layer,  ///< drawn once a run, for each layer and GEMM
@@ -48,17 +48,17 @@ enum class sign_kind {
 };
 ROTOSCALE_ENUM_NAMES(sign_kind, none, layer, mask, step)
 
-/// Rotation along the contraction axis before amax is taken. Both operands of a GEMM have the same one, or it does not
-/// cancel.
+/// Rotation along the contraction axis, before the amax. Both operands of a GEMM must have the same, so that it
+/// cancels.
 struct rotation_recipe {
   int points = 0;                     ///< 0: none; 16, 32, 64 or 128
-  sign_kind signs = sign_kind::none;  ///< which elements are negated first
+  sign_kind signs = sign_kind::none;  ///< elements that are negated first
   std::uint32_t mask = 0;             ///< signs::mask: bit i % 16 negates element i
 
   bool operator==(const rotation_recipe&) const = default;
 };
 
-/// Where the scale of FP8 elements comes from.
+/// Source of the scale of FP8 elements.
 enum class fp8_scaling {
   delayed,       ///< maxima of earlier steps
   current,       ///< the tensor's own maximum
@@ -71,18 +71,18 @@ ROTOSCALE_ENUM_NAMES(fp8_scaling, delayed, current, row, block_1x128, block_128x
 /// The numbers that an operand is quantized from.
 enum class operand_source {
   values,  ///< the tensor's
-  forward  ///< BF16 of what the forward pass multiplied, its rotation undone: dgrad's w and wgrad's x only
+  forward  ///< BF16 of the forward pass's codes, rotation undone: for dgrad's w and wgrad's x
 };
 ROTOSCALE_ENUM_NAMES(operand_source, values, forward)
 
-/// How a weight's gradient passes the weight's rounding.
+/// Estimator of a weight's gradient through its rounding.
 enum class gradient_estimator {
   straight_through,  ///< unchanged
   dge                ///< times the derivative of a differentiable quantizer (nn/gradient_estimator.hpp)
 };
 ROTOSCALE_ENUM_NAMES(gradient_estimator, straight_through, dge)
 
-/// One operand of one GEMM. Scale rule, policy, rotation and blocks matter to formats with blocks only.
+/// One operand of one GEMM. Scale rule, policy, rotation and blocks apply only to formats with blocks.
 struct operand_recipe {
   operand_format format = operand_format::bf16;                      ///< of the elements
   scale_rule rule = scale_rule::even;                                ///< of E8M0 block scales
@@ -114,7 +114,7 @@ constexpr bool keeps_values(const operand_recipe& o) {
 constexpr operand_format stored_format(const operand_recipe& o) {
   return keeps_values(o) ? operand_format::bf16 : o.format;
 }
-/// Scale of a tensor in FP8 of largest finite magnitude `amax`: largest / amax, at most FLT_MAX; 1 without magnitude.
+/// Scale of an FP8 tensor with largest finite magnitude `amax`: largest / amax, at most FLT_MAX; 1 if amax is 0.
 ROTOSCALE_HD constexpr float current_fp8_scale(float largest, float amax) {
   if (amax == 0.0f) return 1.0f;
   const float scale = largest / amax;
@@ -151,12 +151,12 @@ constexpr format element_format(operand_format f) {
   }
   return formats::fp32;
 }
-/// The blocks that a format has where a recipe does not say otherwise.
+/// Default blocks of a format.
 constexpr block_recipe own_blocks(operand_format f) {
   if (f == operand_format::nvfp4) return {nvfp4.length, 1, nvfp4.scale};
   return {};
 }
-/// Of an operand with blocks.
+/// Blocks of an operand with blocks.
 constexpr block_format block_format_of(const operand_recipe& o) {
   const block_recipe b = o.block.value_or(own_blocks(o.format));
   return {element_format(o.format), b.length, b.scale, b.rows};
@@ -165,7 +165,7 @@ constexpr block_format block_format_of(const operand_recipe& o) {
 constexpr int run_length_of(const operand_recipe& o) {
   return has_blocks(o.format) ? run_length(block_format_of(o), {o.rotation.points, {}}) : 1;
 }
-/// Rows that are quantized together, and fewer at the end of kept values; 1 without square blocks.
+/// Rows that are quantized together; 1 without square blocks. Kept values may have fewer at the end.
 constexpr int run_rows_of(const operand_recipe& o) {
   const int rows = has_blocks(o.format) ? block_format_of(o).rows : 1;
   return o.scaling == fp8_scaling::block_128x128 || (o.macro_blocks && rows != 1) ? 128 : rows;

@@ -22,7 +22,7 @@ inline constexpr std::int32_t ignored_target = -100;
 /// Token or target ids of a step. Those of the current microbatch begin at data + micro_batch * stride.
 struct token_source {
   const std::int32_t* data = nullptr;  ///< ids of microbatch 0
-  index_t stride = 0;                  ///< ids from a microbatch to the next
+  index_t stride = 0;                  ///< distance from one microbatch to the next, in ids
 
   /// Ids of the current microbatch.
   ROTOSCALE_HD const std::int32_t* now(const step_state& state) const {
@@ -68,7 +68,7 @@ struct arena_range {
   index_t first = 0;  ///< a multiple of parameter_alignment
   index_t count = 0;  ///< elements
 };
-/// The elements of both.
+/// Intersection of two ranges.
 constexpr arena_range intersection(arena_range a, arena_range b) {
   const index_t first = std::max(a.first, b.first), last = std::min(a.first + a.count, b.first + b.count);
   return {first, std::max<index_t>(0, last - first)};
@@ -78,7 +78,7 @@ struct quantize_target {
   operand_set* set = nullptr;  ///< null: none
   bool row = false;            ///< write the row form
   bool column = false;         ///< write the column form
-  scaling_ref scaling;         ///< of an FP8 form
+  scaling_ref scaling;         ///< delayed scaling of an FP8 form
   /// The source is read later. Otherwise a fused operation may leave it unwritten.
   bool keeps_source = true;
 };
@@ -100,13 +100,13 @@ struct dropout_args {
   }
 };
 
-/// Numbers of about a normal distribution, with the same bits on all machines. Element i is the sum of the bytes of
-/// word i less its mean, times `factor`.
+/// Approximately normal numbers, with the same bits on all machines. Element i is the sum of the bytes of word i less
+/// its mean, times `factor`.
 struct normal_draw {
   random_stream words;  ///< an element's word depends on its place alone
   float factor = 1.0f;  ///< standard deviation / 147.8
 
-  /// With a standard deviation. A sum's is the root of (2^16 - 1) / 3.
+  /// Makes it for a standard deviation. The deviation of a sum is the root of (2^16 - 1) / 3.
   static normal_draw of(const random_stream& words, double deviation) {
     return {words, static_cast<float>(deviation / 147.80053)};
   }
@@ -117,7 +117,7 @@ struct normal_draw {
   }
 };
 
-/// Partial sums of bias_backward for a table of `period` rows, 64 terms each. Those of a gain: with a period of 1.
+/// Length of the partial sums of bias_backward, for a table of `period` rows, 64 terms each. A gain has a period of 1.
 constexpr index_t bias_partials(index_t rows, index_t cols, index_t period) {
   const index_t terms = (rows + period - 1) / period;
   return (terms + gain_chunk - 1) / gain_chunk * period * cols;

@@ -9,7 +9,7 @@
 
 namespace rotoscale::nn {
 
-/// Elements: a chunk of the sum of squares. A parameter begins at a multiple of it, so that no chunk holds two.
+/// Elements of a chunk of the sum of squares. A parameter begins at a multiple of it, so a chunk has one parameter.
 inline constexpr index_t parameter_alignment = 4096;
 
 /// Neither NaN nor Inf.
@@ -53,7 +53,7 @@ struct adamw_step {
   float scale;    ///< of the gradient
   float average;  ///< decay of the weights' moving average in this step
 
-  /// Of a parameter that decays, or does not.
+  /// Coefficients for a parameter with or without decay.
   ROTOSCALE_HD adamw_step(const optimizer_config& c, const step_state& s, bool decays)
       : keep(fma(-s.inputs.learning_rate, decays ? c.weight_decay : 0.0f, 1.0f)),
         step(s.inputs.learning_rate / s.inputs.bias_correction1),
