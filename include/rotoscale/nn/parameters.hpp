@@ -54,7 +54,7 @@ struct parameter {
   const std::string& name() const { return slices.front().name; }
 };
 
-/// Parameters in a fixed order: a parameter's number is its place.
+/// Parameters in a fixed order. A parameter's number is its index.
 class parameter_list {
  public:
   /// In order.
@@ -129,8 +129,8 @@ inline double normal_number(const random_stream& random, std::size_t j, double s
   return std_dev * std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
 }
 
-/// Stores value(begin + j) as number j of `host`. Large tensors use all cores: a billion normal numbers take one core a
-/// minute.
+/// Stores value(begin + j) as element j of `host`. Large tensors use all cores: one core takes a minute for a billion
+/// normal numbers.
 template <class Value>
 void fill_numbers(std::vector<float>& host, std::size_t begin, const Value& value) {
   constexpr std::size_t chunk = std::size_t{1} << 18;
@@ -144,8 +144,8 @@ void fill_numbers(std::vector<float>& host, std::size_t begin, const Value& valu
 
 }  // namespace detail
 
-/// Initial values of some elements from Philox, in FP64 and rounded once. They are equal on all machines; normal ones
-/// up to the last place of std::log and std::cos.
+/// Initial values of some elements from Philox, in FP64, rounded once. Equal on all machines, except for the last place
+/// of std::log and std::cos in normal numbers.
 inline std::vector<float> initial_values(const parameter& p, std::uint64_t seed, arena_range elements) {
   using kind = initial_distribution::kind;
   const double scale = p.initial.scale;

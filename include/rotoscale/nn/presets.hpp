@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The recipes and schedules that have names. docs/reference/recipes.md has the source of each.
+// Named recipes and schedules. docs/reference/recipes.md has the source of each.
 #pragma once
 
 #include <utility>
@@ -28,7 +28,7 @@ inline recipe fp8_delayed(std::string name, const delayed_scaling& scaling) {
   r.fp8 = scaling;
   return r;
 }
-/// HYBRID with the scale of each tensor from its own maximum.
+/// HYBRID with each tensor's scale from its own maximum.
 inline recipe fp8_current(std::string name) {
   recipe r = fp8_delayed(std::move(name), {});
   for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.scaling = g->right.scaling = fp8_scaling::current;
@@ -40,7 +40,7 @@ inline recipe fp8_row(std::string name) {
   o.scaling = fp8_scaling::row;
   return uniform(std::move(name), o, operand_format::bf16);
 }
-/// E4M3 under FP32 scales of 1 × 128 of x and dy and of 128 × 128 of w.
+/// E4M3 under FP32 scales: of 1 × 128 elements for x and dy, of 128 × 128 for w.
 inline recipe fp8_blocks(std::string name) {
   recipe r = fp8_row(std::move(name));
   for (gemm_recipe* g : {&r.fprop, &r.dgrad, &r.wgrad}) g->left.scaling = g->right.scaling = fp8_scaling::block_1x128;
@@ -50,7 +50,7 @@ inline recipe fp8_blocks(std::string name) {
 /// AMD's MLPerf v6.0 configuration.
 inline constexpr delayed_scaling amd_scaling{4, amax_algorithm::most_recent, 0, frozen_scale::unscaled, false};
 
-/// E2M1 blocks of 32 as ROCm Transformer Engine's kernel makes them, exact block products.
+/// E2M1 blocks of 32 with the bits of ROCm Transformer Engine's kernel, exact block products.
 inline gemm_recipe mxfp4_gemm(const rotation_recipe& rotation, operand_format output,
                               rounding how = rounding::nearest_even) {
   const operand_recipe o{operand_format::mxfp4, scale_rule::even, how, rotation, policies::te_rocm, {}};
@@ -102,7 +102,7 @@ inline recipe mxfp8(std::string name) {
   return uniform(std::move(name), o, operand_format::bf16);
 }
 
-/// The signs that NVIDIA Transformer Engine multiplies the operands of wgrad with (get_wgrad_sign_vector).
+/// Signs of wgrad's operands in NVIDIA Transformer Engine (get_wgrad_sign_vector).
 inline constexpr std::uint32_t nvidia_sign_mask = 0xD7E8;
 /// NVIDIA Transformer Engine's NVFP4: 2D weights, stochastic rounding of gradients, a rotation of wgrad's operands.
 inline recipe nvfp4(std::string name) {
@@ -119,7 +119,7 @@ inline recipe nvfp4(std::string name) {
   return r;
 }
 
-/// The same with 4/6 scales where it rounds to nearest, and headroom where it rounds stochastically.
+/// The same with 4/6 scales under rounding to nearest, and with headroom under stochastic rounding.
 inline recipe nvfp4_four_over_six(std::string name) {
   recipe r = nvfp4(std::move(name));
   for (operand_recipe* o :
@@ -129,7 +129,7 @@ inline recipe nvfp4_four_over_six(std::string name) {
   return r;
 }
 
-/// Quartet II with rotations of 32 points: MS-EDEN in the backward pass, whose w and x are those of the forward pass.
+/// Quartet II with rotations of 32 points: MS-EDEN in the backward pass, on the forward pass's w and x.
 inline recipe quartet2(std::string name) {
   const operand_recipe forward{
       operand_format::nvfp4, scale_rule::even, rounding::nearest_even, {}, policies::nvidia, {}};
@@ -156,7 +156,7 @@ inline constexpr alias aliases[] = {{"bf16_tc", "bf16", "hopper"},   {"fp8_tc", 
                                     {"mxfp8_tc", "mxfp8", "hopper"}, {"mxfp4_tc", "mxfp4_h16", "hopper"},
                                     {"bf16_mfma", "bf16", "cdna3"},  {"mxfp4_mfma", "mxfp4_h16", "cdna3"}};
 
-/// The recipes that have names, under `portable`.
+/// Named recipes, under `portable`.
 inline std::vector<recipe> portable() {
   constexpr rotation_recipe h16{16}, h32{32}, layer_signs{16, sign_kind::layer}, step_signs{16, sign_kind::step};
   constexpr rounding random = rounding::stochastic;
@@ -193,7 +193,7 @@ inline std::vector<recipe> portable() {
           ladder("mxfp4_fd_step_signs", fd, step_signs)};
 }
 
-/// All recipes that have names, aliases at the end.
+/// All named recipes, aliases at the end.
 inline std::vector<recipe> all() {
   std::vector<recipe> recipes = portable();
   for (const alias& a : aliases) {

@@ -22,19 +22,19 @@
 
 namespace rotoscale::nn {
 
-/// Patience of a rank.
+/// Timeouts of a rank.
 struct process_rank_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of each collective
   std::chrono::milliseconds grace = std::chrono::seconds(10);    ///< after a failure, before `lost`
-  /// Called by the watching thread if the own thread has not seen a failure for `grace`, since it computes or waits for
-  /// a device.
+  /// Called by the watching thread if the own thread does not notice a failure within `grace`, because it computes or
+  /// waits for a device.
   std::function<void(const rank_failure&)> lost = {};
 };
 
 /// One rank, with sockets to all others.
 class process_rank final : public host_ranks {
  public:
-  /// `sockets` has a connection to each rank, and an empty one at this rank's place.
+  /// `sockets` has a connection to each rank, and an empty one for this rank.
   process_rank(int rank, std::vector<rank_socket> sockets, process_rank_options options = {})
       : rank_(rank), options_(std::move(options)), links_(sockets.size()) {
     for (std::size_t s = 0; s < sockets.size(); ++s) links_[s].socket = std::move(sockets[s]);
@@ -46,7 +46,7 @@ class process_rank final : public host_ranks {
       std::unique_lock lock(mutex_);
       if (!has_left_) fail(rank_, "has ended");
       is_seen_ = true;
-      // The others read why before the sockets close: a socket that closes with unread bytes discards what it sent.
+      // Sends the reason before the sockets close: closing a socket with unread bytes discards sent ones.
       closing_ = std::chrono::steady_clock::now() + std::chrono::seconds(2);
       wake_.ring();
     }
@@ -63,7 +63,7 @@ class process_rank final : public host_ranks {
   void abort(const std::string& what) noexcept override { end_all(rank_, what); }
   /// Tells all ranks of a failure that this one has found.
   void abort(const rank_failure& found) noexcept { end_all(found.rank(), found.reason()); }
-  /// Ends this rank's part without a failure, when all ranks do. Throws rank_failure.
+  /// Leaves without a failure, together with all ranks. Throws rank_failure.
   void leave() {
     std::unique_lock lock(mutex_);
     throw_if_failed();
@@ -116,7 +116,7 @@ class process_rank final : public host_ranks {
   enum class input { header, body, dropped };
   struct link {
     rank_socket socket;
-    // Output: a header, bytes of the collective, zeros in place of bytes that are gone, a failure.
+    // Output: a header, bytes of the collective, zeros in place of freed bytes, a failure.
     std::vector<std::byte> head, tail;
     std::span<const std::byte> body;
     std::size_t zeros = 0;
@@ -126,7 +126,7 @@ class process_rank final : public host_ranks {
     std::size_t received = 0;  ///< of the header or the bytes
     std::span<std::byte> to;
     std::vector<std::byte> message;  ///< of a failure
-    // A collective that this rank has not reached. It reads on, to see an end or a failure after the bytes.
+    // A collective that this rank has not reached. Reading continues, to see an end or a failure after the bytes.
     std::optional<header> came;
     std::vector<std::byte> early;
     bool is_whole = false;
@@ -144,7 +144,7 @@ class process_rank final : public host_ranks {
       append(tail, &h, sizeof h);
       append(tail, what.data(), what.size());
     }
-    /// Sends once. Returns false if there is no room, or the connection has ended, which reading tells.
+    /// Sends once. Returns false if there is no room, or if the connection has ended; reading reports an end.
     bool send_some() {
       static constexpr std::array<std::byte, 4096> nothing{};
       std::span<const std::byte> now = head.empty() ? body : head;
@@ -163,7 +163,7 @@ class process_rank final : public host_ranks {
       }
       return true;
     }
-    /// The bytes that follow the header are for nobody.
+    /// Bytes after the header are discarded.
     void drop() {
       state = received == in.bytes ? input::header : input::dropped;
       if (state == input::header) received = 0;
@@ -266,7 +266,7 @@ class process_rank final : public host_ranks {
     }
     changed_.notify_all();
   }
-  /// Reads once. Returns false if nothing is there.
+  /// Reads once. Returns false if no bytes are available.
   bool receive_some(int s) {
     link& l = of(s);
     std::array<std::byte, 4096> nobody;
@@ -314,7 +314,7 @@ class process_rank final : public host_ranks {
       if (l.in.bytes == 0) take_body(s);
     }
   }
-  /// This rank is in a collective, as rank s is. Rank 0 judges if it is another one. Nullopt: no bytes are taken.
+  /// Both this rank and rank s are in a collective. Rank 0 decides if they differ. Nullopt: no bytes are taken.
   std::optional<std::span<std::byte>> place_of(int s, const header& h) {
     try {
       if (h.number == now_.number && h.what == now_.what) return (*place_)(s, static_cast<std::size_t>(h.bytes));
@@ -369,11 +369,11 @@ class process_rank final : public host_ranks {
   std::chrono::steady_clock::time_point failed_at_;
   bool is_seen_ = false;  ///< failure_, by the own thread
   bool has_left_ = false;
-  std::optional<std::chrono::steady_clock::time_point> closing_;  ///< until when the destructor waits
+  std::optional<std::chrono::steady_clock::time_point> closing_;  ///< time limit of the destructor's wait
   std::thread thread_;
 };
 
-/// Calls body() as the part of one rank. If it throws, all ranks fail with its message.
+/// Calls body() as one rank. If it throws, all ranks fail with its message.
 template <class Body>
 void run_rank(process_rank& rank, const Body& body) {
   try {

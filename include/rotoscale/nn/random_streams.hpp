@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Random streams by purpose: every use has a separate stream, so that no two share a word.
+// Random streams by purpose. Each use has a separate stream, so no word is used twice.
 #pragma once
 
 #include "rotoscale/philox.hpp"
 
 namespace rotoscale::nn {
 
-/// Top byte of a random_stream: which purpose its words serve (docs/reference/layers.md).
+/// Top byte of a random_stream: purpose of its words (docs/reference/random-words.md).
 enum class random_purpose : std::uint64_t {
   rounding = 1,
   signs = 2,
@@ -19,7 +19,7 @@ enum class random_purpose : std::uint64_t {
   synthetic_tokens = 8
 };
 
-/// The purpose is the top byte of the stream, `rest` (below 2^56) what tells its uses apart.
+/// The purpose is the top byte of the stream. `rest`, below 2^56, distinguishes uses of one purpose.
 ROTOSCALE_HD constexpr random_stream stream_for(std::uint64_t seed, random_purpose purpose, std::uint64_t rest) {
   return {seed, static_cast<std::uint64_t>(purpose) << 56 | rest};
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How the processes of a run find each other: each gets a TCP socket (IPv4) to every other. Rank 0 listens, all others
-// come to it with the nonce of this start, and learn where the ranks between them listen. A listener speaks first, so
-// that nothing is said to another program's port.
+// Connects the processes of a run: each gets a TCP socket (IPv4) to every other. Rank 0 listens. Others connect to it
+// with the nonce of this start, and receive the addresses of the ranks between. A listener speaks first, so a foreign
+// program's port receives nothing.
 #pragma once
 
 #include <arpa/inet.h>
@@ -87,7 +87,7 @@ class wake_pipe {
   std::array<rank_socket, 2> ends_;
 };
 
-/// Where a rank listens.
+/// Listening address of a rank.
 struct rank_address {
   std::uint32_t host = 0;  ///< IPv4, in the network's order; 0: this host
   std::uint16_t port = 0;  ///< TCP
@@ -97,9 +97,9 @@ struct rank_address {
 struct rank_meeting {
   int rank = 0;                                    ///< this one
   int size = 1;                                    ///< number of ranks
-  bool is_local = false;                           ///< all ranks are on this host: listens there alone
+  bool is_local = false;                           ///< all ranks are on this host: listens on it only
   std::string nonce;                               ///< of this start
-  std::chrono::steady_clock::time_point deadline;  ///< until when all have come
+  std::chrono::steady_clock::time_point deadline;  ///< time limit for all ranks to connect
 };
 
 namespace detail {
@@ -126,7 +126,7 @@ inline int milliseconds_until(clock::time_point t) {
   return static_cast<int>(std::max<std::int64_t>(0, std::min<std::int64_t>(left, 1 << 30)));
 }
 
-/// Waits for an event; false: the time is over.
+/// Waits for an event. Returns false after the time limit.
 inline bool await(int fd, short event, clock::time_point until) {
   pollfd p{fd, event, 0};
   for (;;) {
@@ -136,7 +136,7 @@ inline bool await(int fd, short event, clock::time_point until) {
   }
 }
 
-/// Reads or writes all bytes; false: the connection or the time has ended.
+/// Reads or writes all bytes. Returns false if the connection or the time limit ends.
 inline bool receive_all(const rank_socket& s, void* to, std::size_t bytes, clock::time_point until) {
   for (auto* at = static_cast<char*>(to); bytes > 0;) {
     if (!await(s.get(), POLLIN, until)) return false;
@@ -156,7 +156,7 @@ inline bool send_all(const rank_socket& s, const void* from, std::size_t bytes, 
   return true;
 }
 
-/// A host that vanishes ends its connections within 25 s.
+/// Connections to a vanished host end within 25 s.
 inline void settle(const rank_socket& s) {
   const auto set = [&](int level, int name, int value) { ::setsockopt(s.get(), level, name, &value, sizeof value); };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -183,7 +183,7 @@ inline sockaddr_in to_sockaddr(rank_address a) {
   return at;
 }
 
-/// Connects and hears the greeting; not open: nobody listens there, or another program.
+/// Connects and reads the greeting. Not open if there is no listener, or another program.
 inline rank_socket connect_to(rank_address a, clock::time_point until) {
   rank_socket s = new_socket();
   const sockaddr_in at = to_sockaddr(a);
@@ -202,7 +202,7 @@ inline rank_socket connect_to(rank_address a, clock::time_point until) {
 
 }  // namespace detail
 
-/// A port on which a rank waits for others.
+/// Listening port of a rank.
 class rank_listener {
  public:
   /// Port 0: any. Throws std::system_error, also if the port is taken.
@@ -218,14 +218,14 @@ class rank_listener {
       throw std::system_error(errno, std::generic_category(), "cannot listen on port " + std::to_string(port));
     }
     port_ = ntohs(at.sin_port);
-    ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);  // a visitor may leave before it is taken
+    ::fcntl(socket_.get(), F_SETFL, O_NONBLOCK);  // a client may disconnect before accept
   }
   /// Where it listens.
   std::uint16_t port() const { return port_; }
   /// Its descriptor.
   int get() const { return socket_.get(); }
 
-  /// Takes one connection and its hello; not open: it said nothing of use within 5 s.
+  /// Accepts a connection and reads its hello. Not open without a valid hello within 5 s.
   std::pair<rank_socket, detail::rank_hello> take(detail::clock::time_point deadline) const {
     rank_socket s(::accept(socket_.get(), nullptr, nullptr));
     detail::rank_hello hello;
@@ -256,14 +256,14 @@ inline void answer(const rank_socket& s, rank_answer a, const void* bytes, std::
   a.bytes = static_cast<std::uint32_t>(count);
   (void)(send_all(s, &a, sizeof a, until) && send_all(s, bytes, count, until));
 }
-/// Host of the other end; 0: this one.
+/// Address of the peer; 0: this host.
 inline std::uint32_t host_of(const rank_socket& s) {
   sockaddr_in at{};
   socklen_t length = sizeof at;
   ::getpeername(s.get(), reinterpret_cast<sockaddr*>(&at), &length);
   return (ntohl(at.sin_addr.s_addr) >> 24) == 127 ? 0 : at.sin_addr.s_addr;
 }
-/// The first rank above `rank` that has not come; `size`: all have.
+/// First rank above `rank` that has not connected; `size`: all have.
 inline int find_missing(const std::vector<rank_socket>& all, int rank) {
   int s = rank + 1;
   while (s < static_cast<int>(all.size()) && all[static_cast<std::size_t>(s)].is_open()) ++s;
@@ -271,7 +271,7 @@ inline int find_missing(const std::vector<rank_socket>& all, int rank) {
 }
 [[noreturn]] inline void fail_late(int rank) { throw rank_failure(rank, "did not come to the start in time"); }
 
-/// Waits for a connection. Throws rank_failure if a rank that has come ends, or the time is over.
+/// Waits for a connection. Throws rank_failure if a connected rank ends, or after the time limit.
 inline void await_visitor(const rank_meeting& m, const rank_listener& here, const std::vector<rank_socket>& all) {
   std::vector<pollfd> waits = {{here.get(), POLLIN, 0}};
   for (const rank_socket& s : all) waits.push_back({s.get(), rank_socket::ended, 0});
@@ -282,7 +282,7 @@ inline void await_visitor(const rank_meeting& m, const rank_listener& here, cons
   }
 }
 
-/// Takes the connections of all ranks above this one; `visit` is told each hello, and may throw.
+/// Accepts the connections of all ranks above this one. `visit` receives each hello, and may throw.
 template <class Visit>
 void take_higher(const rank_meeting& m, const rank_listener& here, std::vector<rank_socket>& all, const Visit& visit) {
   const rank_hello own = hello_of(m, 0);
@@ -306,7 +306,7 @@ void take_higher(const rank_meeting& m, const rank_listener& here, std::vector<r
   }
 }
 
-/// Waits for rank 0's table; nullopt: another start's rank 0. Throws rank_failure.
+/// Waits for rank 0's table. Nullopt: the listener is rank 0 of another start. Throws rank_failure.
 inline std::optional<std::vector<rank_address>> read_table(const rank_meeting& m, const rank_socket& first) {
   rank_answer a;
   std::string text;
@@ -328,7 +328,7 @@ inline std::optional<std::vector<rank_address>> read_table(const rank_meeting& m
 
 }  // namespace detail
 
-/// The start of rank 0, which all others find at `here`. Throws rank_failure.
+/// Start of rank 0, which all others find at `here`. Throws rank_failure.
 inline std::vector<rank_socket> meet_as_first(const rank_meeting& m, const rank_listener& here) {
   std::vector<rank_socket> all(static_cast<std::size_t>(m.size));
   std::vector<rank_address> table(all.size());
@@ -349,8 +349,8 @@ inline std::vector<rank_socket> meet_as_first(const rank_meeting& m, const rank_
   return all;
 }
 
-/// The start of another rank. `find` says where rank 0 may be and the nonce there, until somebody is; it is asked again
-/// meanwhile. Throws rank_failure.
+/// Start of another rank. `find` returns rank 0's address and nonce; it is called again until one answers. Throws
+/// rank_failure.
 template <class Find>
 std::vector<rank_socket> meet_first(rank_meeting m, const Find& find) {
   const rank_listener here(m.is_local);

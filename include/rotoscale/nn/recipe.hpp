@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Recipes are data: which numbers each operand of each training GEMM is made of (from when on: nn/schedule.hpp).
-// nn/presets.hpp has the named ones, nn/recipe_faults.hpp says whether one is consistent.
+// Recipes are data: the format of each operand of each training GEMM. nn/schedule.hpp gives recipes their steps,
+// nn/presets.hpp has the named ones, nn/recipe_faults.hpp checks them.
 #pragma once
 
 #include <algorithm>
@@ -33,25 +33,25 @@ struct linear_recipe {
   bool operator==(const linear_recipe&) const = default;
 };
 
-/// Which history entries of a tensor's amax make its next scale.
+/// Rule that makes a scale of a tensor's amax history.
 enum class amax_algorithm { max, most_recent };
 ROTOSCALE_ENUM_NAMES(amax_algorithm, max, most_recent)
-/// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its own maximum.
+/// Scale of a frozen FP8 weight, which is cast once: 1 (AMD's stash), or from its amax.
 enum class frozen_scale { unscaled, amax };
 ROTOSCALE_ENUM_NAMES(frozen_scale, unscaled, amax)
-/// When recorded maxima become scales: after each micro-batch (Transformer Engine), or once a step. Once a step makes
-/// the bits of a batch independent of the number of ranks.
+/// Time of scale updates: after each microbatch (Transformer Engine), or once a step. With one update a step, the bits
+/// of a batch do not depend on the number of ranks.
 enum class scale_update { micro_batch, step };
 ROTOSCALE_ENUM_NAMES(scale_update, micro_batch, step)
 
 /// Per-tensor FP8 scales from past maxima, as Transformer Engine's DelayedScaling.
 struct delayed_scaling {
-  int history_length = 1024;                             ///< maxima that are kept
-  amax_algorithm algorithm = amax_algorithm::max;        ///< which of them counts
+  int history_length = 1024;                             ///< length of the amax history
+  amax_algorithm algorithm = amax_algorithm::max;        ///< entry that is used
   int margin = 0;                                        ///< powers of two of headroom
   frozen_scale frozen_weights = frozen_scale::unscaled;  ///< of weights that do not train
   bool reduce_amax = true;                               ///< are maxima taken over all ranks?
-  scale_update update = scale_update::micro_batch;       ///< when they become scales
+  scale_update update = scale_update::micro_batch;       ///< time of scale updates
 
   bool operator==(const delayed_scaling&) const = default;
 };
@@ -60,7 +60,7 @@ struct delayed_scaling {
 struct deoscillation_recipe {
   std::int64_t start = 1500;  ///< optimizer steps before the first window
   std::int64_t period = 200;  ///< steps of a window
-  double ratio = 3.0;         ///< a weight is set from this quotient of quantized and own movement on
+  double ratio = 3.0;         ///< a weight is set to its quantized value from this ratio of movements on
 
   bool operator==(const deoscillation_recipe&) const = default;
 };
@@ -73,7 +73,7 @@ enum class backward_kind {
 };
 ROTOSCALE_ENUM_NAMES(backward_kind, none, high_precision, dequantized)
 
-/// Contracts of the three GEMMs of layers whose formats are not the recipe's to choose.
+/// Contracts of the three GEMMs of layers whose formats are fixed.
 struct accumulate_recipe {
   std::string fprop = fp32_fma_chain_contract;  ///< of y = x·wᵀ
   std::string dgrad = fp32_fma_chain_contract;  ///< of dx = dy·w
@@ -82,20 +82,20 @@ struct accumulate_recipe {
   bool operator==(const accumulate_recipe&) const = default;
 };
 
-/// All that a linear layer's numbers depend on; find_fault says whether it is consistent.
+/// All settings that affect a linear layer's numbers. find_fault checks them.
 struct recipe : linear_recipe {
   std::string name = "bf16";                              ///< in logs
-  std::string contracts = "portable";                     ///< the contract set that take_contracts has applied
-  backward_kind backward_override = backward_kind::none;  ///< override_backward has been applied with this
-  std::optional<linear_recipe> head;                      ///< of the output head; null: BF16, FP32 where all is FP32
-  operand_format activations = operand_format::fp32;      ///< fp32 or bf16: storage between operations
-  delayed_scaling fp8;                                    ///< of per-tensor FP8 operands
-  std::optional<deoscillation_recipe> deoscillation;      ///< of weights with blocks; null: none
-  int bf16_first_layers = 0;                              ///< decoder layers at the start that stay in BF16
-  int bf16_last_layers = 0;                               ///< and at the end
-  accumulate_recipe bf16_layers;                          ///< contracts of these layers
-  accumulate_recipe adapters;                             ///< of adapters: BF16, FP32 where all is FP32
-  std::string attention = fp32_attention_contract;        ///< a name that find_attention_contract knows
+  std::string contracts = "portable";                     ///< contract set that take_contracts applied
+  backward_kind backward_override = backward_kind::none;  ///< kind that override_backward applied
+  std::optional<linear_recipe> head;                  ///< of the output head; null: BF16, or FP32 for an FP32 recipe
+  operand_format activations = operand_format::fp32;  ///< fp32 or bf16: storage between operations
+  delayed_scaling fp8;                                ///< of per-tensor FP8 operands
+  std::optional<deoscillation_recipe> deoscillation;  ///< of weights with blocks; null: none
+  int bf16_first_layers = 0;                          ///< decoder layers at the start that stay in BF16
+  int bf16_last_layers = 0;                           ///< decoder layers at the end that stay in BF16
+  accumulate_recipe bf16_layers;                      ///< contracts of these layers
+  accumulate_recipe adapters;                         ///< of adapters: BF16, or FP32 if all operands are FP32
+  std::string attention = fp32_attention_contract;    ///< a name that find_attention_contract knows
 
   bool operator==(const recipe&) const = default;
 };
@@ -114,8 +114,8 @@ inline linear_recipe uniform_gemms(const operand_recipe& operand, operand_format
   all.wgrad.output = operand_format::fp32;
   return all;
 }
-/// The output head's GEMMs. Where the recipe has none: FP32 if all its own are, otherwise BF16, under the contracts of
-/// those of its own that are BF16's.
+/// GEMMs of the output head. Without `head`: FP32 if all operands of the recipe are FP32, otherwise BF16 under the
+/// contracts of the recipe's BF16 GEMMs.
 inline linear_recipe head_of(const recipe& r) {
   if (r.head) return *r.head;
   const operand_format f = is_all_fp32(r) ? operand_format::fp32 : operand_format::bf16;
@@ -136,14 +136,14 @@ inline linear_recipe uniform_gemms(operand_format format, const accumulate_recip
   all.wgrad.accumulate = contracts.wgrad;
   return all;
 }
-/// The GEMMs of decoder layers that are left in BF16.
+/// GEMMs of decoder layers that stay in BF16.
 inline linear_recipe bf16_layers_of(const recipe& r) { return uniform_gemms(operand_format::bf16, r.bf16_layers); }
-/// The GEMMs of adapters: in BF16, or in FP32 where all of the recipe's own are.
+/// GEMMs of adapters: BF16, or FP32 if all operands of the recipe are FP32.
 inline linear_recipe adapters_of(const recipe& r) {
   return uniform_gemms(is_all_fp32(r) ? operand_format::fp32 : operand_format::bf16, r.adapters);
 }
 
-/// True if weights get new signs, so that even frozen ones are quantized in every step.
+/// True if weights get new signs each step, so that even frozen ones would be quantized again.
 constexpr bool redraws_signs_of_weights(const linear_recipe& r) {
   return r.fprop.right.rotation.signs == sign_kind::step || r.dgrad.right.rotation.signs == sign_kind::step;
 }
@@ -165,7 +165,7 @@ inline bool has_delayed(const recipe& r) {
   return has_delayed(static_cast<const linear_recipe&>(r)) || (r.head && has_delayed(*r.head));
 }
 
-/// The recipe with the backward GEMMs that `kind` makes. Outputs stay. A GEMM with new operands has FP32 chains.
+/// The recipe with the backward GEMMs of `kind`. Outputs stay. A GEMM with new operands has FP32 chains.
 inline recipe override_backward(recipe r, backward_kind kind) {
   r.backward_override = kind;
   if (kind == backward_kind::none) return r;
@@ -200,8 +200,7 @@ void describe(Visitor&& v, rotation_recipe& r) {
   v("mask", r.mask, "signs mask: bit i negates element i of each 16");
 }
 
-/// In text a format's own blocks are written out, and what an operand has not is null. Nothing is written to an operand
-/// whose fields are not read.
+/// In text, a format's own blocks are written out, and fields that a format does not use are null.
 template <class Visitor>
 void describe(Visitor&& v, operand_recipe& o) {
   v("format", o.format, "numbers the operand is made of");

@@ -34,7 +34,7 @@ inline fault find_rotation_fault(const operand_recipe& o, const std::string& whe
   return std::nullopt;
 }
 
-/// Of operands that are stored as values. Their quantizers have no rotation.
+/// Fault of an operand that is stored as values. Its quantizer has no rotation.
 inline fault find_value_fault(const operand_recipe& o, const std::string& where) {
   const bool is_e2m1 = has_blocks(o.format) && element_format(o.format) == formats::e2m1;
   if (o.estimator != gradient_estimator::straight_through) {
@@ -105,13 +105,13 @@ inline gemm_operand make_shape(const operand_recipe& o, index_t k) {
   return a;
 }
 
-/// Are all numbers of `narrow` numbers of `wide`?
+/// Does `wide` have every number of `narrow`?
 constexpr bool holds(const format& wide, const format& narrow) {
   return wide.mantissa_bits >= narrow.mantissa_bits && wide.max_exponent() >= narrow.max_exponent() &&
          wide.min_exponent() - wide.mantissa_bits <= narrow.min_exponent() - narrow.mantissa_bits;
 }
 
-/// True if the unit can multiply the operand: it takes the operand's elements, or a format that they expand to exactly.
+/// True if the unit can multiply the operand. It takes the operand's elements, or a format that has all their numbers.
 /// A unit with block scales takes its own blocks, or operands without blocks (scales of 1).
 constexpr bool multiplies(const mma_unit& u, const operand_recipe& o) {
   if (unit_fault(u) != nullptr) return false;
@@ -128,7 +128,7 @@ constexpr bool multiplies(const mma_unit& u, const operand_recipe& o) {
   return false;
 }
 
-/// Contracts that would do instead of a unit: of the same architecture, or a chain.
+/// Contracts to suggest instead of a unit: of the same architecture, or a chain.
 inline std::string units_instead(const gemm_recipe& g, std::string_view unit) {
   const std::string_view architecture = unit.substr(0, unit.find('-') + 1);
   std::string names;
@@ -141,7 +141,7 @@ inline std::string units_instead(const gemm_recipe& g, std::string_view unit) {
   return (names.empty() ? fp32_fma_chain_contract : names) + " would do";
 }
 
-/// A unit that cannot multiply a GEMM's operands.
+/// Fault of a unit that cannot multiply a GEMM's operands.
 inline fault find_unit_fault(const gemm_recipe& g, const std::string& where, const char* left, const char* right) {
   const mma_unit* const unit = find_unit_and_kernel(g.accumulate).unit;
   if (unit == nullptr) return std::nullopt;
@@ -160,7 +160,7 @@ inline fault find_unit_fault(const gemm_recipe& g, const std::string& where, con
   return std::nullopt;
 }
 
-/// did_you_mean for a contract's name, without settings after a colon.
+/// did_you_mean for a contract's name, ignoring settings after a colon.
 inline std::string contract_suggestion(const std::string& wanted) {
   std::vector<std::string> valid = {fp32_fma_chain_contract, fp32_blockwise_contract};
   for (const gemm_contract_entry& c : gemm_contracts) valid.emplace_back(c.name);
@@ -249,7 +249,7 @@ inline fault find_fault(const linear_recipe& r, const std::string& where) {
 
 }  // namespace detail
 
-/// The fault of a contract set's name, or nothing. `more`: another valid name.
+/// Fault of a contract set's name, or nullopt. `more`: another valid name.
 inline std::optional<std::string> find_set_fault(const std::string& name, const char* more = nullptr) {
   std::vector<std::string> valid = contract_set_names();
   if (more != nullptr) valid.emplace_back(more);

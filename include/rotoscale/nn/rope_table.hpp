@@ -18,14 +18,14 @@ namespace rotoscale::nn {
 struct rope_scaling {
   std::string rope_type = "llama3";             ///< "llama3", "linear" or "yarn"
   double factor = 8.0;                          ///< divides the lowest frequencies (linear: all)
-  double low_freq_factor = 1.0;                 ///< llama3: wavelengths above original / low are stretched in full
-  double high_freq_factor = 4.0;                ///< llama3: wavelengths below original / high are left alone
+  double low_freq_factor = 1.0;                 ///< llama3: wavelengths above original / low are fully stretched
+  double high_freq_factor = 4.0;                ///< llama3: wavelengths below original / high are unchanged
   int original_max_position_embeddings = 8192;  ///< llama3, yarn: context before stretching, in tokens
   std::optional<double> attention_factor{};     ///< yarn: factor of cosines and sines; unset: from factor and mscale
-  std::optional<double> beta_fast{};            ///< yarn: turns in the context above which a pair is left alone; 32
-  std::optional<double> beta_slow{};            ///< yarn: turns below which it is stretched in full; 1
+  std::optional<double> beta_fast{};            ///< yarn: turns in the context above which a pair is unchanged; 32
+  std::optional<double> beta_slow{};            ///< yarn: turns below which it is fully stretched; 1
   std::optional<double> mscale{};               ///< yarn: of attention_factor
-  std::optional<double> mscale_all_dim{};       ///< yarn: of its divisor
+  std::optional<double> mscale_all_dim{};       ///< yarn: coefficient of the divisor
   std::optional<bool> truncate{};               ///< yarn: blend between whole pairs; true
 };
 

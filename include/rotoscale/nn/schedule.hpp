@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Schedules are data: which recipe holds from when on. A phase begins at a step, or when a trigger has seen what it
-// waits for (healing), and says what becomes of FP8 scales and how long it may last.
+// Schedules are data: recipes and their first steps. A phase begins at a step, or when a trigger fires (healing). It
+// also says how FP8 scales continue, and how long the phase may last.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace rotoscale::nn {
 
-/// What becomes of delayed scaling where a phase begins (of tensors that the GEMMs it takes over read). `reset`: scales
-/// of 1, no history (AMD's healing). `keep`: a tensor keeps its state where its FP8 format stays. `seed`: from maxima
-/// of a pass under the recipe before, on the data of the coming step.
+/// FP8 scales at the start of a phase, of tensors that its GEMMs read. `reset`: scales of 1, no history (AMD's
+/// healing). `keep`: a tensor with the same FP8 format keeps its state. `seed`: from maxima of a pass under the old
+/// recipe, on the data of the next step.
 enum class scale_handover { reset, keep, seed };
 ROTOSCALE_ENUM_NAMES(scale_handover, reset, keep, seed)
 /// GEMMs that take a phase's recipe; the others keep the previous one.
@@ -26,44 +26,44 @@ ROTOSCALE_ENUM_NAMES(gemm_scope, all, forward, backward)
 enum class trigger_kind { plateau, gradient_noise };
 ROTOSCALE_ENUM_NAMES(trigger_kind, plateau, gradient_noise)
 
-/// Starts a phase by what is measured in the phase before.
+/// Starts a phase by a measurement in the phase before.
 struct trigger {
   trigger_kind kind = trigger_kind::plateau;  ///< measurement
-  int patience = 3;                           ///< measurements in a row that must show it
-  double min_delta = 0.0;       ///< plateau: nats by which a loss must be below the best to be an improvement
-  double ratio = 1.7320508;     ///< gradient_noise: |g_reference| / |g - g_reference| below which it shows
-  std::int64_t every = 50;      ///< gradient_noise: steps between measurements
-  std::int64_t not_before = 0;  ///< steps of the phase before that are not observed
+  int patience = 3;                           ///< consecutive measurements that must meet the condition
+  double min_delta = 0.0;                     ///< plateau: nats below the best loss that count as an improvement
+  double ratio = 1.7320508;                   ///< gradient_noise: fires below this |g_reference| / |g - g_reference|
+  std::int64_t every = 50;                    ///< gradient_noise: steps between measurements
+  std::int64_t not_before = 0;                ///< steps of the phase before without measurements
 
   bool operator==(const trigger&) const = default;
 };
 
-/// Part of a schedule: `recipe` is a preset's name or a JSON file; `at` its first step, a fraction of the run below 1.
-/// With a trigger `at` is the latest first step, and 0 says that there is none.
+/// Part of a schedule. `recipe` is a preset's name or a JSON file. `at` is its first step, or below 1 a fraction of the
+/// run. With a trigger `at` is the latest first step; 0: none.
 struct phase {
   std::string recipe = "bf16";                        ///< a preset, or a JSON file
   double at = 0.0;                                    ///< first step, or fraction of the run
   double cap = 0.0;                                   ///< most steps, or fraction of the run; 0: to the run's end
-  gemm_scope gemms = gemm_scope::all;                 ///< which GEMMs take the recipe
+  gemm_scope gemms = gemm_scope::all;                 ///< GEMMs that take the recipe
   scale_handover scales = scale_handover::reset;      ///< treatment of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< none: the phase begins at `at`
-  std::optional<nn::recipe> own = std::nullopt;       ///< the recipe itself, where a file holds it
+  std::optional<nn::recipe> own = std::nullopt;       ///< the recipe itself, if the file contains it
   bool effective = false;                             ///< `own` is already merged with the phase before, as in a log
 };
 
-/// Which recipe holds from which step on.
+/// Recipes by their first steps.
 struct schedule {
   std::string name = "bf16";   ///< in logs
   std::vector<phase> phases;   ///< in order of their start
   std::string contracts = {};  ///< contract set of all phases; empty: each recipe's own
 };
 
-/// A phase with everything looked up.
+/// A phase with its recipe and steps resolved.
 struct resolved_phase {
-  std::int64_t from_step = 0;          ///< first optimizer step, counted from 0; with a trigger: unless it fires before
-  nn::recipe recipe;                   ///< with every default filled in
-  std::int64_t cap = 0;                ///< the run ends after this many steps; 0: no cap
-  gemm_scope gemms = gemm_scope::all;  ///< GEMMs that differ from the previous phase
+  std::int64_t from_step = 0;                         ///< first optimizer step, from 0; with a trigger: the latest one
+  nn::recipe recipe;                                  ///< with all defaults
+  std::int64_t cap = 0;                               ///< the run ends after this many steps; 0: no cap
+  gemm_scope gemms = gemm_scope::all;                 ///< GEMMs that differ from the previous phase
   scale_handover scales = scale_handover::reset;      ///< treatment of delayed scaling
   std::optional<nn::trigger> trigger = std::nullopt;  ///< of its start
 };
@@ -78,7 +78,7 @@ inline schedule healing(std::string name, phase healed) {
   return {std::move(name), {{"mxfp4_h16"}, std::move(healed)}};
 }
 
-/// Schedules that are more than one preset from start to end (docs/reference/schedules.md says which are whose).
+/// Schedules of more than one preset. docs/reference/schedules.md has their sources.
 inline std::vector<schedule> schedules() {
   using enum gemm_scope;
   using enum scale_handover;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Values that change from step to step, in backend memory. Operations read them there, and none is passed by value. So
-// a graph that was recorded once is right in every step.
+// Values that change between steps, in backend memory. Operations read them there; none is an argument by value. A
+// recorded graph therefore fits every step.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ struct step_inputs {
   float learning_rate = 0.0f;            ///< of this step
   float bias_correction1 = 1.0f;         ///< 1 - beta1^(step + 1)
   float bias_correction2 = 1.0f;         ///< 1 - beta2^(step + 1)
-  std::uint32_t first_micro_batch = 0;   ///< this rank's first number among the micro-batches of all ranks
-  std::uint32_t micro_batch_stride = 1;  ///< from one of its numbers to the next
-  std::uint32_t last_micro_batch = 0;    ///< the last number of all ranks
+  std::uint32_t first_micro_batch = 0;   ///< first number of this rank among the microbatches of all ranks
+  std::uint32_t micro_batch_stride = 1;  ///< distance of this rank's numbers
+  std::uint32_t last_micro_batch = 0;    ///< last number over all ranks
 };
 
 /// The block of backend memory: the host's upload, and results of operations.
@@ -29,7 +29,7 @@ struct step_state {
   step_inputs inputs;                     ///< uploaded values
   std::uint32_t micro_batch = 0;          ///< of this rank, counted from 0 in each step
   std::uint32_t nonfinite = 0;            ///< gradients that are NaN or Inf
-  std::int64_t valid_tokens = 0;          ///< targets of the step, all micro-batches and ranks, that are not masked
+  std::int64_t valid_tokens = 0;          ///< unmasked targets of the step, over all microbatches and ranks
   double loss_sum = 0.0;                  ///< nats over valid tokens so far, by the tree after next_micro_batch
   double squares = 0.0;                   ///< sum of squares of all gradients
   double gradient_norm = 0.0;             ///< root of squares
@@ -56,7 +56,7 @@ struct step_state {
 };
 static_assert(std::is_trivially_copyable_v<step_state> && std::is_standard_layout_v<step_state>);
 
-/// The part of AdamW that holds for a whole run (Loshchilov and Hutter, as PyTorch computes it).
+/// AdamW's constants of a run (Loshchilov and Hutter, as PyTorch computes it).
 struct optimizer_config {
   float beta1 = 0.9f;          ///< decay of the first moments
   float beta2 = 0.95f;         ///< decay of the second moments

@@ -75,7 +75,7 @@ struct basic_tensor_view {
   /// Is there no memory?
   constexpr bool empty() const { return data == nullptr; }
 
-  /// A view converts to one that cannot write.
+  /// A view converts to a read-only one.
   template <class To>
     requires(!std::is_const_v<Void> && std::is_same_v<To, basic_tensor_view<const void>>)
   constexpr operator To() const {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process, each with one CPU backend: they read each other's memory. A rank that
-// fails, sleeps or calls another collective ends all ranks with one message.
+// Ranks that are threads of one process, each with one CPU backend: they read each other's memory. A rank that fails,
+// times out or calls another collective ends all ranks with one message.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,13 @@
 
 namespace rotoscale::nn {
 
-/// Where the ranks meet.
+/// Meeting point of the ranks.
 class rank_group {
  public:
-  /// Memory that a rank shows the others between two meetings.
+  /// Memory that a rank shows to others between two meetings.
   using shown = std::span<const std::span<const std::byte>>;
 
-  /// For `size` ranks, which wait for each other for at most `timeout`.
+  /// `size` ranks, which wait at most `timeout` for each other.
   explicit rank_group(int size, std::chrono::milliseconds timeout = std::chrono::minutes(10))
       : timeout_(timeout), members_(static_cast<std::size_t>(size)) {}
 
@@ -32,8 +32,8 @@ class rank_group {
   /// Memory that a rank shows.
   shown& published(int rank) { return of(rank).published; }
 
-  /// Returns when all ranks have come to `what`. Throws rank_failure in all of them if one comes to something else,
-  /// does not come or has failed.
+  /// Returns when all ranks have called it with `what`. Throws rank_failure in all of them if one calls another
+  /// collective, is late or has failed.
   void meet(int rank, const char* what) {
     std::unique_lock lock(mutex_);
     throw_if_failed();
@@ -49,7 +49,7 @@ class rank_group {
     if (!wake_.wait_for(lock, timeout_, [&] { return failure_ || generation_ != now; })) name_missing(what);
     if (generation_ == now) throw_if_failed();
   }
-  /// Returns when all ranks have read the shown memory. They have met, so each comes, even after a failure.
+  /// Returns when all ranks have read the shown memory. All come here, even after a failure.
   void part() {
     std::unique_lock lock(mutex_);
     const std::uint64_t now = generation_;
@@ -65,7 +65,7 @@ class rank_group {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
   }
-  /// Makes every rank that waits, or will, throw. The first call counts.
+  /// Makes waiting and later calls of every rank throw. The first call counts.
   void fail(int rank, const std::string& what) {
     const std::lock_guard lock(mutex_);
     fail_locked(rank, what);
@@ -125,7 +125,7 @@ class thread_rank final : public host_ranks {
   }
 
  protected:
-  /// All ranks show what they send, and copy what they are sent.
+  /// All ranks show the bytes that they send, and copy the bytes for them.
   void exchange(const char* what, rank_group::shown send, const place_function& place) override {
     group_->published(rank_) = send;
     group_->meet(rank_, what);
@@ -149,8 +149,7 @@ class thread_rank final : public host_ranks {
 };
 
 /// Calls body(rank) for each rank of a group: rank 0 on this thread, others on one thread each. If one throws, all
-/// others do at their next collective. Then throws what the first one threw, or rank_failure if that was another rank
-/// than 0.
+/// others throw at their next collective. Then throws the first error, or rank_failure if it is another rank's.
 template <class Body>
 void run_ranks(rank_group& group, const Body& body) {
   std::mutex mutex;

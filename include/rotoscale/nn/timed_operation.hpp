@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A line of a backend's timing, from which profiles are made.
+// A line of a backend's timing. Profiles are made of these.
 #pragma once
 
 #include "rotoscale/nn/operations.hpp"

@@ -12,7 +12,7 @@
 
 namespace rotoscale::nn {
 
-/// Shape of an adapter, and what it computes.
+/// Shape and options of an adapter.
 struct adapter_shape {
   linear_shape base;      ///< of the adapted layer; `trains` is the adapter's
   index_t rank = 0;       ///< rows of A, columns of B
@@ -39,7 +39,7 @@ class adapter {
     a.out = b.in = shape.rank;
     a.inputs = a.gradients = b.inputs = own;
     b.out = shape.rows;
-    a.has_scales = b.has_scales = false;  // the layer's entries are its own tensors'
+    a.has_scales = b.has_scales = false;  // delayed scaling has entries for the layer's own tensors only
     a_ = linear(a, r);
     b_ = linear(b, r);
     evaluation_ = {shape.base.layer, shape.part, 0, static_cast<float>(shape.scale)};
@@ -137,7 +137,7 @@ class adapted_linear : public linear {
   adapted_linear(const linear_shape& shape, const linear_recipe& r) : linear(shape, r) {}
   adapted_linear() = default;
 
-  /// By ascending rows of y, without overlap.
+  /// Adapters by ascending rows of y, without overlap.
   std::vector<adapter> adapters;
 
   /// Looks up the contract of each GEMM. Returns the first unsupported GEMM, or nullopt.

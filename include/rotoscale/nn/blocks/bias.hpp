@@ -14,7 +14,7 @@ namespace rotoscale::nn {
 /// A vector that is added to each row of a linear layer's output.
 class bias {
  public:
-  /// Without a name there is none.
+  /// An empty name means no bias.
   explicit bias(std::string name = {}) : name_(std::move(name)) {}
 
   /// Adds it, with zeros for `features`.

@@ -39,7 +39,7 @@ class kv_cache {
   bool is_used_ = false;
 };
 
-/// Granularity, in tokens, of passes that continue a sequence: a pass from a multiple on, over a multiple or all
+/// Granularity, in tokens, of passes that continue a sequence. A pass that starts at a multiple, over a multiple or all
 /// remaining tokens, has the bytes of a full pass. 0: no pass has. Units take groups of eight rows.
 template <class Linears>
 index_t cache_rows(const backend& ops, const Linears& linears) {

@@ -40,7 +40,7 @@ struct weight {
   tensor_view gradient;      ///< FP32; empty if it is frozen
 };
 
-/// Shape of a linear layer, and what it computes.
+/// Shape and options of a linear layer.
 struct linear_shape {
   index_t layer = 0;              ///< number in random streams and scales
   index_t out = 0;                ///< output features
@@ -57,7 +57,7 @@ struct linear_shape {
 /// A GEMM of a linear layer that a backend does not support.
 struct refused_gemm {
   linear_shape shape;       ///< of the layer
-  gemm_kind gemm{};         ///< which of its GEMMs
+  gemm_kind gemm{};         ///< the unsupported GEMM
   gemm_recipe recipe;       ///< recipe of the GEMM
   index_t rows = 0;         ///< of the left operand
   index_t cols = 0;         ///< rows of the right one
@@ -88,7 +88,7 @@ class linear {
   const linear_recipe& current() const { return *recipe_; }
   /// The operands of w.
   operand_set* weights() const { return get(tensor_role::w); }
-  /// The operands of a tensor; null where none were laid out.
+  /// The operands of a tensor, or null if it has none.
   operand_set* operands(tensor_role tensor) const { return get(tensor); }
 
   /// Describes the operands of `tensor`. The FP32 source of a frozen weight is freed after quantization.

@@ -122,7 +122,7 @@ class mlp final : public block {
   /// Features before the activation.
   index_t inputs() const { return inputs_of(activation_) * width_; }
   bool is_shared() const { return hidden_.data == shared_hidden_.data; }
-  /// Memory for `hidden` in an observed backward pass: the shared one has other tensors by then.
+  /// Memory for `hidden` in an observed backward pass, in which the shared memory holds other tensors.
   tensor_view observed_hidden() const { return is_shared() ? d_hidden_ : hidden_; }
 
   norm norm_;

@@ -44,13 +44,13 @@ class residual_stream {
   /// Takes memory of the backward pass.
   void lay_out_backward(const layout& at) { d = at.tensor(memory_category::workspace, features_); }
 
-  /// A norm of the stream is LayerNorm.
+  /// Norms of the stream are LayerNorm.
   void keep_means() { has_means_ = true; }
   /// Clears the gradient.
   void clear_gradient(const pass& p) const {
     p.ops->fill_zero(p.queue, d.data, static_cast<std::size_t>(d.size() * size_of(d.type)));
   }
-  /// Packs these tensors when the next group begins: until then the block's last operation may write them.
+  /// Packs these tensors when the next group begins. Until then the block's last operation may write them.
   void pack_later(const pass& p, const saved_activations& what) {
     if (p.training) deferred_.push_back(&what);
   }
@@ -120,7 +120,7 @@ class norm {
       if (at.packs()) saved.pack_of(at, x);
     }
   }
-  /// Takes y and the operands that `consumer` has of it.
+  /// Takes y and the operands that `consumer` makes of it.
   void lay_out_result(const layout& at, linear& consumer, recompute_part part) {
     at.take(at.is_recomputed(recompute_part::elementwise) || at.is_recomputed(part), [&] {
       y = at.made_for(consumer, stream_->normed);
@@ -154,14 +154,14 @@ class norm {
   void again(const pass& p, const quantize_target& to) const {
     p.ops->residual_norm(p.queue, {x, {}, gain(), epsilon_, p.state, bias()}, {{}, y, rstd_, to, mean_});
   }
-  /// Recomputes y for statistics if only its operands were saved. Writes the last norm's mean and rstd: the backward
-  /// pass still reads this one's, and an x saved in 8 bits gives another one.
+  /// Recomputes y for statistics if only its operands were saved. Uses the last norm's mean and rstd as scratch: the
+  /// backward pass still reads this norm's, and an x saved in 8 bits would change them.
   void observe(const pass& p) const {
     if (!p.observe || y.data != stream_->normed.data) return;
     p.ops->norm_forward(p.queue, {x, gain(), epsilon_, bias()}, {y, stream_->rstd, stream_->mean});
   }
-  /// From the gradient of y, which is the stream's branch, adds to the gradient of the stream. This is the gradient of
-  /// the previous block's result, so its bias takes it.
+  /// Backward pass from the gradient of y, which is in the stream's branch. Adds to the gradient of the stream: the
+  /// gradient of the previous block's result, and so of its bias.
   void backward(const pass& p) const {
     const tensor_view d = stream_->d;
     auto *const dgain = static_cast<float*>(gain_.gradient.data), *const dbias =

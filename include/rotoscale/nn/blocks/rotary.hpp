@@ -10,7 +10,7 @@
 
 namespace rotoscale::nn {
 
-/// The table in backend memory. As a block it only owns memory.
+/// The table in backend memory: a block without parameters or passes.
 class rotary final : public block {
  public:
   /// Makes the table of these frequencies.

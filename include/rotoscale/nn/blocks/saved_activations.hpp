@@ -14,13 +14,13 @@ namespace rotoscale::nn {
 /// Part of each layer that the backward pass recomputes, under the same contracts and so to the same bits.
 enum class recompute_part {
   none,
-  elementwise,  ///< inputs of GEMMs that norms and activations make; their own inputs are saved
+  elementwise,  ///< inputs of GEMMs that norms and activations produce; the inputs of these are saved
   attention,    ///< from the layer's input to the output projection; the input is saved
   mlp,          ///< from the residual stream after attention to the down projection; the stream is saved
-  layer         ///< both: only the layer's input is saved
+  layer         ///< both; only the layer's input is saved
 };
 ROTOSCALE_ENUM_NAMES(recompute_part, none, elementwise, attention, mlp, layer)
-/// Format of saved activations. Operands of weight gradients, and tensors of one number a token, keep theirs.
+/// Format of saved activations. Operands of weight gradients, and tensors of one number a token, are not changed.
 enum class kept_format {
   as_computed,  ///< as the recipe's `activations`
   mxfp8_e4m3    ///< E4M3 in blocks of 32 features; scales are rounded up, so nothing saturates
@@ -40,7 +40,7 @@ struct pass_options {
   kept_format kept = kept_format::as_computed;      ///< format of saved activations
   bool statistics = false;                          ///< room for the statistics of observed steps
   bool lends_gradients = true;                      ///< logits may alias the gradient arena before it is written
-  bool codes_of_weights = false;                    ///< weights that train are kept as codes, as frozen ones are
+  bool codes_of_weights = false;                    ///< trained weights are stored as codes, like frozen ones
   index_t cache = 0;                                ///< tokens of the one sequence whose keys and values are cached
 
   /// Tokens of a pass.
@@ -59,13 +59,13 @@ enum class layout_phase {
   backward  ///< of the backward pass, shared by all blocks
 };
 
-/// Where a block takes memory.
+/// Destination of a block's memory.
 struct layout {
   backend& ops;                                       ///< backend of the model
   memory_cursor& memory;                              ///< counts or binds
   const pass_options& options;                        ///< extents of passes
   dtype stored;                                       ///< of activations
-  layout_phase phase;                                 ///< memory that is asked for now
+  layout_phase phase;                                 ///< memory of this request
   const std::function<weight(std::size_t)>& weights;  ///< memory of parameters
 
   /// Memory of operands and made tensors that live until their GEMM, or until the backward pass.
@@ -91,7 +91,7 @@ struct layout {
   void take(bool shared, const Body& body) const {
     if (phase == (shared ? layout_phase::scratch : layout_phase::saved)) body();
   }
-  /// A tensor that is made to be quantized: saved only if an operand is the tensor itself, else `shared`.
+  /// A tensor that is made for quantization. It is saved only if an operand is the tensor itself, otherwise `shared`.
   tensor_view made_for(const linear& consumer, tensor_view shared) const {
     if (!options.training || !consumer.keeps_source(ops, tensor_role::x)) return shared;
     return tensor(memory_category::activations, shared.extent(1));
@@ -103,7 +103,7 @@ class saved_activations {
  public:
   /// Before the layout.
   void clear() { packed_.clear(); }
-  /// A tensor that the backward pass reads: of the block's own, or `shared` with a packed copy.
+  /// A tensor that the backward pass reads: the block's own, or `shared` with a packed copy.
   tensor_view keep(const layout& at, tensor_view shared) {
     if (!at.packs()) return at.tensor(memory_category::activations, shared.extent(1));
     pack_of(at, shared);

@@ -17,8 +17,8 @@ namespace rotoscale::nn {
 inline constexpr int operands_per_linear = 6;  ///< as operand_uses lists them
 static_assert(std::size(operand_uses) == operands_per_linear);
 
-/// Statistics of a linear layer in a step's first microbatch, of the head in its first chunk. A matrix of an adapter
-/// has a gradient only. Operands and gradients that do not exist have no elements.
+/// Statistics of a linear layer in a step's first microbatch, of the head in its first chunk. An adapter's matrix has
+/// only a gradient. Missing operands and gradients have no elements.
 struct linear_statistics {
   operand_statistics operands[operands_per_linear];  ///< in the order of operand_uses
   comparison_statistics gradient;                    ///< of w, against an FP32 GEMM of the same dy and x
@@ -125,7 +125,7 @@ class statistics_probe {
                  false},
                 {dense_tensor(exact_gradient(l), dtype::fp32, {l.shape().out, l.shape().in})});
   }
-  /// Compares the gradient, which was zero before this microbatch, with multiply()'s.
+  /// Compares the gradient, which was zero before this microbatch, with the result of multiply().
   void compare(const pass& p, const linear& l) const {
     if (l.w.gradient.empty() || !layers_[static_cast<std::size_t>(l.record)].contract) return;
     p.ops->compare(p.queue,

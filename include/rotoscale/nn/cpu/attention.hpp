@@ -18,12 +18,12 @@ namespace rotoscale::nn::cpu {
 
 namespace detail {
 
-/// Queries that share one pass over the keys; keys are taken or left in blocks of as many.
+/// Queries that share one pass over the keys. Keys are taken or skipped in blocks of this size.
 inline constexpr index_t query_block = 64;
 /// First query of the next block after query `first`.
 constexpr index_t next_block(index_t first) { return (first / query_block + 1) * query_block; }
 
-/// Where in its sequence the document of each query of a block begins, and the first key that the block reads.
+/// Document start of each query of a block, as a position in the sequence, and the first key that the block reads.
 struct block_starts {
   index_t start[query_block] = {};
   index_t first_key = 0;  ///< the least start, rounded down to a whole block
@@ -63,7 +63,7 @@ struct attention_scratch {
   float *keys_t, *values_t, *keys, *values;  // panels: of Kᵀ, Vᵀ (dim deep), K, V (seq deep)
   float *scores, *dscores, *rows, *rows2, *transposed, *out;
   float *dk, *dv;        // sums over the heads of a group and the query blocks, seq × ld_dim
-  float* widened_heads;  // q, k, v, o and dO of a task, where they are stored as BF16
+  float* widened_heads;  // FP32 copies of q, k, v, o and dO of a task, if they are stored as BF16
 
   attention_scratch(index_t seq, index_t dim) : attention_scratch(seq, dim, part_sizes(seq, dim)) {}
 
@@ -166,8 +166,8 @@ inline void score_block(matrix<const float> q, index_t first, index_t m, index_t
 
 inline float attention_scale(index_t head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
-/// `starts` [batch, seq]: the place within its sequence where each token's document begins, at most its own; null: 0.
-/// Queries belong to the last tokens of the sequence of k and v.
+/// `starts` [batch, seq]: position in its sequence where each token's document begins, at most the token's own; null:
+/// 0. Queries are the last tokens of the sequence of k and v.
 template <class Q, class O>
 void attention_forward(view<Q, 4> q, view<Q, 4> k, view<Q, 4> v, view<O, 4> o, float* lse, const std::int32_t* starts,
                        thread_pool& pool) {

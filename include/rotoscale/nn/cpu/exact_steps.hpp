@@ -38,8 +38,7 @@ inline bool has_nonzero_code(const gemm_operand& x, index_t first, index_t last,
   return (any & 0x7777777777777777u) != 0;
 }
 
-/// The range of an operand's scales, whose blocks are those of MXFP4 in rows. Zero blocks may count if their scale is
-/// common.
+/// Range of the scales of an operand in MXFP4 rows. Zero blocks may count if their scale is common.
 inline scale_range scale_range_of(const gemm_operand& x) {
   const auto is_common = [](std::uint8_t scale) { return scale >= 97 && scale <= 157; };
   const index_t blocks = x.scale_columns(), rows = x.rows / x.block_rows;
@@ -86,7 +85,7 @@ inline bool has_exact_steps(const gemm_operand& a, const gemm_operand& b, const 
   return least >= -125 && most <= 125 && x.least + y.least - 2 >= -126 && x.most + y.most + 11 <= 127;
 }
 
-/// The same contract as fp32_blockwise, with the NaN of its own model (C may have some).
+/// The contract fp32_blockwise, with the NaN of this contract's model (C may have some).
 inline gemm_options blockwise_options(gemm_options o) {
   const std::uint32_t nan_bits = o.model.nan_bits;
   o.model = fp32_blockwise;

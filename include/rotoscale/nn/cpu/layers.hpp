@@ -207,7 +207,7 @@ inline float row_max(const float* x, index_t n) {
   return largest;
 }
 
-/// Exponentials of a chunk of logits take their place; returns their sum, and the largest logit.
+/// Replaces a chunk of logits by their exponentials. Returns their sum, and the largest logit.
 inline float softmax_part(float* z, index_t n, float& largest) {
   largest = row_max(z, n);
   const float shift = softmax_shift(largest);

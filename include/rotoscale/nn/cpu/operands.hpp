@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// How the CPU keeps a tensor's operands.
+// Operands of a tensor on the CPU.
 // - Without blocks: in the source's order; the column form is read transposed. FP32, and BF16 of a BF16 source, is the
 //   source itself. Other BF16 and FP8 are one copy for both forms.
 // - With blocks: two forms, each along its blocks. One pass makes both if their blocks are equal.
@@ -63,7 +63,7 @@ class operands final : public operand_set {
 
  private:
   static constexpr std::size_t alignment = 64;
-  /// Where a form's parts begin.
+  /// Offsets of a form's parts.
   struct form_location {
     std::size_t codes = 0, scales = 0, factor = 0;
     bool in_place = false;
@@ -189,7 +189,7 @@ class operands final : public operand_set {
                         axis, memory_of(form), pool);
   }
 
-  /// How a form with blocks is quantized; the second-level factor, where it has one, comes of the source as it is now.
+  /// Options of a form with blocks. A tensor factor is computed from the present source.
   template <class T>
   block_options quantizer_options(matrix<const T> source, operand_form form, const step_state* state,
                                   thread_pool& pool) {

@@ -68,7 +68,7 @@ inline room workspace(const op::sum_squares::in& i, const op::sum_squares::out&)
 inline void compute(const op::square_chunks::in& i, const op::square_chunks::out& o, thread_pool& pool) {
   squares_of_chunks(i.x, i.n, o.squares, pool);
 }
-/// Norm of all gradients and what follows from it.
+/// Norm of all gradients, and clip factor.
 inline void compute(const op::gradient_norm::in& i, const op::gradient_norm::out& o, thread_pool&) {
   step_state& state = *o.state;
   state.squares = tree_sum(o.squares, i.chunks);

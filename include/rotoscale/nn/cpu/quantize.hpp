@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Quantizing GEMM operands on the CPU as a recipe says: FP32 and BF16 copies, per-tensor FP8 with delayed scaling, MX
-// blocks. Every format but fp32 sees its source rounded to BF16 first, since that is what a training run stores.
+// Quantizes GEMM operands on the CPU by a recipe: FP32 and BF16 copies, per-tensor FP8 with delayed scaling, MX blocks.
+// Every format but fp32 rounds its source to BF16 first, because training stores BF16.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ float finite_amax(matrix<T> x, thread_pool& pool) {
         largest = finite > largest ? finite : largest;
       }
     }
-    // The bits of numbers that are not negative are in their order, and a maximum has none.
+    // Bits of non-negative numbers compare like the numbers. A maximum does not depend on the order.
     std::uint32_t before = most.load(std::memory_order_relaxed);
     while (before < largest && !most.compare_exchange_weak(before, largest, std::memory_order_relaxed)) {
     }
@@ -103,8 +103,8 @@ void quantize_fp8(matrix<T> source, const form_options& form, float scale, std::
   }
 }
 
-/// Transformer Engine's rule. The recorded amax enters the history; the scale becomes (largest / amax) / 2^margin, kept
-/// where amax is 0 or not finite, at most FLT_MAX.
+/// Transformer Engine's rule. The recorded amax enters the history. The scale becomes (largest / amax) / 2^margin, at
+/// most FLT_MAX. It stays if amax is 0 or not finite.
 inline void compute(const op::update_scales::in& i, const op::update_scales::out& o, thread_pool&) {
   const scaling_state& s = o.state;
   for (index_t t = 0; t < s.count; ++t) {

@@ -44,7 +44,7 @@ class host_queues : public backend {
   void release_queue(queue q) noexcept override { state_of(q).is_released = true; }
   event record(queue on) override { return {on, ++tickets_}; }
   void order(queue after, const event& before) override {
-    // Everything before the event is done; a queue that waits for a failed one fails as well.
+    // All earlier work is done. A queue that waits for a failed queue fails too.
     if (!state_of(after).failed) state_of(after).failed = state_of(before.of).failed;
   }
   void synchronize(const event& until) override {

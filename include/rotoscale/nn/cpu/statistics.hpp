@@ -41,7 +41,7 @@ class operand_reader {
     if (o_.factor == nullptr || *o_.factor == 1.0f) return;
     for (index_t c = 0; c < o_.k; ++c) to[c] *= *o_.factor;
   }
-  /// The largest magnitude that an element of row `r` can have in the block that begins with element `c`.
+  /// Largest magnitude of an element of row `r` in the block that begins with element `c`.
   float largest(index_t r, index_t c) const {
     const float block = o_.block == 0 ? largest_ : largest_ * block_scale(r, c / o_.block);
     return o_.factor == nullptr ? block : block * *o_.factor;
@@ -121,7 +121,7 @@ inline std::uint32_t finite_magnitude(float x) {
   return magnitude < fp32_infinity_bits ? magnitude : 0;
 }
 
-/// One row: reference, stored, and what each block can hold. Blocks are whole lanes, or the row.
+/// One row: reference, stored values, and the largest magnitude of each block. Blocks are whole lanes, or the row.
 inline void observe_row(const operand_reader& stored, index_t r, const float* reference, const float* value,
                         operand_statistics& s) {
   const index_t k = stored.operand().k, block = stored.operand().block == 0 ? k : stored.operand().block;
@@ -211,7 +211,7 @@ inline void fold_rows(operand_statistics* rows, index_t n, operand_statistics& t
   to = all;
 }
 
-/// Rows [first, last) of the operand as the quantizer found them: of the source's rows, or of its columns.
+/// Rows [first, last) of the operand as the quantizer read them: rows or columns of the source.
 template <class T>
 void gather_rows(matrix<const T> source, operand_form form, index_t first, index_t last, float* to) {
   const index_t k = source.extent(form == operand_form::row ? 1 : 0);

@@ -37,7 +37,7 @@ inline const float* read_row(const bf16* row, index_t n, float* room) {
   return room;
 }
 
-/// Where a row's new elements go before write_row: into the row where that is FP32.
+/// Memory for a row's new elements until write_row: the row itself if it is FP32.
 inline float* target_row(float* row, float*) { return row; }
 inline float* target_row(bf16*, float* room) { return room; }
 inline void write_row(const float*, index_t, float*) {}
@@ -45,7 +45,7 @@ inline void write_row(const float* values, index_t n, bf16* row) {
   for (index_t j = 0; j < n; ++j) store_element(row[j], values[j]);
 }
 
-/// A row to read and write: its elements now, to be given back by write_row.
+/// A row to read and write: its present elements. write_row stores them.
 inline float* update_row(float* row, index_t, float*) { return row; }
 inline float* update_row(bf16* row, index_t n, float* room) {
   read_row(row, n, room);

@@ -150,7 +150,7 @@ struct softmax_row {
     float largest = top;
     for (index_t j = first; j < last; ++j) largest = score[j] > largest ? score[j] : largest;
     const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest, shift = base * scale;
-    // Compilers fuse a bare product with exp2's additions.
+    // Not a bare product, which compilers would fuse with exp2's additions.
     const float factor = exp2_of(kind, fma(top - base, scale, 0.0f));
     top = largest;
     exponentials(kind, score, n, scale, shift);

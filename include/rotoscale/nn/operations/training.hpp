@@ -151,7 +151,7 @@ struct adamw {
   }
 };
 
-/// Tracks the movement of n weights and of their quantized values, and sets weights where a window ends.
+/// Tracks the movement of n weights and of their quantized values. Sets weights when a window ends.
 struct deoscillate {
   static constexpr op_info info{"deoscillate", op_class::optimizer};
   struct in { const_tensor_view quantized; deoscillation_step step; };
@@ -166,7 +166,7 @@ struct deoscillate {
   }
 };
 
-/// Numbers of about a normal distribution: FP32, dense.
+/// Approximately normal numbers: FP32, dense.
 struct draw_normal {
   static constexpr op_info info{"draw_normal", op_class::other};
   struct in { normal_draw how; };
