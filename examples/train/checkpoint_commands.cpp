@@ -185,7 +185,7 @@ int evaluate_checkpoint(const arguments& a) {
   const auto windows =
       a.all ? text.validation_windows() : std::int64_t{a.windows > 0 ? a.windows : o.final_eval_windows};
   const evaluation e = with_plan(m.session->plan(), "in a pass", [&] {
-    // First, since a file that cannot be written is known at once.
+    // Written first, so that an unwritable file fails early.
     if (!a.logits.empty()) {
       write_logits(*m.session, m.inputs(), text, windows, a.logits, line.counter(a.logits, "writing logits"));
     }

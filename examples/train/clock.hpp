@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Time that passes, and the time of day.
+// Elapsed time, and the time of day.
 #pragma once
 
 #include <chrono>

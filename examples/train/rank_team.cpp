@@ -160,7 +160,7 @@ std::string rank_team::memory_lines(const std::function<nn::memory_plan(nn::comm
   return lines;
 }
 
-/// Trains as this process's first rank. The exit code counts also if another rank fails after it.
+/// Trains as this process's first rank. `code` also holds if another rank fails later.
 void rank_team::run_first(trainer& first, std::optional<int>& code) const {
   const auto& link = members_[0].link;
   if (link) link->connect();

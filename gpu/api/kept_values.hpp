@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Operands that are stored as BF16 of their quantized values: the numbers of their groups, and what comes before and
-// after their quantizer (rotoscale/nn/kept_values.hpp).
-// Each takes device memory and allocates nothing. On any status but ok, nothing was launched.
+// Operands that are stored as BF16 of their quantized values: numbers of groups, and the steps before and after the
+// quantizer (rotoscale/nn/kept_values.hpp). Each takes device memory and allocates nothing. On any status but ok,
+// nothing was launched.
 #pragma once
 
 #include "rotoscale/nn/kept_values.hpp"

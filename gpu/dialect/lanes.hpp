@@ -122,8 +122,8 @@ template <unsigned Parts>
 struct lane_row {
   float x[Parts];
 
-  /// Hadamard transform of `points`, at most 32 Parts, without its factor. All lanes of the subgroup call it; of each
-  /// lane `parts` elements take part.
+  /// Hadamard transform of `points` (at most 32 Parts) numbers, without its factor. A lane holds `parts` of them. All
+  /// lanes of the subgroup call it.
   __device__ void rotate(unsigned lane, unsigned points, unsigned parts) {
     ROTOSCALE_UNROLL
     for (unsigned i = 0; i < Parts; ++i) {

@@ -84,7 +84,7 @@ __device__ inline void sigmoids(const float (&x)[vec8_elements], float (&s)[vec8
   }
   ROTOSCALE_UNROLL
   for (unsigned i = 0; i < vec8_elements; ++i) s[i] = x[i];
-  // One copy of the fallback's code: the elements rotate through it.
+  // The code of the fallback exists once, because the elements rotate through s[0].
   ROTOSCALE_KEEP_LOOP
   for (unsigned done = 0; done < vec8_elements; ++done) {
     const float first = nn::sigmoid(s[0]);

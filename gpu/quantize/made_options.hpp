@@ -35,7 +35,7 @@ __device__ inline std::uint32_t block_max(std::uint32_t x) {
   maxima& shared = block_shared<maxima>();
   const unsigned t = thread_index().x;
   x = subgroup_max(x);
-  block_barrier();  // an earlier call is over
+  block_barrier();  // all threads have left an earlier call
   if (t % subgroup_lanes == 0) shared.of[t / subgroup_lanes] = x;
   block_barrier();
   for (unsigned i = 1; t == 0 && i < block_size().x / subgroup_lanes; ++i) x = shared.of[i] > x ? shared.of[i] : x;

@@ -34,7 +34,7 @@ struct data_options {
   std::string tokenizer;                ///< SentencePiece model; empty: bytes
   bool begin_of_text = false;           ///< a token precedes a text and each record
   int sequence = 128;                   ///< tokens a window
-  double validation = 0.05;             ///< contiguous end held out, as a fraction
+  double validation = 0.05;             ///< held-out fraction of the text, at its end
   std::string chat_template;            ///< of records with messages: chatml or llama3; empty: they are refused
   std::string long_records = "refuse";  ///< records longer than a window: refuse, cut or skip
   bool whole = false;                   ///< all is held out; masked targets fill the last window

@@ -17,7 +17,7 @@ namespace rotoscale::program::report_parts {
 
 namespace {
 
-/// The line of a record: the reader skips blank lines, so records count fewer than lines.
+/// Line number of a record. The reader skips blank lines, so record numbers are smaller.
 std::size_t line_of_record(const std::string& file, std::size_t index) {
   std::istringstream text(io::read_file(file));
   std::size_t number = 0;

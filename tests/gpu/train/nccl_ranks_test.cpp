@@ -119,7 +119,7 @@ void check_collectives(nn::communicator& rank) {
   CHECK((most[0] == (rank.size() == 1 ? 0.0f : 3.0f) && most[1] == 2.5f));
 }
 
-/// Calls body(backend, rank of its device) on each rank, and returns what ranks say of others that fail. No rank
+/// Calls body(backend, rank of its device) on each rank, and returns the failures that ranks report. No rank
 /// disconnects before all have ended.
 template <class Body>
 std::vector<std::string> run_device_ranks(nn::rank_group& group, const Body& body) {

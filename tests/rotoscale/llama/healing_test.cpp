@@ -373,8 +373,8 @@ struct healed_run {
   }
 };
 
-/// Two ranks of one microbatch each, and one rank with both. Where maxima are observed, ranks divide what is frozen, in
-/// more layers than there are buffers.
+/// Two ranks of one microbatch each, and one rank with both. If maxima are observed, the ranks divide frozen weights,
+/// in more layers than buffers.
 struct healed_ranks {
   healed_run ranks[2], one;
 

@@ -110,7 +110,7 @@ std::vector<float> gradients_of(const nn::recipe& r, kept_format kept, std::vect
   config.initializer_range = 0.05;
   session_case c(config, r, 2, 32, 2, 3, [&](llama::session_options& o) { o.model.kept = kept; });
   const batch data(2, 32, 64, true);
-  // The same steps for any storage: without updates, so that FP8 has its scales.
+  // Steps without updates, which are equal for any storage: FP8 gets its scales.
   for (std::uint64_t step = 0; step < 3; ++step) c.step(data, step);
   losses = c.losses();
   return c.all();

@@ -156,7 +156,7 @@ TEST_CASE("a trigger that can never fire is refused by the field that prevents i
   CHECK(fault(late, 100, 5).find("never fires") != std::string::npos);
   late.not_before = -1;
   CHECK(fault(late, 100, 5) == "phases[1].trigger.not_before: must not be negative");
-  // After another trigger: from that one's earliest step on.
+  // The second trigger measures from the first one's earliest step on.
   const nn::schedule two{"two", {{"mxfp4"}, {"fp8_amd", 0, 0, {}, {}, plateau(1)}, {"bf16", 0, 0, {}, {}, plateau(1)}}};
   const auto fault_of = [&](std::int64_t steps) {
     return train::find_trigger_fault(train::resolve(two, steps, "two"), {steps, every(5)}).value_or("");

@@ -255,7 +255,7 @@ inline std::vector<op_case> gemm_cases() {
                        const nn::rotation_recipe& rotation = {}, const std::optional<nn::block_recipe>& block = {}) {
     for (const nn::dtype source : storages) {
       for (const int output : {0, 1, 2, 3}) {                            // FP32, BF16; 2 and 3: the same, accumulated
-        if ((output % 3 == 0) != (source == nn::dtype::fp32)) continue;  // the source's type ends in the operands
+        if ((output % 3 == 0) != (source == nn::dtype::fp32)) continue;  // the source's dtype affects the operands only
         nn::operand_recipe how{f};
         if (f == numbers::nvfp4) how.policy = policies::nvidia;
         how.rounding = r;

@@ -335,8 +335,8 @@ inline std::vector<op_case> row_cases() {
                   [=](op_scene& c, const row_shape& s, nn::dtype type) { return activation_case(c, s, type, which); });
   }
   add_row_cases(all, "add", add_case);
-  // More ids than a device's sorting range and more tokens than its batch. Few ids with runs longer than a thread or
-  // the stages take. Runs of the longest short length, and one more.
+  // 1. More ids than a device's sorting range, and more tokens than its batch. 2. Few ids, with runs longer than a
+  // thread or the stages take. 3. Runs of the longest short length, and one longer.
   for (const row_shape& s : {row_shape{700, 72, 3}, {450, 128, 0}, {2300, 13, 0}, {64, 24, 0}, {65, 24, 0}}) {
     for (const index_t vocabulary : {1, 3, 200}) {
       for (const nn::dtype type : storages) {

@@ -412,7 +412,7 @@ TEST_CASE("tiled attention is within its roundings of double precision, forward 
 }
 
 TEST_CASE("documents: each is as if it were alone, under both contracts") {
-  // Documents start at whole tiles, so that each has the tiles that it has alone.
+  // Documents start at whole tiles. Each then has the same tiles as in a pass of its own.
   const shape together{1, 192, 2, 1, 32, 64}, alone{3, 64, 2, 1, 32, 0};
   thread_pool pool(2);
   for (const bool tiled : {false, true}) {
