@@ -280,7 +280,7 @@ TEST_CASE("several seeds: mean, standard deviation, paired differences with Stud
         "2  y     y           3   5.0000  2.4100  0.1100         48.2 %  +0.310 [+0.285, +0.335]  2.4100       200  "
         "   1.00x  ok\n"
         "Losses in nats per token. Losses are means over seeds; gaps are means over pairs of equal seeds, with their "
-        "interval of 95 % (Student's t). Equal ranks: no interval of a difference leaves out zero.\n");
+        "interval of 95 % (Student's t). Equal ranks: every interval of a difference contains zero.\n");
   CHECK(contains(r.html, "x minus bf16 is +0.20 [-0.05, +0.45] nats over 3 seeds: not resolved."));
   CHECK(contains(r.html, "y +0.310 [+0.285, +0.335] (3 seeds, s.d. 0.0100)"));
   CHECK(contains(r.html, "means over seeds"));

@@ -45,7 +45,7 @@ std::string learning(const comparison& c) {
     if (!a.final_loss || a.status == arm_status::diverged || a.status == arm_status::incomplete) {
       others.push_back(unfinished_text(a));
     } else if (!ratio) {
-      others.push_back(a.name + " has no initial loss in its log, so whether it learned cannot be said.");
+      others.push_back(a.name + " has no initial loss in its log, so it is unknown whether it learned.");
     } else if (*ratio < learning_bar) {
       learn.push_back(a.name);
       least = std::min(least, *ratio);
@@ -108,7 +108,7 @@ std::string neighbours(const comparison& c) {
     s += s.empty() ? "" : " ";
     if (!gap) {
       s += "For " + a.name + " and " + b.name +
-           " no two runs have equal seeds and equally many tokens, so their difference cannot be said.";
+           " no two runs have equal seeds and equally many tokens, so their difference is unknown.";
     } else if (gap->half_width) {
       s += b.name + " minus " + a.name + " is " + estimate_text(*gap) + " nats over " + std::to_string(gap->count) +
            " seeds: not resolved.";

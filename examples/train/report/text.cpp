@@ -70,7 +70,7 @@ std::string windows_note(const comparison& c) {
 std::string table_note(const comparison& c) {
   if (has_several_seeds(c)) {
     return "Losses are means over seeds; gaps are means over pairs of equal seeds, with their interval of 95 % "
-           "(Student's t). Equal ranks: no interval of a difference leaves out zero.";
+           "(Student's t). Equal ranks: every interval of a difference contains zero.";
   }
   return "One seed an arm: gaps of such models move by several hundredths of a nat between seeds, so arms closer "
          "than " +
