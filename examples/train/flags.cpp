@@ -197,7 +197,7 @@ void define_eval_and_sample(CLI::App& app, arguments& a) {
       ->check(CLI::Range(0, 1 << 24));
   sample->add_option("--seed", a.sample.seed, "of the draws")->capture_default_str()->check(not_negative());
   sample->add_flag("!--no-cache", a.sample.cache,
-                   "keep no keys and values: the whole text goes through for each token");
+                   "recompute the whole text for each token, without cached keys and values");
 }
 
 void define_replay(CLI::App& app, replay_options& o) {
@@ -357,7 +357,7 @@ void define(CLI::App& app, arguments& a) {
   define_launch(*train, a);
   train
       ->add_option("--digest-steps", a.digest_steps,
-                   "A:B: digests of what each operation leaves in these steps, for replay")
+                   "A:B: digests of each operation's results in these steps, for replay")
       ->group("run");
   define_outputs(*train, a);
   define_memory(*train, a);

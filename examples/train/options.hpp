@@ -120,7 +120,7 @@ void describe(Visitor&& v, run_options& o) {
   v("text_format", o.text_format, "auto (finds token files and records), plain or bytes (binary files too)");
   v("tokenizer", o.tokenizer, "SentencePiece model, or bytes (default: that of the directory of init, else bytes)");
   v("begin_of_text", o.begin_of_text,
-    "a begin-of-text token before a text and each record: yes, no, or auto: what tokenizer_config.json says");
+    "a begin-of-text token before a text and each record: yes, no, or auto: by tokenizer_config.json");
   v("chat_template", o.chat_template, "of records with messages: chatml or llama3");
   v("long_records", o.long_records, "records longer than a sequence: refuse, cut, or skip; the log counts them");
   v("schedule", o.schedule, "recipe or schedule: a preset's name or a JSON file");

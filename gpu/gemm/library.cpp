@@ -206,7 +206,7 @@ const gemm_contract_entry* plain_gemm::contract() const {
 status plain_gemm::run(const plain_problem& p, void* workspace, std::size_t workspace_bytes, stream stream) const {
   if (state_ == nullptr) return {error_code::bad_option, "plan", "was not made"};
   if (status s = check_shapes(p); !s.ok()) return s;
-  if (!state_->takes(p)) return {error_code::bad_option, "p", "is not like the problem that the plan was made for"};
+  if (!state_->takes(p)) return {error_code::bad_option, "p", "differs from the plan's problem"};
   if (status s = check_pointers(p); !s.ok()) return s;
   if (status s = check_workspace(workspace, workspace_bytes, this->workspace_bytes(), 256); !s.ok()) return s;
   if (status s = check_stream(stream); !s.ok()) return s;

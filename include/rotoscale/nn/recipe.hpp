@@ -280,7 +280,7 @@ template <class Visitor>
 void describe(Visitor&& v, deoscillation_recipe& d) {
   v("start", d.start, "optimizer steps before the first window");
   v("period", d.period, "steps of a window");
-  v("ratio", d.ratio, "movement of the quantized value to that of the weight, from which on the weight is set to it");
+  v("ratio", d.ratio, "ratio of the movements of quantized value and weight at which the weight is set to it");
 }
 
 template <class Visitor>
