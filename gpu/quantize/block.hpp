@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // One thread's run of 32 elements: rotation, scales and codes. Tiles, loads and stores are elsewhere (tile.hpp).
-// The fast paths take finite blocks away from the ends of FP32's range, with the bits of the definition. All other runs
-// take exact_run, which calls the definition's functions.
+// The fast paths take finite blocks below 2^100, with the bits of the definition. All other runs take exact_run, which
+// calls the definition's functions.
 #pragma once
 
 #include <type_traits>
@@ -38,7 +38,7 @@ ROTOSCALE_HD constexpr bool is_general(quantize_path path) {
 struct fast_rule {
   std::uint32_t add = 0;       ///< added to amax's bits, so that the rounded amax gives the exponent
   std::uint32_t subtract = 0;  ///< subtracted from that exponent
-  std::uint8_t zero_byte = 0;
+  std::uint8_t zero_byte = 0, least_byte = 0;
 };
 
 __host__ inline fast_rule make_fast_rule(format element, const block_options& o) {
@@ -53,6 +53,7 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
   }
   p.subtract = static_cast<std::uint32_t>(element.max_exponent());
   p.zero_byte = o.policy.zero_byte;
+  p.least_byte = o.policy.least_byte;
   return p;
 }
 
@@ -64,9 +65,15 @@ __device__ inline float known_target(const block_options& o) {
   return o.choice == scale_choice::headroom ? room : o.choice == scale_choice::eden ? eden : largest;
 }
 
-/// True if amax (before the factor 1/4) is zero or between 2^-60 and 2^100. Then neither factor nor scale moves a
-/// relevant number out of FP32's normal range.
-__device__ inline bool takes_fast_path(std::uint32_t amax) { return amax == 0 || amax - (67u << 23) <= 160u << 23; }
+/// Least amax, other than zero, of blocks on a fast path whose elements are FP32 numbers without the factor 1/4. The
+/// definition rounds such a product below 2^-126, and no block type of AMD's multiplies by 2^128.
+inline constexpr std::uint32_t least_inexact_amax = 67u << 23;  // 2^-60
+/// True if amax (before the factor 1/4) is zero or between `least` and 2^100. Under `least` = 0 every tiny number is
+/// in: powers of two then multiply elements exactly.
+__device__ inline bool takes_fast_path(std::uint32_t amax, std::uint32_t least = 0) {
+  constexpr std::uint32_t largest = 227u << 23;
+  return amax == 0 || amax - least <= largest - least;
+}
 
 /// A block's scale byte, and the exponent field of the power of two that multiplies its elements.
 struct fast_scale {
@@ -78,7 +85,9 @@ struct fast_scale {
 template <bool H16>
 __device__ inline fast_scale choose_fast_scale(const fast_rule& p, std::uint32_t amax) {
   constexpr std::uint32_t factor = H16 ? 2 : 0;
-  const std::uint32_t byte = ((amax + p.add) >> 23) - p.subtract - factor;
+  const auto wanted = static_cast<std::int32_t>(((amax + p.add) >> 23) - p.subtract - factor);
+  const std::int32_t least = p.least_byte;
+  const auto byte = static_cast<std::uint32_t>(wanted > least ? wanted : least);
   if (amax == 0) return {p.zero_byte, 127, false};
   return {byte, 254u - factor - byte, false};
 }

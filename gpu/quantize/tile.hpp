@@ -20,6 +20,13 @@ inline constexpr unsigned quantize_blocks_per_processor = bounds_count_waves ? 2
                                                           : F.bits() == 4    ? 3
                                                                              : 4;
 
+/// `least` of takes_fast_path. Numbers of BF16 and FP16 keep all bits when they are divided by 4.
+template <class T, quantize_path Path>
+__device__ inline std::uint32_t least_fast_amax(bool bf16_source) {
+  const bool exact = Path != quantize_path::fast_h16 || !std::is_same_v<T, float> || bf16_source;
+  return has_packed_bf16 && exact ? 0 : least_inexact_amax;
+}
+
 /// Passes the codes of a fast-path block to `store(vec, bytes)`, 16 bytes at a time.
 template <format F, class Block, class Store>
 __device__ inline void store_codes(const Block& block, const fast_scale& s, const Store& store) {
@@ -95,7 +102,7 @@ __device__ inline void quantize_tile_rows(const quantize_kernel_args& a, const t
     const fast_scale s = choose_fast_scale<Path == quantize_path::fast_h16>(out.fast, amax);
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { store_streaming(codes + p * out.code_vec, bytes); });
     *scales = static_cast<std::uint8_t>(s.byte);
-    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
+    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax, least_fast_amax<T, Path>(bf16_source)) ? 0u : 1u);
     codes += row_step / 16 * out.code_row16;
     scales += row_step / 32 * out.scale_row32;
   }
@@ -148,7 +155,7 @@ __device__ inline void quantize_tile_columns(const quantize_kernel_args& a, cons
     store_codes<F>(block, s, [&](unsigned p, const vec16& bytes) { *stage.vec(c, b * block_vecs + p) = bytes; });
     if (!as_word) *scales = static_cast<std::uint8_t>(s.byte);
     word = word >> 8 | s.byte << 24;
-    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax) ? 0u : 1u);
+    slow_blocks = slow_blocks << 1 | (takes_fast_path(amax, least_fast_amax<T, Path>(bf16_source)) ? 0u : 1u);
     scales += out.scale_block;
     even += 32 * tile_columns;
     odd += 32 * tile_columns;

@@ -31,9 +31,9 @@ __device__ inline std::uint32_t codes_of_group(const std::uint32_t (&code)[stora
   return (code[w] >> shift | high) & 0xFFFFFFu;
 }
 
-/// The numbers of codes as pairs of BF16, with the bits of dequantize. `scale`: of each half. `plain`: numbers are zero
-/// or normal in BF16.
-template <format F, bool Plain>
+/// The numbers of codes as pairs of BF16, with the bits of dequantize. `scale`: of each half. `Exact`: BF16 holds the
+/// products of E2M1 numbers with the scale.
+template <format F, bool Exact>
 [[gnu::always_inline]] __device__ inline void decode_run(const std::uint32_t (&code)[storage_bits(F)],
                                                          const float (&scale)[2], std::uint32_t (&pair)[16]) {
   constexpr unsigned count = word_count<F>, words = count / 2;
@@ -42,7 +42,7 @@ template <format F, bool Plain>
     const std::uint32_t codes = codes_of_group<F>(code, g);
     const float own = scale[g / (16 / count)];
     decoded<bf16, F> out;
-    if constexpr (Plain && F.bits() == 4) {
+    if constexpr (Exact && F.bits() == 4) {
       const std::uint32_t high = fp32_bits(own) >> 16;
       const vec16 eight = scale_eight(codes, high | high << 16);
       ROTOSCALE_UNROLL
@@ -80,6 +80,9 @@ ROTOSCALE_NOINLINE void slow_values(const block_format& f, const block_options& 
   decode_run<F, false>(code, scale, pair);
 }
 
+/// scale_value of a byte below 0xFF.
+__device__ inline float e8m0_value(std::uint32_t byte) { return fp32_from_bits(byte == 0 ? 1u << 22 : byte << 23); }
+
 /// The numbers of a measured run on the fast path.
 template <format F, quantize_path Path, bool Rows>
 [[gnu::always_inline]] __device__ inline void fast_values(const quantize_kernel_args& a, std::uint64_t index,
@@ -94,7 +97,7 @@ template <format F, quantize_path Path, bool Rows>
   ROTOSCALE_UNROLL
   for (int i = 0; i < 2; ++i) {
     const std::uint32_t byte = run.scale[i].byte;
-    scale[i] = kind::has_e8m0_scale(a.format) ? fp32_from_bits(byte << 23) : fp8_value(true, byte);
+    scale[i] = kind::has_e8m0_scale(a.format) ? e8m0_value(byte) : fp8_value(true, byte);
   }
   if (!direct) return decode_run<F, F.bits() == 4>(code, scale, pair);
   if constexpr (F.bits() != 4) {
@@ -102,8 +105,7 @@ template <format F, quantize_path Path, bool Rows>
     for (int i = 0; i < 16; ++i) {
       const float* const two = &run.y[i / 8][i % 8 * 2];
       const float own = scale[i / 8];
-      pair[i] =
-          permute_bytes<0x7632>(fp32_bits(nearest_value<F>(two[0]) * own), fp32_bits(nearest_value<F>(two[1]) * own));
+      pair[i] = bf16_pair(nearest_value<F>(two[0]) * own, nearest_value<F>(two[1]) * own);
     }
   }
 }

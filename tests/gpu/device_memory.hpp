@@ -128,7 +128,7 @@ std::vector<T> make_source(index_t rows, index_t stride, unsigned seed) {
       }
       // Bands of 32 rows have one kind, so that columns have whole blocks of it too.
       const int band = static_cast<int>((static_cast<unsigned>(r / 32) * 2654435761u + seed) % 37);
-      const int k = band < 10 ? band : kind;
+      const int k = band < 12 ? band : kind;
       float v = normal(engine) * pow2_fp32(e);
       switch (k) {
         case 0: v = 0.0f; break;
@@ -142,6 +142,7 @@ std::vector<T> make_source(index_t rows, index_t stride, unsigned seed) {
         case 8: v = word() % 32 == 0 ? v : 0.0f; break;
         case 9: v *= word() % 4 == 0 ? 0x1p-13f : 1.0f; break;
         case 10: v = fp32_from_bits(word()); break;
+        case 11: v = std::ldexp(v, 6 * e - 90); break;  // tiny: 2^-160 to 2^-26
         default: break;
       }
       if constexpr (std::is_same_v<T, float>) {
