@@ -9,8 +9,6 @@ namespace command_line_test {
 
 using namespace rotoscale;
 
-namespace {
-
 std::string message_of(std::vector<std::string> words) {
   CLI::App app;
   std::string mode, folder, input;
@@ -43,8 +41,6 @@ std::string message_of(std::vector<std::string> words) {
   }
   return "";
 }
-
-}  // namespace
 
 TEST_CASE("every refusal of a command line names the argument") {
   const auto refused = [](const std::vector<std::string>& words) {

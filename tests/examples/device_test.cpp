@@ -35,8 +35,6 @@ namespace device_test {
 using namespace rotoscale;
 using program::device_choice;
 
-namespace {
-
 void show_devices() {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}) unsetenv(name);
 }
@@ -72,8 +70,6 @@ const gpu::status none{gpu::error_code::no_device, "", "no CUDA-capable device i
     lost{gpu::error_code::device_error, "", "is lost"}, full{gpu::error_code::out_of_memory, "", "out of memory"},
     missing{gpu::error_code::no_device, "index", "there are not so many devices"},
     other{gpu::error_code::unsupported_device, "", "this build has kernels for sm_90, gfx942 and gfx950 alone"};
-
-}  // namespace
 
 TEST_CASE("a device that is not there, or has no kernels, is refused, with what would do") {
   CHECK(choose("cuda", none, "cuda").refusal ==

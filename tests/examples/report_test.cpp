@@ -31,8 +31,6 @@ namespace report_parts = rotoscale::program::report_parts;
 using rotoscale::program::report_options;
 using rotoscale::program::write_report;
 
-namespace {
-
 /// Builds one generated log, record by record.
 class log_text {
  public:
@@ -204,8 +202,6 @@ std::vector<log_text> switching_logs() {
   return {healed, twin, fp8};
 }
 
-}  // namespace
-
 TEST_CASE("summary.json has exactly its keys, and arms come by final loss") {
   const result r = report_without_plots({whole("mxfp4", 5.5, 1.7), whole("bf16", 5.5, 1.6), whole("nvfp4", 5.5, 1.65)});
   CHECK(keys(r.summary) == std::vector<std::string>{"arms", "commit", "seed", "threads"});
@@ -237,8 +233,6 @@ TEST_CASE("one seed ranks nothing closer than seeds are known to move") {
   CHECK(ranks == std::vector<int>{1, 1, 2, 4});
 }
 
-namespace {
-
 /// A generated run with a seed.
 log_text seeded(const std::string& name, int seed, double last) {
   log_text log(name, {}, seed);
@@ -250,8 +244,6 @@ std::vector<log_text> three_seeds() {
           seeded("x", 1, 2.2),    seeded("x", 2, 2.2),    seeded("y", 1, 2.3),
           seeded("y", 2, 2.41),   seeded("bf16", 3, 2.2), seeded("y", 3, 2.52)};
 }
-
-}  // namespace
 
 TEST_CASE("several seeds: mean, standard deviation, paired differences with Student's interval") {
   // x - bf16: 0.2, 0.1, 0.3: mean 0.2, s.d. 0.1, half width 4.3027 · 0.1 / √3 = 0.2484. y - bf16: 0.3, 0.31, 0.32.

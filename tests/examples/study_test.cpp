@@ -25,8 +25,6 @@ using io::testing::scratch_directory;
 using json = nlohmann::ordered_json;
 using namespace rotoscale::program;
 
-namespace {
-
 /// Hours of sleep gained under two drugs by ten patients (Student, The probable error of a mean, Biometrika 6, 1908).
 const std::vector<double> first_drug = {0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0};
 const std::vector<double> second_drug = {1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4};
@@ -83,8 +81,6 @@ void put_study(const scratch_directory& at) {
   put_run(at, "b", 3, {5.0, 3.1, 2.4});
   put(at / "runs/b-4.failed", R"({"code": 2, "reason": "no such file"})");
 }
-
-}  // namespace
 
 TEST_CASE("Student's t has the quantiles of the tables") {
   // Abramowitz and Stegun, table 26.10: A(t) = 0.95 and 0.99.

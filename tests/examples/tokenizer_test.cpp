@@ -21,8 +21,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 /// Words of a fixed congruence, in lines, with characters that tokenizers tend to lose.
 std::string sample_text() {
   static const char* words[] = {"the",     "block", "scale",   "of",     "a",       "tensor", "is",
@@ -60,8 +58,6 @@ bool trained(const tokenizer_options& o) {
   REQUIRE(message == "(no error)");
   return true;
 }
-
-}  // namespace
 
 TEST_CASE("bytes are tokens of their own") {
   const tokenizer t;

@@ -21,8 +21,6 @@ using io::testing::put;
 using io::testing::scratch_directory;
 using ints = std::vector<std::int32_t>;
 
-namespace {
-
 constexpr std::int32_t none = nn::ignored_target;
 
 data_options make_options(std::vector<std::string> paths, int sequence, double validation = 0.25) {
@@ -66,8 +64,6 @@ std::vector<std::int64_t> order_of_epoch(std::int64_t windows, std::uint64_t see
   }
   return order;
 }
-
-}  // namespace
 
 TEST_CASE("an epoch's order is the same however it is drawn, and is there when the epoch begins") {
   for (const std::int64_t windows : {1, 2, 3, 7, 64, 1001}) {

@@ -21,8 +21,6 @@
 
 namespace dump_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using namespace rotoscale::validate;
 using fuzz::byte_choices;
@@ -112,7 +110,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("dump", one_input);
-
-}  // namespace
 
 }  // namespace dump_fuzz

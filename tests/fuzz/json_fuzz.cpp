@@ -14,8 +14,6 @@
 
 namespace json_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using fuzz::require;
 
@@ -56,7 +54,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("json", one_input);
-
-}  // namespace
 
 }  // namespace json_fuzz

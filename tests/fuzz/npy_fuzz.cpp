@@ -16,8 +16,6 @@
 
 namespace npy_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using fuzz::require;
 
@@ -81,7 +79,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("npy", one_input);
-
-}  // namespace
 
 }  // namespace npy_fuzz

@@ -16,8 +16,6 @@
 
 namespace safetensors_fuzz {
 
-namespace {
-
 using rotoscale::fuzz::require;
 
 /// Numeric tensors convert, from the first element and from a later one. All others are refused.
@@ -74,7 +72,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("safetensors", one_input);
-
-}  // namespace
 
 }  // namespace safetensors_fuzz

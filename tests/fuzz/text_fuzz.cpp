@@ -12,8 +12,6 @@
 
 namespace text_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using fuzz::require;
 
@@ -46,7 +44,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("text", one_input);
-
-}  // namespace
 
 }  // namespace text_fuzz

@@ -14,8 +14,6 @@
 
 namespace token_file_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using fuzz::require;
 
@@ -64,7 +62,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("token_file", one_input);
-
-}  // namespace
 
 }  // namespace token_file_fuzz

@@ -24,8 +24,6 @@
 
 namespace tokenizer_fuzz {
 
-namespace {
-
 using namespace rotoscale;
 using namespace rotoscale::program;
 using fuzz::require;
@@ -145,7 +143,5 @@ void one_input(const std::uint8_t* data, std::size_t size) {
 }
 
 const rotoscale::fuzz::target here("tokenizer", one_input);
-
-}  // namespace
 
 }  // namespace tokenizer_fuzz

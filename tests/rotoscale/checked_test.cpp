@@ -21,8 +21,6 @@ namespace checked_test {
 
 using namespace rotoscale;
 
-namespace {
-
 using bytes = std::vector<std::uint8_t>;
 using floats = checked::array<const float>;
 
@@ -70,8 +68,6 @@ block_options with_rotation(int points) {
   o.rotation.points = points;
   return o;
 }
-
-}  // namespace
 
 TEST_CASE("good input gives the bytes of the unchecked functions, on one thread or many") {
   const index_t rows = 96, cols = 64, stride = 70;

@@ -14,8 +14,6 @@ namespace dequantize_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Fills codes and scales with random bytes and compares both targets, poisoned differently.
 template <class T>
 bool same_bytes(block_format f, index_t rows, index_t k, block_axis axis, index_t padding, float factor,
@@ -42,8 +40,6 @@ bool same_bytes(block_format f, index_t rows, index_t k, block_axis axis, index_
   dequantize(f, in, axis, row_major(line(got), height, width, width + padding), pool, factor);
   return std::memcmp(want.data(), got.data(), size * sizeof(T)) == 0;
 }
-
-}  // namespace
 
 TEST_CASE("every format, axis, target and factor") {
   std::uint64_t seed = 0;

@@ -16,8 +16,6 @@ namespace dlpack_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// DLDataTypeCode of DLPack 1.1, in its order.
 enum dlpack_code {
   kDLInt = 0,
@@ -81,8 +79,6 @@ void check_stream() {
   for (int i = 0; i < 8; ++i) data |= static_cast<std::uint64_t>(row[i]) << (8 * i);
   for (int i = 0; i < count; ++i) CHECK(((data >> (i * bits)) & mask) == element(i));
 }
-
-}  // namespace
 
 TEST_CASE("every format that DLPack knows, there and back") {
   for (const row& r : known) {

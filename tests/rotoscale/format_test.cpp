@@ -11,7 +11,6 @@ namespace format_test {
 
 using namespace rotoscale;
 
-namespace {
 void check_fields(const oracle::format_facts& f) {
   CHECK(f.value.exponent_bits == f.exponent_bits);
   CHECK(f.value.mantissa_bits == f.mantissa_bits);
@@ -33,7 +32,6 @@ void check_fields(const oracle::format_facts& f) {
   if (f.min_normal != 0) CHECK(f.value.min_exponent() == std::ilogb(f.min_normal));
   CHECK(oracle::magnitude_of(f, f.max_code) == f.max);
 }
-}  // namespace
 
 TEST_CASE("every format has the fields, extremes and special codes of its specification") {
   for (const auto& f : oracle::all_formats()) {

@@ -16,8 +16,6 @@ namespace gemm_edges_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Rows of k elements, initially zero.
 struct operand {
   std::vector<std::uint8_t> codes, scales;
@@ -82,8 +80,6 @@ gemm_options from_c(const mma_model& model) {
   o.start_from_c = true;
   return o;
 }
-
-}  // namespace
 
 TEST_CASE("an accumulator that leaves FP32 stays Inf, whatever is subtracted later") {
   const mma_model& model = find_unit("hopper-mma-fp16-f32")->model;

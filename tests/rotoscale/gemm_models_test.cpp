@@ -19,8 +19,6 @@ namespace gemm_models_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Range of block scales.
 enum class spread { narrow, wide, any };
 
@@ -127,8 +125,6 @@ bool in_share(std::uint64_t seed) { return oracle::in_share(static_cast<int>(ran
 struct shape {
   index_t m, n, k;
 };
-
-}  // namespace
 
 TEST_CASE("every unit, every format that it takes, every kind of inputs") {
   thread_pool pool(2);
@@ -513,8 +509,6 @@ TEST_CASE("zeros of either sign after accumulators that are small, or zeros them
   }
 }
 
-namespace {
-
 /// Transposed operands, scales in any placement, and batches, against the plain products.
 void check_placed_operands(bool fast) {
   thread_pool pool(2);
@@ -648,8 +642,6 @@ void check_placed_codes(bool fast) {
     CHECK(!gemm_is_defined(odd, b.view, o));
   }
 }
-
-}  // namespace
 
 TEST_CASE("gemm takes operands that lie otherwise") {
   check_placed_operands(true);

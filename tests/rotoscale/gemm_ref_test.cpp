@@ -20,8 +20,6 @@ namespace gemm_ref_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Random MXFP4 codes with scales in [127 - range, 127 + range].
 struct mx_operand {
   index_t rows, k;
@@ -68,8 +66,6 @@ std::vector<float> run_ref(const gemm_operand& a, const gemm_operand& b, const g
   gemm_ref(a, b, o, row_major(c.data(), a.rows, b.rows));
   return c;
 }
-
-}  // namespace
 
 TEST_CASE("the oracle's exact_fma is the C library's fmaf") {
   const random_stream random{4, 4};

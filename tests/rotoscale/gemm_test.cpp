@@ -15,8 +15,6 @@ namespace gemm_test {
 
 using namespace rotoscale;
 
-namespace {
-
 /// Scale bytes of an operand.
 enum class scale_kind { none, ordinary, with_nan, top, bottom, any };
 
@@ -110,8 +108,6 @@ struct pools {
   thread_pool one{1}, two{2}, three{3};
   std::vector<thread_pool*> all{&one, &two, &three};
 };
-
-}  // namespace
 
 TEST_CASE("MXFP4, both models, every kind of scales") {
   pools p;

@@ -17,8 +17,6 @@ namespace golden_test {
 
 using namespace rotoscale;
 
-namespace {
-
 format format_of(const std::string& dtype) {
   if (dtype == "F16") return formats::fp16;
   if (dtype == "BF16") return formats::bf16;
@@ -134,8 +132,6 @@ int each_file(const See& see) {
   }
   return files;
 }
-
-}  // namespace
 
 TEST_CASE("every measured result") {
   thread_pool pool(2);

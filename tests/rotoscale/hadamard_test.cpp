@@ -17,8 +17,6 @@ namespace hadamard_test {
 
 using namespace rotoscale;
 
-namespace {
-
 double entry(int i, int j) { return __builtin_popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1.0 : -1.0; }
 
 /// The stated order as a recursion: sums and differences of neighbours, then each kind separately.
@@ -52,8 +50,6 @@ std::vector<float> random_values(int n, std::uint64_t seed, bool integers) {
   }
   return x;
 }
-
-}  // namespace
 
 TEST_CASE("integers: the matrix product, times the factor; an involution where the factor is a power of two") {
   for (int n = 2; n <= max_run_length; n *= 2) {

@@ -22,8 +22,6 @@ namespace limits_test {
 
 using namespace rotoscale;
 
-namespace {
-
 enum kind { numbers_only, one_nan, ieee };
 
 /// One row of the specification: numbers, and the codes that are easy to get wrong.
@@ -176,8 +174,6 @@ void check_texts() {
     }
   });
 }
-
-}  // namespace
 
 TEST_CASE("every member has the value of the specification") {
   check<e2m1>({numbers_only, 2, 0, 2, 1, 0, 3, 0, 1.0, -6.0, 6.0, 0.5, 0.5, 0x2, 0xF, 0x7, 0});

@@ -23,8 +23,6 @@ namespace mma_models_test {
 
 using namespace rotoscale;
 
-namespace {
-
 const mma_unit& unit(const std::string& name) {
   for (const mma_unit& u : models::all) {
     if (name == u.name) return u;
@@ -125,8 +123,6 @@ constexpr published files[] = {
     {"H100", "E5M2", formats::e5m2, false, true, "hopper-wgmma-fp8-f32"},
     {"H100", "E5M2", formats::e5m2, true, false, "hopper-mma-fp8-f16"},
 };
-
-}  // namespace
 
 TEST_CASE("published vectors of V100, A100 and H100") {
   const auto root = vectors_folder();

@@ -19,8 +19,6 @@ namespace mma_ref_test {
 
 using namespace rotoscale;
 
-namespace {
-
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::uint32_t nvidia_nan = 0x7FFFFFFFu;
 
@@ -59,8 +57,6 @@ std::uint64_t random_code(const format& f, std::uint32_t word, std::uint32_t kin
   if (kind % 3 == 2) code &= ~(f.magnitude_mask() & ~(2 * f.mantissa_mask() + 1));
   return f.is_nan(code) || f.is_infinity(code) ? 0 : code;
 }
-
-}  // namespace
 
 TEST_CASE("exact sums: of FP32 products, next to each other and 600 bits apart") {
   const random_stream random{21, 1};

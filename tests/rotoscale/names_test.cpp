@@ -16,7 +16,6 @@ namespace names_test {
 
 using namespace rotoscale;
 
-namespace {
 template <class E>
 void check(int count) {
   const auto all = names(E{});
@@ -48,7 +47,6 @@ void check_values(const std::vector<std::pair<const char*, T>>& all) {
     CHECK(to_string(entry.second) == entry.first);
   }
 }
-}  // namespace
 
 TEST_CASE("every enumerator has one name that leads back to it") {
   check<scale_rule>(4);

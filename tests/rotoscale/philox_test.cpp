@@ -11,14 +11,12 @@ namespace philox_test {
 
 using namespace rotoscale;
 
-namespace {
 void check(const philox_block& got, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
   CHECK(got.word[0] == a);
   CHECK(got.word[1] == b);
   CHECK(got.word[2] == c);
   CHECK(got.word[3] == d);
 }
-}  // namespace
 
 TEST_CASE("Random123 known answers") {
   const std::uint32_t ones = 0xFFFFFFFFu;

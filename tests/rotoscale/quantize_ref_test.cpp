@@ -21,8 +21,6 @@ namespace quantize_ref_test {
 
 using namespace rotoscale;
 
-namespace {
-
 struct result {
   std::vector<std::uint8_t> codes, scales;
 };
@@ -140,8 +138,6 @@ amd_block amd(std::array<float, 32> x, std::uint32_t signs) {
 
 constexpr block_options plain{};
 
-}  // namespace
-
 TEST_CASE("te_rocm is AMD's kernel as described, along both axes, with and without signs") {
   const index_t rows = 96, cols = 160;
   for (const std::uint32_t signs : {0u, 0xDEADBEEFu}) {
@@ -170,8 +166,6 @@ TEST_CASE("te_rocm is AMD's kernel as described, along both axes, with and witho
     }
   }
 }
-
-namespace {
 
 struct named_format {
   std::string name;
@@ -259,8 +253,6 @@ std::string difference(block_format f, const block_options& o, const std::vector
 bool policy_fits(block_format f, const block_policy& p) {
   return f.has_e8m0_scale() || p.zero_byte <= f.scale.max_code();
 }
-
-}  // namespace
 
 TEST_CASE("every block format, rule, policy, rounding, source and axis") {
   std::uint64_t seed = 0;
@@ -463,8 +455,6 @@ TEST_CASE("a tensor's amax: what the blocks see, without NaN") {
   }());
 }
 
-namespace {
-
 /// Blocks of 32 FP64 numbers near the thresholds of rules and roundings. The first number sets the scale: a power of
 /// two, an element's largest number, or a carry of `even`. The others are elements and ties at that scale. Each is a
 /// few last places of FP64 or FP32 off.
@@ -495,8 +485,6 @@ std::vector<double> near_thresholds(const format& element, index_t blocks, std::
   }
   return x;
 }
-
-}  // namespace
 
 TEST_CASE("FP64 sources: rounding to odd first gives what one rounding of the exact value gives") {
   std::uint64_t seed = 0;
@@ -534,8 +522,6 @@ TEST_CASE("FP64 sources: where one rounding is not promised") {
   CHECK(difference({wide, 32}, o, x, 1, block_axis::row) == "");
 }
 
-namespace {
-
 /// Scale byte of a block of zeros with one value at `at`.
 int byte_of(block_options o, float value, std::size_t at) {
   std::vector<float> x(32, 0.0f);
@@ -552,8 +538,6 @@ std::array<int, 32> codes_of(const block_options& o, const std::array<float, 32>
   for (std::size_t i = 0; i < 32; ++i) codes[i] = q.codes[i / 2] >> (i % 2 * 4) & 0xF;
   return codes;
 }
-
-}  // namespace
 
 TEST_CASE("presets: a NaN is passed by, or takes its block along") {
   std::array<float, 32> x{};
@@ -593,8 +577,6 @@ TEST_CASE("strides of source and target: rows in the middle of larger memory, th
     for (std::size_t i = 2; i < 8; ++i) CHECK(scales[8 * r + i] == 0xEE);
   }
 }
-
-namespace {
 
 /// Converts FP32 to T's storage by the oracle: nearest even, Inf on overflow, the canonical NaN.
 template <class T>
@@ -651,8 +633,6 @@ void check_decoding(block_format f, float factor) {
     CHECK(wrong == 0);
   }
 }
-
-}  // namespace
 
 TEST_CASE("decoding: every code under every scale, to FP32, BF16 and FP16, with and without a factor") {
   for (const auto& entry : all_blocks) {

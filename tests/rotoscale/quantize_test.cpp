@@ -19,8 +19,6 @@ namespace quantize_test {
 
 using namespace rotoscale;
 
-namespace {
-
 struct shape {
   index_t rows, cols, stride;
 };
@@ -76,8 +74,6 @@ bool same_bytes(block_format f, const block_options& o, matrix<const float> sour
 }
 
 const std::vector<scale_rule> rules{scale_rule::floor, scale_rule::ceil, scale_rule::even, scale_rule::rceil};
-
-}  // namespace
 
 TEST_CASE("MXFP4: rules, policies, sources, rotations, axes, shapes and threads") {
   const std::vector<shape> by_row{{1, 32, 32}, {15, 64, 64}, {16, 32, 40}, {37, 96, 99}, {64, 256, 256}};

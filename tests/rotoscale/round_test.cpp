@@ -21,8 +21,6 @@ using namespace rotoscale;
 using oracle::direction;
 using oracle::excess;
 
-namespace {
-
 constexpr int roundings = oracle::direction_count;
 constexpr int overflows = oracle::excess_count;
 rounding rounding_of(int i) { return static_cast<rounding>(i); }
@@ -84,8 +82,6 @@ double source_value(const oracle::format_facts& f, std::uint64_t code) {
   const bool negative = f.is_signed && code >= oracle::sign_bit(f);
   return std::copysign(std::numeric_limits<double>::quiet_NaN(), negative ? -1.0 : 1.0);
 }
-
-}  // namespace
 
 TEST_CASE("decode: every code of every format has the value of the definition") {
   for (const auto& f : oracle::all_formats()) {
@@ -309,8 +305,6 @@ TEST_CASE("stochastic rounding, all words of up to 10 bits: exactly the truncate
   }
 }
 
-namespace {
-
 /// Codes of 64 FP32 numbers of `F` under every rounding (all overflow modes in turn), as a table.
 template <format F>
 constexpr auto codes_of() {
@@ -346,8 +340,6 @@ void compare_with_run_time() {
   CHECK(((codes_of<F>() == compile_time_codes<F>)&&...));
   CHECK(((values_of<F>() == compile_time_values<F>)&&...));
 }
-
-}  // namespace
 
 TEST_CASE("compile time and run time give the same codes and values, under every rounding and overflow mode") {
   namespace f = formats;  // small_float.hpp has types of the same names

@@ -21,8 +21,6 @@ namespace scale_test {
 
 using namespace rotoscale;
 
-namespace {
-
 using nan_rule = block_policy::nan_rule;
 using infinity_rule = block_policy::infinity_rule;
 
@@ -113,8 +111,6 @@ void compare_rules(std::uint32_t stride) {
     CHECK(wrong.load() == 0);
   }
 }
-
-}  // namespace
 
 TEST_CASE("every rule and element by its definition: both sides of every change, and amax between") {
   compare_rules(4099);

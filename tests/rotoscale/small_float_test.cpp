@@ -14,8 +14,6 @@ namespace small_float_test {
 
 using namespace rotoscale;
 
-namespace {
-
 template <class Float>
 void check_all_codes() {
   const oracle::rounder expected(oracle::facts_of(Float::format));
@@ -38,8 +36,6 @@ void check_all_codes() {
     }
   }
 }
-
-}  // namespace
 
 TEST_CASE("all codes, both sources") {
   check_all_codes<e2m1>();

@@ -12,8 +12,6 @@ namespace sparse_test {
 
 using namespace rotoscale;
 
-namespace {
-
 using bytes = std::vector<std::uint8_t>;
 
 bytes expanded(format f, const bytes& kept, const bytes& metadata, index_t k) {
@@ -21,8 +19,6 @@ bytes expanded(format f, const bytes& kept, const bytes& metadata, index_t k) {
   REQUIRE(expand_sparse_row(f, kept.data(), metadata.data(), k, dense.data()) == -1);
   return dense;
 }
-
-}  // namespace
 
 TEST_CASE("E4M3: all six pairs, the first kept element at the low index") {
   // Windows 0 to 5 keep (0,1), (0,2), (0,3), (1,2), (1,3), (2,3); windows 6 and 7 the first two.

@@ -17,8 +17,6 @@ namespace dialect_host_test {
 using namespace rotoscale;
 using gpu::host::thread_order;
 
-namespace {
-
 struct order_scope {
   explicit order_scope(thread_order o) { gpu::host::set_thread_order(o); }
   ~order_scope() { gpu::host::set_thread_order(thread_order::forward); }
@@ -65,8 +63,6 @@ __global__ void read_poison(std::uint32_t* out) {
   out[2] = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(gpu::dynamic_shared<std::uint32_t>()) % 128);
 }
 
-}  // namespace
-
 TEST_CASE("a missing barrier shows: the orders differ and shared memory is poisoned") {
   std::vector<std::uint32_t> results[2];
   for (const bool backwards : {false, true}) {
@@ -96,8 +92,6 @@ TEST_CASE("shared memory is poisoned for every block, dynamic shared memory is a
   CHECK(out[2] == 0);
 }
 
-namespace {
-
 [[gnu::noinline]] float number_after(float* number, gpu::vec16* words, const gpu::vec16& bits) {
   *number = 1.0f;
   *words = bits;
@@ -115,8 +109,6 @@ namespace {
   after.word[3] += before.word[3];
   return after;
 }
-
-}  // namespace
 
 TEST_CASE("a quotient by an inverse is the quotient") {
   for (const std::uint32_t divisor : {1u, 2u, 3u, 13u, 32u, 255u, 65537u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {

@@ -15,8 +15,6 @@ using rotoscale::gpu::range_library;
 
 namespace dialect_ranges_test {
 
-namespace {
-
 /// Functions of the test's library, tests/gpu/dialect/ranges_tool.cpp.
 struct tool {
   int (*depth)();
@@ -40,8 +38,6 @@ void check_ranges(const tool& seen, const Begin& begin, const End& end) {
   end();
   CHECK(seen.depth() == 0);
 }
-
-}  // namespace
 
 #if defined(ROTOSCALE_TEST_NVTX)
 TEST_CASE("the library's ranges reach a profiler through NVTX") {

@@ -20,8 +20,6 @@ namespace gemm_amd_test {
 using namespace gpu_test;
 namespace amd = rotoscale::gpu::amd;
 
-namespace {
-
 #if defined(ROTOSCALE_GPU_HOST)
 using gpu::host::thread_order;
 struct order_scope {
@@ -158,11 +156,7 @@ void compare_tiles(const device_info& device, const operand& a, const operand& b
   }
 }
 
-}  // namespace
-
 #if defined(ROTOSCALE_GPU_HOST)  // on a device the probe compares instructions
-
-namespace {
 
 /// Operands of one instruction in memory: 16 rows with contiguous k, scales of four blocks, C or D.
 struct instruction_data {
@@ -277,8 +271,6 @@ __global__ void half_multiplies(int* out) {
   if (t % 2 == 0) *out = amd::uniform(7);
 }
 
-}  // namespace
-
 TEST_CASE("matrix instructions: the layout of lanes and the unit's model") {
   constexpr gemm_element e2m1 = gemm_element::e2m1;
   for (const thread_order order : orders) {
@@ -379,8 +371,6 @@ TEST_CASE("gfx942: every tile, at the edges of each, the same bytes") {
   }
 }
 
-namespace {
-
 /// Name of the kernel of fp32_blockwise.
 std::string kernel_name(const gemm_operand& a, const gemm_operand& b, const device_info& device) {
   gemm_selection selected;
@@ -429,8 +419,6 @@ void compare_blockwise(const device_info& device, const operand& a, const operan
   }
   CHECK(wrong == 0);
 }
-
-}  // namespace
 
 TEST_CASE("gfx942 and gfx950: blockwise sums of training, from the operands themselves") {
   const operand a(37, 256, 51, scales_of::special), b(131, 256, 52, scales_of::special);

@@ -16,8 +16,6 @@ namespace gemm_bf16_test {
 
 using namespace gpu_test;
 
-namespace {
-
 constexpr const char* contracts[] = {"mx-bf16-sm90", "mx-bf16-gfx942"};
 
 gemm_call call_of(const gemm_result& r, const gemm_operand& a, const gemm_operand& b, const char* contract,
@@ -160,8 +158,6 @@ void compare(const char* contract, int m, int n, int k, orientation t, const opt
   CHECK((how.output == 2 ? narrow.wrong(want) : wide.wrong(want)) == 0);
 }
 
-}  // namespace
-
 TEST_CASE("BF16 operands in every orientation") {
   for (const char* contract : contracts) {
     for (const orientation t : orientations) {
@@ -217,7 +213,6 @@ TEST_CASE("BF16: no order of threads changes a byte") {
 }
 
 #if !defined(ROTOSCALE_TEST_DEVICE)
-namespace {
 
 /// Compares an (m, n) product in `tile`.
 void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, orientation t) {
@@ -241,8 +236,6 @@ void compare_in_tile(const tile_shape& tile, int m, int n, int k, int split_k, o
   rotoscale::gemm(a.view(false), b.view(false), r.contract, row_major(want.data(), m, n), pool);
   CHECK(found.wrong(want) == 0);
 }
-
-}  // namespace
 
 TEST_CASE("AMD's dense kernel in every tile, at the edges of each, in every orientation") {
   int number = 0;

@@ -11,8 +11,6 @@ namespace gemm_fp8_test {
 
 using namespace gpu_test;
 
-namespace {
-
 /// Codes: of a few binades, so that sums keep low bits; all finite; any, including NaN and Inf.
 enum class codes_of { few_binades, finite, anything };
 
@@ -147,8 +145,6 @@ void compare(const format& f, const format& g, int m, int n, int k, const option
 }
 
 constexpr format both[] = {formats::e4m3, formats::e5m2};
-
-}  // namespace
 
 TEST_CASE("FP8 operands of every pair of formats") {
   for (const char* contract : {promoted, fast}) {

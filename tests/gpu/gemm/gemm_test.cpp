@@ -16,8 +16,6 @@ namespace gemm_gemm_test {
 
 using namespace gpu_test;
 
-namespace {
-
 struct options {
   gemm_choice choice;
   format output = formats::bf16;
@@ -72,8 +70,6 @@ void compare(const matrix_data& a, const matrix_data& b, const options& o, int s
 }
 
 constexpr gemm_mode modes[] = {gemm_mode::reference, gemm_mode::accurate, gemm_mode::fast};
-
-}  // namespace
 
 TEST_CASE("MXFP8") {
   for (const gemm_element element : {gemm_element::e4m3, gemm_element::e5m2}) {
@@ -213,8 +209,6 @@ TEST_CASE("tiles of all three kinds in one matrix: each is written, once") {
   compare(a1, b, {{accurate}, formats::fp32}, 2000);
 }
 
-namespace {
-
 /// Every tile of the call's kernel, with the fewest and the default stages, in bands of rows and of columns.
 std::vector<gemm_schedule> schedules(const gemm_call& call) {
   std::vector<gemm_schedule> all;
@@ -238,8 +232,6 @@ bytes output_of(const matrix_data& a, const matrix_data& b, const options& o) {
   CHECK(workspace.guards_hold());
   return out.fetched();
 }
-
-}  // namespace
 
 TEST_CASE("every tile, number of stages and raster order gives the same bytes, at ragged edges too") {
   const int m = on_device ? 715 : 67, n = on_device ? 1034 : 130, k = on_device ? 1184 : 160;

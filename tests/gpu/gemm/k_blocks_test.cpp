@@ -16,8 +16,6 @@ namespace gemm_k_blocks_test {
 using namespace gpu_test;
 using rotoscale::gpu::detail::second_base;
 
-namespace {
-
 constexpr std::uint8_t poison = 0xC3;
 constexpr int least_scale = 65, largest_scale = 178;
 
@@ -251,8 +249,6 @@ kinds check_all(const k_blocks_of_operands& x) {
   }
   return k;
 }
-
-}  // namespace
 
 TEST_CASE("k-blocks of trained operands: three kinds, each exact") {
   struct extents {

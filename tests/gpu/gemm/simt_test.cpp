@@ -15,8 +15,6 @@ namespace gemm_simt_test {
 
 using namespace gpu_test;
 
-namespace {
-
 /// Elements of one byte or more on the host and the device, row-major or transposed.
 struct dense_data {
   array<std::uint8_t> codes;
@@ -126,8 +124,6 @@ struct extents {
   int m, n, k;
 };
 constexpr extents small[] = {{1, 1, 1}, {5, 70, 33}, {40, 33, 64}, {17, 129, 31}, {3, 18, 0}};
-
-}  // namespace
 
 TEST_CASE("chains of FP32, BF16 and FP8, transposed and not") {
   for (const extents& e : small) {

@@ -18,8 +18,6 @@ using namespace rotoscale::gpu;
 // Statistics of training runs count the same windows that decide a GEMM's path.
 static_assert(nn::int8_window_binades == int8_window && nn::e5m2_window_binades == fold_window);
 
-namespace {
-
 std::string error_of(const std::string& text) {
   std::istringstream in(text);
   std::string why;
@@ -66,8 +64,6 @@ int chosen(const std::vector<tuned_row>& rows, const char* name, int m, int n, i
   choose_schedule(rows, h200, kernel, call_of(kernel, m, n, k, split_k), c);
   return c.from == gemm_selection::source::table ? c.schedule.stages : 0;
 }
-
-}  // namespace
 
 TEST_CASE("a table is read whole or not at all") {
   const std::string header = std::string(tuned_header) + "\n",
@@ -160,8 +156,6 @@ TEST_CASE("the exact shape, then padded M, then the heuristic; kernels, devices,
   CHECK(choose_split_k(rows, h200, fast, call_of(fast, 90, 4096, 2048)) == 2);  // the heuristic's
 }
 
-namespace {
-
 /// Tile and split-K of the heuristic, with as many parts of K as fill the device.
 std::string heuristic(const char* name, const device_info& device, int m, int n, int k) {
   const gpu::detail::gemm_kernel& kernel = *kernel_of(name, device.arch);
@@ -173,8 +167,6 @@ std::string heuristic(const char* name, const device_info& device, int m, int n,
   CHECK(chosen.schedule == gpu::detail::whole_schedule(kernel, chosen.schedule));
   return tile_text(chosen.schedule) + "/" + std::to_string(c.contract.split_k);
 }
-
-}  // namespace
 
 TEST_CASE("the heuristic takes the tile that leaves the fewest multiprocessors idle") {
   const device_info gfx950{arch::gfx950, 256}, gfx942{arch::gfx942, 304};

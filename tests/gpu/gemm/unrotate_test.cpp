@@ -18,8 +18,6 @@ namespace gemm_unrotate_test {
 using namespace rotoscale;
 using namespace gpu_test;
 
-namespace {
-
 /// Compares unrotate_operand with dequantize_ref and unrotate_run.
 void check_unrotated(block_format f, index_t rows, index_t k, int points, bool has_signs, float factor, unsigned seed) {
   CAPTURE(seed);
@@ -66,8 +64,6 @@ void check_unrotated(block_format f, index_t rows, index_t k, int points, bool h
   CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(bf16)) == 0);
   CHECK(target.guards_hold());
 }
-
-}  // namespace
 
 TEST_CASE("values whose rotation is undone") {
   unsigned seed = 0;

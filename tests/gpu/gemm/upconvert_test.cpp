@@ -16,8 +16,6 @@ namespace gemm_upconvert_test {
 using namespace gpu_test;
 using rotoscale::gpu::detail::second_base;
 
-namespace {
-
 constexpr std::uint8_t poison = 0xC3;
 
 /// Prologue of a fallback kernel.
@@ -154,8 +152,6 @@ matrix_data row_of_squares(int k, int span, int sum) {
   REQUIRE(low <= 32);
   return {1, k, codes, scales};
 }
-
-}  // namespace
 
 TEST_CASE("operands are converted exactly: every code under every scale") {
   bytes codes(256 * 16), scales(256);

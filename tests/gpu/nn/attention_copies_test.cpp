@@ -16,8 +16,6 @@ using namespace rotoscale;
 namespace tiles = gpu::tiles;
 namespace host = gpu::host;
 
-namespace {
-
 constexpr int tiles_of_block = 3, threads_of_block = 12;
 
 /// Record of a block's threads, and the first violation.
@@ -170,8 +168,6 @@ void check_pipeline() {
   }
   host::set_thread_order(host::thread_order::forward);
 }
-
-}  // namespace
 
 TEST_CASE("a queue of tiles loads each once, into a buffer that nobody reads, and waits for it") {
   check_pipeline<2, 0, false>();

@@ -23,8 +23,6 @@ using namespace gpu_test;
 namespace nn = rotoscale::nn;
 namespace op = rotoscale::nn::op;
 
-namespace {
-
 struct shape {
   index_t batch, seq, heads, kv_heads, dim;
   index_t document = 0;  ///< mean tokens of a document; 0: each sequence is one document
@@ -157,8 +155,6 @@ const std::string tiled[] = {nn::tiled_attention_name(nn::attention_exp2::deg3, 
                              nn::tiled_attention_name(nn::attention_exp2::deg3, "cdna3-mfma-fp16-f32")};
 
 const nn::attention_contract chains = *nn::find_attention_contract(nn::fp32_attention_contract);
-
-}  // namespace
 
 TEST_CASE("FP32 chains leave the CPU's bytes") {
   for (const shape& s : {shape{1, 1, 1, 1, 2}, shape{2, 5, 2, 2, 6}, shape{1, 65, 2, 1, 40},

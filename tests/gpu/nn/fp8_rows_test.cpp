@@ -13,8 +13,6 @@ using gpu_test::device_array;
 using gpu_test::layer;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 struct fp8_case {
   gpu::fp8_options options;
   float scale = 1.0f;
@@ -62,8 +60,6 @@ void check_layer(layer which, index_t m, index_t n, const fp8_case& c, bool writ
   CHECK(rows.guards_hold());
   CHECK(columns.guards_hold());
 }
-
-}  // namespace
 
 TEST_CASE("a layer's FP8 operands are those of what it would write") {
   fp8_case e4m3_case, e5m2_case, fp32_source, only_rows, only_columns, strided;

@@ -23,8 +23,6 @@ using namespace rotoscale::testing;
 using gpu_test::launcher_backend;
 namespace op = nn::op;
 
-namespace {
-
 std::vector<op_case> cases() {
   std::vector<op_case> all = row_cases();
   const auto coarse = coarse_row_cases();
@@ -49,8 +47,6 @@ void check(row_lengths chosen) {
     CHECK(want == bytes_of(c, tested));
   }
 }
-
-}  // namespace
 
 TEST_CASE("bad arguments of layers") {
   alignas(16) static float memory[4096];
@@ -219,8 +215,6 @@ TEST_CASE("gradients of a loss as BF16 are those of FP32, rounded") {
   }
 }
 
-namespace {
-
 /// Counts elements whose bits differ from the activation's functions. x takes every step-th number.
 template <nn::activation which>
 index_t differing_activations(std::uint32_t step, index_t count) {
@@ -254,8 +248,6 @@ index_t differing_activations(std::uint32_t step, index_t count) {
   }
   return differing;
 }
-
-}  // namespace
 
 TEST_CASE("activations of numbers of every magnitude, NaN and Inf among them") {
   const index_t count = gpu_test::on_device ? index_t{1} << 23 : index_t{1} << 16;

@@ -11,8 +11,6 @@ using gpu_test::device_array;
 using gpu_test::layer;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 /// Both orientations from the device and from the definition.
 template <class T>
 struct orientation {
@@ -62,8 +60,6 @@ void check_layer(layer which, index_t m, index_t n, block_format f, const block_
   rows.check(source, block_axis::row, made.cols());
   columns.check(source, block_axis::column, made.cols());
 }
-
-}  // namespace
 
 TEST_CASE("a layer's operands are those of what it would write") {
   block_options plain = presets::te_rocm;

@@ -18,8 +18,6 @@ using namespace rotoscale;
 using gpu_test::device_array;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 template <class T>
 std::vector<std::byte> bytes_of(const T& x) {
   std::vector<std::byte> bytes(sizeof x);
@@ -76,8 +74,6 @@ void check_observed(block_format f, int points, std::uint32_t signs, index_t m, 
   CHECK(got.guards_hold());
   CHECK(room.guards_hold());
 }
-
-}  // namespace
 
 TEST_CASE("what an operand lost has the CPU's bytes") {
   for (const block_axis axis : {block_axis::row, block_axis::column}) {

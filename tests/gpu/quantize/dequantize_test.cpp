@@ -17,8 +17,6 @@ namespace quantize_dequantize_test {
 using namespace rotoscale;
 using namespace gpu_test;
 
-namespace {
-
 struct shape {
   index_t rows, k;
   placement code_order = placement::row_major, scale_order = placement::row_major;
@@ -101,8 +99,6 @@ void check(block_format f, const shape& s, block_axis axis, float factor, unsign
     if (axis == block_axis::row && row_major_only) check_pair(q, expected, stride);
   }
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("dequantizing", T, bf16, fp16, float) {
   unsigned seed = 0;

@@ -15,8 +15,6 @@ namespace quantize_quantize_fp8_test {
 using namespace rotoscale;
 using namespace gpu_test;
 
-namespace {
-
 struct fp8_case {
   index_t rows, columns;
   gpu::fp8_options options;
@@ -81,8 +79,6 @@ void check(const fp8_case& c, unsigned seed) {
   CHECK(columns.guards_hold());
   CHECK(amax.guards_hold());
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("FP8 cast, transpose and amax", T, bf16, fp16, float) {
   unsigned seed = 0;

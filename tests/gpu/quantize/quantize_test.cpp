@@ -21,8 +21,6 @@ namespace quantize_quantize_test {
 using namespace rotoscale;
 using namespace gpu_test;
 
-namespace {
-
 /// Request for one orientation.
 struct wanted {
   bool any = true;
@@ -189,8 +187,6 @@ constexpr block_policy all_policies[] = {policies::te_rocm,    policies::ocp,   
 
 /// AITER's GEMM operand: codes in the matrix core's order, scales swizzled and padded.
 wanted aiter(const block_options& o) { return {true, o, placement::aiter_data_16x16, placement::aiter_scale}; }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("every rule, policy and rotation", T, bf16, fp16, float) {
   unsigned seed = 0;

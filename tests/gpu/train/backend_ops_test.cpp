@@ -23,8 +23,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 /// Compares the results of both backends. Most cases run on every device.
 void compare(const std::vector<std::vector<op_case>>& groups) {
   const auto reference = nn::make_cpu_backend(1);
@@ -43,8 +41,6 @@ void compare(const std::vector<std::vector<op_case>>& groups) {
   }
   CHECK(2 * compared > all);
 }
-
-}  // namespace
 
 TEST_CASE("every operation on rows leaves the CPU's bytes") { compare({row_cases(), coarse_row_cases()}); }
 TEST_CASE("attention and the step's state leave the CPU's bytes") { compare({attention_cases(), state_cases()}); }

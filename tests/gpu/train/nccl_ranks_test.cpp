@@ -16,8 +16,6 @@ namespace train_nccl_ranks_test {
 using namespace rotoscale;
 namespace nccl = gpu::nccl;
 
-namespace {
-
 /// A communicator of the library.
 struct connection {
   connection(nn::rank_group& group, int r) : rank(group, r) { clear(); }
@@ -148,8 +146,6 @@ std::vector<std::string> run_device_ranks(nn::rank_group& group, const Body& bod
   }
   return said;
 }
-
-}  // namespace
 
 TEST_CASE("devices exchange by the library what threads exchange in memory") {
   for (const int size : {2, 4}) {

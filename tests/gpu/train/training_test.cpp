@@ -21,8 +21,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 using change_options = std::function<void(llama::session_options&)>;
 
 /// Start of each token's document. A sequence of 32 tokens has three documents.
@@ -165,8 +163,6 @@ nn::recipe fp8_of_unit() {
   r.wgrad.accumulate = "hopper-fp8-promoted:split_k=2";
   return r;
 }
-
-}  // namespace
 
 TEST_CASE("a device trains with the CPU's bytes") {
   const auto cpu = nn::make_cpu_backend(1);

@@ -13,8 +13,6 @@ namespace fast_round_test {
 using namespace rotoscale;
 using namespace rotoscale::detail;
 
-namespace {
-
 constexpr auto width = static_cast<std::uint32_t>(lane_count);
 
 /// Number of a register's inputs u, u + step, ... that any conversion gets wrong.
@@ -88,8 +86,6 @@ int wrong_stochastic_anywhere(std::uint32_t u, std::uint32_t step, std::uint32_t
          wrong_stochastic_codes<formats::e5m2>(u, step, word, count) +
          wrong_stochastic_codes<formats::int8>(u, step, word, count);
 }
-
-}  // namespace
 
 TEST_CASE("every sign, exponent and leading half of the mantissa, with what decides a tie below it") {
   long long wrong = 0;

@@ -19,8 +19,6 @@ namespace gemm_units_test {
 
 using namespace rotoscale;
 
-namespace {
-
 std::int32_t add_bytes(std::int32_t sum, const std::uint8_t* a, const std::uint8_t* b, int count) {
   for (int k = 0; k < count; ++k) sum += static_cast<std::int8_t>(a[k]) * static_cast<std::int8_t>(b[k]);
   return sum;
@@ -271,8 +269,6 @@ std::vector<std::uint16_t> flushing_codes(index_t count, int kind, std::uint64_t
   }
   return codes;
 }
-
-}  // namespace
 
 TEST_CASE("units: every shape and kind of scales") {
   thread_pool one(1), three(3);

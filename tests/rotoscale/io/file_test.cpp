@@ -24,8 +24,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 std::string sample_text(std::size_t size) {
   std::string text;
   std::uint32_t state = 1;
@@ -67,8 +65,6 @@ std::string gzip(std::string_view text, std::size_t chunk = 0) {
   deflateEnd(&stream);
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("an error message is one line: file and what is wrong") {
   CHECK(std::string(io::error("a.txt", "is bad").what()) == "a.txt: is bad");

@@ -26,8 +26,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 std::vector<std::byte> some_bytes(std::size_t size) {
   std::vector<std::byte> bytes(size);
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 37 + 11);
@@ -59,8 +57,6 @@ template <class T>
 npy_file file_with(const npy_header& h, const std::vector<T>& values) {
   return npy_file::from_bytes("a.npy", io::npy_bytes(h, std::as_bytes(std::span<const T>(values))));
 }
-
-}  // namespace
 
 TEST_CASE("the writer's bytes are NumPy's") {
   // np.save of np.array([[1, 2, 3], [4, 5, 6]], '<u2'), recorded from NumPy 2.4.

@@ -24,8 +24,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 template <class T>
 std::span<const std::byte> raw(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
@@ -47,8 +45,6 @@ std::vector<float> floats(const safetensors_file& file, const io::tensor_info& i
   file.read_floats(info, first, out);
   return out;
 }
-
-}  // namespace
 
 TEST_CASE("elements as FP32: every code of 8 and 16 bits, and FP64 rounded once") {
   safetensors_writer writer;

@@ -26,8 +26,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 std::vector<std::byte> some_bytes(std::size_t size) {
   std::vector<std::byte> bytes(size);
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 37 + 11);
@@ -77,8 +75,6 @@ void check_consistent(const safetensors_file& file, std::size_t file_size) {
   REQUIRE(sum <= file_size * 255);
   REQUIRE(covered <= file_size);
 }
-
-}  // namespace
 
 TEST_CASE("the writer's bytes are fixed: insertion order, sorted metadata, padded header") {
   safetensors_writer writer;

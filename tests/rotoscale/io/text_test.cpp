@@ -19,8 +19,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 void put_gzip(const fs::path& path, std::string_view text) {
   const gzFile file = gzopen(path.c_str(), "wb");
   REQUIRE(file != nullptr);
@@ -31,8 +29,6 @@ void put_gzip(const fs::path& path, std::string_view text) {
 std::string failure(const fs::path& path) {
   return message_of([&] { io::read_text(path); });
 }
-
-}  // namespace
 
 TEST_CASE("read_text reads a plain and a compressed file") {
   const scratch_directory dir;

@@ -19,8 +19,6 @@ using io::testing::message_of;
 using io::testing::put;
 using io::testing::scratch_directory;
 
-namespace {
-
 std::string words(std::initializer_list<std::uint32_t> values, int bytes) {
   std::string text;
   for (const std::uint32_t value : values) {
@@ -42,8 +40,6 @@ std::vector<std::int32_t> all_of(const token_file& file) {
   file.read(0, tokens);
   return tokens;
 }
-
-}  // namespace
 
 TEST_CASE("the bytes are llm.c's, for both vocabularies, in and out") {
   const scratch_directory dir;

@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 constexpr const char* no_error = "(no error)";  // message_of
 
 llama::model_config small_config(bool tied = false) {
@@ -92,8 +90,6 @@ struct model_case {
 };
 
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-}  // namespace
 
 TEST_CASE("what is written is read, tied and untied, and equal states give equal bytes") {
   for (const bool tied : {false, true}) {
@@ -276,8 +272,6 @@ TEST_CASE("the newest checkpoint of a run, a checkpoint itself, or neither") {
   }
 }
 
-namespace {
-
 /// Writes an adapter of eighths.
 void write_adapter(const fs::path& directory, const llama::lora_config& lora) {
   const llama::parameter_list list(small_config(), nullptr, lora);
@@ -348,8 +342,6 @@ llama::lora_config adapter_of_eighths() {
   lora.targets = {"q_proj", "v_proj", "down_proj"};
   return lora;
 }
-
-}  // namespace
 
 TEST_CASE("merged weights: any rows are those of the whole, and that is w + alpha / rank B A") {
   // Two layers of query, key and value, and of down.

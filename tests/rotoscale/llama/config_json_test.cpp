@@ -14,8 +14,6 @@ using io::testing::message_of;
 using json = nlohmann::ordered_json;
 namespace llama = rotoscale::llama;
 
-namespace {
-
 /// Output of LlamaConfig(vocab_size=256, hidden_size=64, ...).save_pretrained in transformers 5.23.0.
 constexpr char transformers_5[] = R"({
   "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2,
@@ -57,8 +55,6 @@ std::string message_with(const std::string& key, const json& value) {
 }
 
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-}  // namespace
 
 TEST_CASE("config.json: round trip, and what would be another architecture is refused") {
   auto c = small_config();

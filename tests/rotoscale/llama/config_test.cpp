@@ -14,8 +14,6 @@ namespace config_test {
 using namespace rotoscale;
 namespace llama = rotoscale::llama;
 
-namespace {
-
 template <class Change>
 std::string fault_of(Change change) {
   llama::model_config c;
@@ -23,8 +21,6 @@ std::string fault_of(Change change) {
   change(c);
   return find_fault(c).value_or("none");
 }
-
-}  // namespace
 
 TEST_CASE("sizes that follow from others") {
   llama::model_config c;

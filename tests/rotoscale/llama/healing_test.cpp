@@ -19,8 +19,6 @@ namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 using category = nn::memory_category;
 
-namespace {
-
 bool is_matrix(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
 
 /// Trained parameters: all, all but the linear layers, or LoRA's adapters only.
@@ -97,8 +95,6 @@ float as_bf16(float x) {
 std::uint8_t as_e4m3(float x) {
   return static_cast<std::uint8_t>(encode(formats::e4m3, x, rounding::nearest_even, overflow::saturate));
 }
-
-}  // namespace
 
 TEST_CASE("the stash is the E4M3 cast of the weights as they were loaded, unscaled or by their maximum") {
   for (const bool scaled : {false, true}) {
@@ -349,8 +345,6 @@ TEST_CASE("a session made in the healed phase goes on as the one that healed") {
   }
 }
 
-namespace {
-
 /// State of a training run after a step, a switch and two more steps.
 struct healed_run {
   std::vector<float> weights, scales;  ///< at the end
@@ -401,8 +395,6 @@ struct healed_ranks {
     for (const std::size_t part : stored) CHECK((!divides || 3 * part < 2 * alone.session.plan()[category::stash]));
   }
 };
-
-}  // namespace
 
 TEST_CASE("ranks heal as one does, whatever trains") {
   const auto once_a_step = [](const char* name) {

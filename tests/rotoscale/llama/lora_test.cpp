@@ -20,8 +20,6 @@ namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 namespace oracle = rotoscale::oracle;
 
-namespace {
-
 const std::vector<std::string> split_targets = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                 "gate_proj", "up_proj", "down_proj"};
 const std::vector<std::string> fused_targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
@@ -51,8 +49,6 @@ void fill_b(session_case& c) {
     c.session.load(i, b);
   }
 }
-
-}  // namespace
 
 TEST_CASE("adapters that begin at B = 0 leave the bytes of the base, whatever the recipe") {
   const batch data(2, 32, 64, true);
@@ -246,8 +242,6 @@ TEST_CASE("signs of each step need weights of each step") {
       std::invalid_argument);
 }
 
-namespace {
-
 /// Adapters on the GEMMs of a recipe, in double precision, as in docs/reference/layers.md.
 class lora_gemms final : public oracle::linear_gemms {
  public:
@@ -344,8 +338,6 @@ lora_gemms adapters_of(const session_case& c, const oracle::linear_gemms& base, 
   return gemms;
 }
 
-}  // namespace
-
 TEST_CASE("gradients are those of the double-precision model with the same masks and the same quantizers") {
   double nearest = 1.0;
   for (const char* name : {"fp32", "bf16", "fp8_amd", "mxfp4_h16"}) {
@@ -403,8 +395,6 @@ TEST_CASE("gradients are those of the double-precision model with the same masks
   CHECK(nearest < 3e-5);  // equal if no operand moved
 }
 
-namespace {
-
 /// `alpha_of(module)` over sqrt(rank) if `rslora`, else over rank, independent of lora_config::scale_of.
 template <class Alpha>
 void check_merged_logits(const llama::lora_config& lora, const Alpha& alpha_of, bool rslora) {
@@ -455,8 +445,6 @@ void check_merged_logits(const llama::lora_config& lora, const Alpha& alpha_of, 
   }
   CHECK(moved > 0.1);
 }
-
-}  // namespace
 
 TEST_CASE("a merged model has the logits of its base and adapters") {
   llama::lora_config lora = adapters(8, 0.1, split_targets);

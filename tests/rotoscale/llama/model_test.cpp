@@ -14,8 +14,6 @@ namespace nn = rotoscale::nn;
 namespace oracle = rotoscale::oracle;
 using namespace rotoscale::testing;
 
-namespace {
-
 double total(const std::vector<float>& losses) {
   double sum = 0;
   for (const float l : losses) sum += static_cast<double>(l);
@@ -32,8 +30,6 @@ pass_result run(const nn::recipe& r, int threads, index_t b = 2, index_t seq = 3
   for (std::uint64_t step = 0; step < 2; ++step) c.step(data, step);
   return {c.losses(), c.all()};
 }
-
-}  // namespace
 
 TEST_CASE("loss and gradients agree with the double-precision oracle") {
   for (const bool tied : {false, true}) {
@@ -80,8 +76,6 @@ TEST_CASE("loss and gradients agree with the double-precision oracle") {
   }
 }
 
-namespace {
-
 /// Relative distance of all gradients, or of one parameter's.
 double distance(const std::map<std::string, std::vector<double>>& got, const oracle::tensor_map& want) {
   double error = 0, norm = 0;
@@ -127,8 +121,6 @@ void check_against_oracle(const nn::recipe& r, const llama::model_config& config
   }
   CHECK(least < 2e-3);
 }
-
-}  // namespace
 
 TEST_CASE("every preset is the double-precision oracle with the same quantizers") {
   for (const nn::recipe& r : nn::presets::all()) {

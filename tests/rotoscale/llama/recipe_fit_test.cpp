@@ -16,13 +16,9 @@ using rotoscale::testing::preset;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 std::string fault(const train::architecture& c, const nn::recipe& r, const train::pass_extents& p = {64, 64, true}) {
   return train::find_block_fault(c, r, p).value_or("none");
 }
-
-}  // namespace
 
 TEST_CASE("blocks of 32 along every contraction axis") {
   const nn::recipe r = preset("mxfp4");

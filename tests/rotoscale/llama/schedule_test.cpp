@@ -14,8 +14,6 @@ using namespace rotoscale::io::testing;
 namespace train = rotoscale::train;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 std::vector<std::int64_t> starts(const std::vector<nn::phase>& phases, std::int64_t steps) {
   std::vector<std::int64_t> all;
   for (const auto& p : train::resolve({"s", phases}, steps, "s")) all.push_back(p.from_step);
@@ -24,8 +22,6 @@ std::vector<std::int64_t> starts(const std::vector<nn::phase>& phases, std::int6
 std::string fault(const std::vector<nn::phase>& phases, std::int64_t steps) {
   return message_of([&] { train::resolve({"s", phases}, steps, "s.json"); });
 }
-
-}  // namespace
 
 TEST_CASE("presets by name, and the nearest name for a wrong one") {
   for (const nn::recipe& r : nn::presets::all()) {

@@ -14,8 +14,6 @@ namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 using category = nn::memory_category;
 
-namespace {
-
 void adapters(llama::session_options& o) {
   llama::lora_config c;
   c.rank = 4;
@@ -50,8 +48,6 @@ trained_session train(const llama::model_config& config, const std::string& reci
   t.plan = c.session.plan();
   return t;
 }
-
-}  // namespace
 
 TEST_CASE("logits lie where gradients come to be where they fit, and change no bit there") {
   const auto workspace = [](const trained_session& t) { return t.plan[category::workspace]; };

@@ -18,8 +18,6 @@ namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 using category = nn::memory_category;
 
-namespace {
-
 llama::session_options options_for(index_t b, index_t seq) { return session_case::options(b, seq, nullptr); }
 
 /// Stochastic rounding and signs of each step, so that every random word shows.
@@ -30,8 +28,6 @@ nn::recipe random_recipe() {
 }
 
 bool is_matrix(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
-
-}  // namespace
 
 TEST_CASE("the plan is what is allocated, once for each category, and no step allocates") {
   const auto ops = nn::make_cpu_backend(1);

@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 /// Delays copies to the host on all queues but the first two until a thread waits for them, as a device may.
 struct late_backend final : nn::cpu_backend {
   late_backend() : cpu_backend(1) {}
@@ -61,8 +59,6 @@ void check_same_files(const fs::path& a, const fs::path& b) {
   }
   CHECK(files == 4);
 }
-
-}  // namespace
 
 TEST_CASE("a checkpoint of a snapshot has the bytes of when it was taken, and steps those without one") {
   const io::testing::scratch_directory folder;

@@ -13,8 +13,6 @@ namespace nn = rotoscale::nn;
 using nn::operand_form;
 using nn::tensor_role;
 
-namespace {
-
 void with_statistics(llama::session_options& o) { o.model.statistics = true; }
 
 /// Three steps. Bit i of `observed`: step i is observed.
@@ -54,8 +52,6 @@ std::vector<llama::linear_statistics> observe(session_case& c, const batch& data
   c.session.finish_step();
   return {c.session.statistics().begin(), c.session.statistics().end()};
 }
-
-}  // namespace
 
 TEST_CASE("observed steps leave the bits of steps that are not") {
   nn::recipe narrow = preset("bf16");
@@ -161,8 +157,6 @@ TEST_CASE("frozen weights have operands of x and w to observe, and no gradient")
   CHECK(all[8].gradient.elements > 0);
 }
 
-namespace {
-
 /// With adapters whose B is nonzero, so that A has a gradient too.
 std::unique_ptr<session_case> adapted(const nn::recipe& r, bool observed, const std::vector<std::string>& targets,
                                       llama::recompute_part recompute = llama::recompute_part::none) {
@@ -176,8 +170,6 @@ std::unique_ptr<session_case> adapted(const nn::recipe& r, bool observed, const 
   c->step(batch(2, 32, 64, true), 7, 0.02f);
   return c;
 }
-
-}  // namespace
 
 TEST_CASE("adapters: gradients of A and B against the FP32 GEMM, and no bit moves") {
   const batch data(2, 32, 64, true);

@@ -15,8 +15,6 @@ namespace nn = rotoscale::nn;
 using llama::kept_format;
 using llama::recompute_part;
 
-namespace {
-
 /// Weights, moments and scales after three steps, the second one observed.
 std::vector<float> trained(session_case& c, const batch& data) {
   for (std::uint64_t step = 0; step < 3; ++step) {
@@ -71,8 +69,6 @@ llama::model_config deep_config() {
   return c;
 }
 
-}  // namespace
-
 TEST_CASE("recomputation leaves the bytes of a run without it, with adapters and dropout too") {
   nn::recipe adapted = preset("mxfp4_h16");
   adapted.name = "adapters";
@@ -102,8 +98,6 @@ TEST_CASE("recomputation leaves the bytes of a run without it, with adapters and
   }
 }
 
-namespace {
-
 /// The gradients of a third step on the same weights, and its losses.
 std::vector<float> gradients_of(const nn::recipe& r, kept_format kept, std::vector<float>& losses) {
   auto config = deep_config();
@@ -130,8 +124,6 @@ difference difference_of(const std::vector<float>& reference, const std::vector<
   }
   return {std::sqrt(error / norm), product / std::sqrt(norm * squares)};
 }
-
-}  // namespace
 
 TEST_CASE("8-bit activations: the forward pass's bits, and gradients within the format's error") {
   struct recorded {

@@ -18,8 +18,6 @@ using namespace rotoscale;
 namespace train = rotoscale::train;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 nn::trigger plateau(int patience, double min_delta = 0.0) { return {nn::trigger_kind::plateau, patience, min_delta}; }
 nn::trigger noise(int patience, double ratio, std::int64_t every) {
   return {nn::trigger_kind::gradient_noise, patience, 0.0, ratio, every};
@@ -43,8 +41,6 @@ std::string fault(const nn::trigger& t, std::int64_t steps, std::int64_t eval_ev
                   const char* first = "mxfp4_h16") {
   return train::find_trigger_fault(phases_of(t, steps, at, first), {steps, every(eval_every)}).value_or("");
 }
-
-}  // namespace
 
 TEST_CASE("a plateau: so many losses in a row that are not below the best by min_delta") {
   CHECK(fires_after(plateau(2), {3, 2, 2, 2}) == 4);

@@ -13,8 +13,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 bool is_frozen(const llama::parameter& p) { return p.name().find("proj") != std::string::npos; }
 
 /// Trained parameters: all, all but the linear layers, or LoRA's adapters only.
@@ -60,8 +58,6 @@ std::vector<std::vector<float>> run(const nn::recipe& r, base kind, int syntheti
   all.push_back(s.evaluate({}, one.first(64), targets.first(64)));
   return all;
 }
-
-}  // namespace
 
 TEST_CASE("a run behind a synthetic warm-up is the run without it") {
   for (const char* name :

@@ -19,8 +19,6 @@ using namespace rotoscale::testing;
 using rotoscale::io::testing::message_of;
 namespace fs = std::filesystem;
 
-namespace {
-
 gpt2::model_config small_shape() {
   gpt2::model_config c;
   c.vocab_size = 64;
@@ -58,8 +56,6 @@ oracle::gpt2::config oracle_shape(const gpt2::model_config& c) {
 }
 
 std::vector<int> ints(const std::vector<std::int32_t>& x) { return {x.begin(), x.end()}; }
-
-}  // namespace
 
 TEST_CASE("GPT-2: loss and gradients agree with the double-precision oracle") {
   for (const index_t head_chunk : {2048, 32}) {
@@ -177,8 +173,6 @@ TEST_CASE("GPT-2: a continued pass leaves the logits of a whole one") {
   }
 }
 
-namespace {
-
 std::vector<float> weights_of(const fs::path& directory) {
   const auto ops = nn::make_cpu_backend(1);
   train::session s(*ops, small_shape(), {}, {preset("fp32")});
@@ -218,8 +212,6 @@ void rewrite(const fs::path& from, const fs::path& to, const std::function<void(
 void remove_prefix(std::vector<tensor>& all) {
   for (tensor& t : all) t.name.erase(0, 12);
 }
-
-}  // namespace
 
 TEST_CASE("GPT-2: files of Hugging Face and of llm.c hold the model") {
   const io::testing::scratch_directory scratch;

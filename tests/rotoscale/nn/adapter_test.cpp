@@ -18,8 +18,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 constexpr index_t tokens = 64, in = 96, out = 160, rank = 5, layer_number = 3;
 /// Two adapters, on the layer's first and third part. Rows 64 to 95 have none.
 struct adapter_rows {
@@ -186,8 +184,6 @@ results run(nn::backend& ops, const nn::recipe& r, const nn::recipe* adapter, nn
   }
   return found;
 }
-
-}  // namespace
 
 TEST_CASE("outputs and gradients are docs/reference/layers.md's, by bytes") {
   const auto ops = nn::make_cpu_backend(2);

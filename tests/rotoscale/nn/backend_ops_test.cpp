@@ -16,8 +16,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 /// The tested backends. A device's backend is added here.
 std::vector<std::unique_ptr<nn::backend>> tested_backends() {
   std::vector<std::unique_ptr<nn::backend>> all;
@@ -35,8 +33,6 @@ void noted(nn::backend& ops, nn::queue q, const typename Op::in& i, const typena
 #define ROTOSCALE_NOTED(name) &noted<nn::op::name>, &nn::cpu::workspace_of<nn::op::name>,
 constexpr nn::operation_table noted_rows{ROTOSCALE_OPERATIONS(ROTOSCALE_NOTED)};
 #undef ROTOSCALE_NOTED
-
-}  // namespace
 
 TEST_CASE("every operation has a case and leaves the CPU's bytes") {
   nn::cpu_backend reference(1, noted_rows);

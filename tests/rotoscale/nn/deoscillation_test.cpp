@@ -16,8 +16,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 nn::recipe watched() {
   nn::recipe r = preset("mxfp4_deoscillated");
   r.deoscillation = nn::deoscillation_recipe{1, 3, 3.0};
@@ -46,8 +44,6 @@ std::vector<double> quantized(const std::vector<float>& w, index_t rows, index_t
 std::vector<float> weight(session_case& c, std::size_t number) {
   return c.session.model().values(c.session.queue(), number);
 }
-
-}  // namespace
 
 TEST_CASE("a window's end sets the weights whose quantized values moved more than they did") {
   session_case c(small_config(false), watched(), 2, 32);

@@ -16,8 +16,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 /// Faulty part of an operand.
 enum class part { none, codes, scales, factor };
 
@@ -76,8 +74,6 @@ std::string first_difference(const std::vector<nn::operation_digest>& a, const s
   }
   return "";
 }
-
-}  // namespace
 
 TEST_CASE("what a quantizer writes wrong is named: codes, scales, factors, of each tensor") {
   struct {

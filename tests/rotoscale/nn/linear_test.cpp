@@ -20,8 +20,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 constexpr index_t tokens = 64, in = 96, out = 32;
 constexpr index_t layer_number = 3;
 constexpr std::uint64_t seed = 17, step = 5, micro_batch = 1;
@@ -315,8 +313,6 @@ struct linear_case {
     CHECK(same_bytes(gradient.get(), want_gradient));
   }
 };
-
-}  // namespace
 
 TEST_CASE("every preset's three GEMMs equal the references by bytes") {
   for (const nn::recipe& r : nn::presets::all()) {

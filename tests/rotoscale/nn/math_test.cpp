@@ -23,8 +23,6 @@ namespace math_test {
 
 using namespace rotoscale;
 
-namespace {
-
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// Distance in units of FP32's last place at `exact`, which is normal.
@@ -149,8 +147,6 @@ int differences(const stated_function& stated, std::uint32_t first, std::uint32_
   return wrong;
 }
 
-}  // namespace
-
 TEST_CASE("exp, exp2 and log are the steps of docs/reference/numerics.md") {
   const stated_function exp("exp"), exp2("exp2"), log("log");
   CHECK(exp.size() + exp2.size() + log.size() == 50);
@@ -204,8 +200,6 @@ TEST_CASE("exp2 is within 1.02e-4 of 2^x, and exact at 0") {
   CHECK(std::isnan(nn::exp2(infinity)));
 }
 
-namespace {
-
 /// FNV-1a over the bytes of ex2_approx(x) for `count` numbers, by bits from `first` in steps of `stride`, then for
 /// their negatives.
 std::uint64_t digest_of_ex2(std::uint32_t first, std::uint32_t count, std::uint32_t stride) {
@@ -218,8 +212,6 @@ std::uint64_t digest_of_ex2(std::uint32_t first, std::uint32_t count, std::uint3
   }
   return digest;
 }
-
-}  // namespace
 
 TEST_CASE("ex2_approx has the bits of ex2.approx.ftz.f32 on an H200") {
   // On [1, 2) and (-2, -1]: the digest of the device's results. On [2^-8, 1) and (-1, -2^-8]: the digest of this

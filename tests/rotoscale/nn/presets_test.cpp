@@ -17,8 +17,6 @@ using namespace rotoscale::testing;
 namespace llama = rotoscale::llama;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 constexpr std::int64_t steps = 20;
 
 llama::model_config tiny_config() {
@@ -119,8 +117,6 @@ void check_that_it_heals(const nn::schedule& s, nn::operand_format stored, bool 
   CHECK(at + 1 == phases.size());
   CHECK(last < (adapted ? 0.999 : 0.5) * first);
 }
-
-}  // namespace
 
 TEST_CASE("every preset trains 20 steps") {
   for (nn::recipe preset : nn::presets::all()) {

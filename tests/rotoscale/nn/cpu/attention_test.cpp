@@ -12,8 +12,6 @@ using namespace rotoscale;
 using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
 
-namespace {
-
 struct shape {
   index_t batch, seq, heads, kv_heads, dim;
 
@@ -112,8 +110,6 @@ struct attention_case {
 // Short, ragged, whole and several query blocks of 64; groups of 1, 2 and 4 query heads.
 const shape shapes[] = {{1, 1, 1, 1, 2},  {2, 5, 2, 2, 6},  {1, 33, 4, 1, 4},  {2, 64, 2, 1, 16},
                         {1, 65, 4, 2, 8}, {1, 70, 4, 4, 6}, {1, 129, 2, 1, 4}, {1, 200, 4, 1, 32}};
-
-}  // namespace
 
 TEST_CASE("attention forward") {
   for (const shape& s : shapes) {

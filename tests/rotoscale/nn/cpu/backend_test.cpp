@@ -37,8 +37,6 @@ TEST_CASE("an operation without memory fails its queue, which skips the next one
   CHECK(!ran);
 }
 
-namespace {
-
 /// Every row-wise operation once on activations of a type, results concatenated. 300 rows make several chunks.
 template <class T>
 std::vector<float> run_all(int threads) {
@@ -96,8 +94,6 @@ std::vector<float> run_all(int threads) {
   for (const double value : {s.loss_sum, s.squares, s.gradient_norm}) out.push_back(static_cast<float>(value));
   return out;
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("1, 2 and 4 threads give the same bits", T, float, bf16) {
   const auto one = run_all<T>(1);

@@ -16,8 +16,6 @@ namespace exact_steps_test {
 using namespace rotoscale;
 namespace cpu = rotoscale::nn::cpu;
 
-namespace {
-
 constexpr index_t k = 96;
 
 /// Random codes. Scale exponents are in [exponent, exponent + spread], those of zero blocks 0 or 254.
@@ -59,8 +57,6 @@ bool same_bytes(operand& a, operand& b, gemm_options o) {
   gemm(a.view, b.view, cpu::blockwise_options(o), row_major(got.data(), a.view.rows, b.view.rows), pool);
   return std::memcmp(want.data(), got.data(), want.size() * sizeof(float)) == 0;
 }
-
-}  // namespace
 
 TEST_CASE("MXFP4 under AMX's model: exact steps have the bytes of blocks, up to the rule's limits") {
   gemm_options o;

@@ -17,8 +17,6 @@ using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
 namespace op = rotoscale::nn::op;
 
-namespace {
-
 constexpr double nothing = 0.0;
 
 /// Runs the body of an operation on two threads, with a workspace.
@@ -34,8 +32,6 @@ nn::tensor_view row(std::vector<float>& x) {
 }
 
 std::vector<int> to_int(const std::vector<std::int32_t>& x) { return {x.begin(), x.end()}; }
-
-}  // namespace
 
 TEST_CASE("RMSNorm forward and backward") {
   // 130 rows: two whole chunks of the weight gradient's partial sums and a partial one.

@@ -20,8 +20,6 @@ namespace cpu = rotoscale::nn::cpu;
 using nn::operand_form;
 using numbers = nn::operand_format;
 
-namespace {
-
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
@@ -74,8 +72,6 @@ struct operand_case {
   const gemm_operand& form(operand_form f) const { return static_cast<cpu::operands&>(*made.set).form(f); }
   float value(index_t r, index_t c) const { return values[static_cast<std::size_t>(r * source.extent(1) + c)]; }
 };
-
-}  // namespace
 
 TEST_CASE("formats without blocks: both forms hold encode of every element") {
   for (const auto& [rows, cols] : {std::pair<index_t, index_t>{70, 97}, {1, 5}, {64, 64}, {33, 65}}) {

@@ -15,8 +15,6 @@ namespace nn = rotoscale::nn;
 namespace cpu = rotoscale::nn::cpu;
 namespace op = rotoscale::nn::op;
 
-namespace {
-
 /// One tensor's state of delayed scaling.
 struct scaling_case {
   float scale = 3.0f, inverse = 1.0f / 3.0f, amax = 0.0f, largest = 448.0f;
@@ -35,8 +33,6 @@ struct scaling_case {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-}  // namespace
 
 TEST_CASE("fp8_bits is encode for every BF16 number times many scales") {
   const float scales[] = {1.0f, 448.0f, 57344.0f, 3.0f, 0x1p-20f, 0x1p20f, 1.0f / 3.0f, 0x1p-126f, 3.4e38f, 0.1f};

@@ -19,8 +19,6 @@ namespace nn = rotoscale::nn;
 namespace cpu = rotoscale::nn::cpu;
 using numbers = nn::operand_format;
 
-namespace {
-
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// One form of a tensor, quantized and observed.
@@ -157,8 +155,6 @@ void check_against_doubles(const observed& o) {
   CHECK(static_cast<double>(o.got.amax) == amax);
   CHECK(near(static_cast<double>(o.got.rotated_amax), rotated_amax));
 }
-
-}  // namespace
 
 TEST_CASE("sums and counts are those of a model in double precision") {
   for (const numbers f : {numbers::fp32, numbers::bf16, numbers::fp8_e4m3, numbers::fp8_e5m2, numbers::mxfp4,

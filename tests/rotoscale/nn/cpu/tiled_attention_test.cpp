@@ -15,8 +15,6 @@ using namespace rotoscale::testing;
 namespace cpu = rotoscale::nn::cpu;
 namespace nn = rotoscale::nn;
 
-namespace {
-
 struct shape {
   index_t batch, seq, heads, kv_heads, dim;
   index_t document = 0;  ///< tokens of a document; 0: each sequence is one document
@@ -237,8 +235,6 @@ nn::attention_contract contract_of(const char* unit, nn::attention_exp2 exp2 = n
 const shape shapes[] = {{1, 1, 1, 1, 16},      {2, 5, 2, 1, 32},       {1, 64, 2, 2, 16}, {1, 70, 4, 2, 32},
                         {1, 130, 2, 1, 48, 0}, {2, 100, 2, 1, 32, 23}, {1, 66, 1, 1, 128}};
 
-}  // namespace
-
 TEST_CASE("tiled attention leaves the bytes of its definition, under any unit") {
   for (const shape& s : shapes) {
     for (const char* unit : {"hopper-mma-fp16-f32", "cdna3-mfma-fp16-f32", "ampere-mma-fp16-f32"}) {
@@ -300,8 +296,6 @@ TEST_CASE("units that cannot multiply its tiles have no tiled contract") {
   for (const index_t dim : {16, 32, 80, 128}) CHECK(tiled.takes(dim));
   for (const index_t dim : {8, 40, 144}) CHECK_FALSE(tiled.takes(dim));
 }
-
-namespace {
 
 /// Relative errors: BF16's rounding, exp2's polynomial (ex2_approx has less), and generously FP32's and the unit's
 /// roundings.
@@ -388,8 +382,6 @@ double worst(const std::vector<float>& got, const tensor& want, const tensor& bo
   }
   return most;
 }
-
-}  // namespace
 
 TEST_CASE("tiled attention is within its roundings of double precision, forward and backward") {
   for (const shape& s : {shape{1, 65, 4, 2, 32, 0}, shape{2, 200, 2, 1, 64, 0}, shape{1, 150, 2, 1, 32, 31}}) {
