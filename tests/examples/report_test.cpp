@@ -22,10 +22,7 @@
 namespace report_test {
 
 namespace io = rotoscale::io;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 using json = nlohmann::ordered_json;
 namespace report_parts = rotoscale::program::report_parts;
 using rotoscale::program::report_options;

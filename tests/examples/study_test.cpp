@@ -18,10 +18,7 @@ namespace llama_study_test {
 
 namespace io = rotoscale::io;
 namespace statistics = rotoscale::study_statistics;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 using json = nlohmann::ordered_json;
 using namespace rotoscale::program;
 

@@ -16,10 +16,7 @@ namespace llama_tokenizer_test {
 
 using namespace rotoscale;
 using namespace rotoscale::program;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 /// Words of a fixed congruence, in lines, with characters that tokenizers tend to lose.
 std::string sample_text() {

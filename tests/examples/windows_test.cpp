@@ -16,9 +16,7 @@ namespace llama_windows_test {
 
 using namespace rotoscale;
 using namespace rotoscale::program;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 using ints = std::vector<std::int32_t>;
 
 constexpr std::int32_t none = nn::ignored_target;

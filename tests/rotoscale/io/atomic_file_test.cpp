@@ -16,10 +16,7 @@ namespace atomic_file_test {
 
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 TEST_CASE("an atomic file appears complete or not at all") {
   const scratch_directory dir;

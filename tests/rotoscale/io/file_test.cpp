@@ -19,10 +19,7 @@ namespace file_test {
 
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 std::string sample_text(std::size_t size) {
   std::string text;

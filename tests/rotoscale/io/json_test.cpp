@@ -20,10 +20,7 @@
 namespace json_test {
 
 namespace io = rotoscale::io;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 using json = nlohmann::ordered_json;
 
 namespace sample {

@@ -16,10 +16,7 @@ namespace jsonl_test {
 
 namespace io = rotoscale::io;
 using io::jsonl_writer;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 using json = nlohmann::ordered_json;
 
 TEST_CASE("a record is one line and is there at once") {

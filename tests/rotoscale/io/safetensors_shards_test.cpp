@@ -19,10 +19,7 @@ namespace fs = std::filesystem;
 using io::safetensors_file;
 using io::safetensors_shards;
 using io::safetensors_writer;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 template <class T>
 std::span<const std::byte> raw(const std::vector<T>& values) {

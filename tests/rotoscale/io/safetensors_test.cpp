@@ -21,10 +21,7 @@ namespace safetensors_test {
 namespace io = rotoscale::io;
 using io::safetensors_file;
 using io::safetensors_writer;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 std::vector<std::byte> some_bytes(std::size_t size) {
   std::vector<std::byte> bytes(size);

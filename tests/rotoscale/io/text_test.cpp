@@ -15,9 +15,7 @@ namespace text_test {
 
 namespace fs = std::filesystem;
 namespace io = rotoscale::io;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 void put_gzip(const fs::path& path, std::string_view text) {
   const gzFile file = gzopen(path.c_str(), "wb");

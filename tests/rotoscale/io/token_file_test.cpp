@@ -14,10 +14,7 @@ namespace fs = std::filesystem;
 using io::token_file;
 using io::token_file_writer;
 using io::token_kind;
-using io::testing::get;
-using io::testing::message_of;
-using io::testing::put;
-using io::testing::scratch_directory;
+using namespace rotoscale::io::testing;
 
 std::string words(std::initializer_list<std::uint32_t> values, int bytes) {
   std::string text;
