@@ -24,6 +24,7 @@ import termios
 import unittest
 from pathlib import Path
 
+from outputs import presets
 from safetensors_bytes import load
 
 PROGRAM = ""
@@ -289,6 +290,19 @@ class Results(Scratch):
         self.assertEqual((memory["quantized_between"], memory["streamed"]), (0, 0))  # the base trains
         self.assertEqual(memory["quantized_peak"], max(memory["quantized_before"], memory["quantized_after"]))
 
+    def test_every_schedule_trains_through_its_switches(self):
+        for schedule in presets(ROOT)[1]:
+            with self.subTest(schedule):
+                self.train("run", "--overwrite", schedule=schedule, steps=160, learning_rate=0.01, eval_every=20)
+                log = self.folder / "run/log.jsonl"
+                switches, (end,) = records(log, "switch"), records(log, "end")
+                untriggered = [p for p in records(log, "start")[0]["schedule"][1:] if p["trigger"] is None]
+                self.assertGreaterEqual(len(switches), len(untriggered))
+                for switch in switches:  # the weights are the same
+                    self.assertLess(abs(switch["val_loss_after"] - switch["val_loss_before"]), 0.05)
+                self.assertEqual(end["status"], "ok")
+                self.assertLess(end["final_val_loss"], 2)  # untrained: 5.5
+
     def test_the_last_phase_ends_at_its_cap(self):
         self.write("heal.json", {"phases": [{"recipe": "mxfp4_h16"}, {"recipe": "fp8_amd", "at": 3, "cap": 2}]})
         self.train("run", schedule="heal.json")
@@ -379,17 +393,6 @@ class Results(Scratch):
 
 
 class Warmup(Scratch):
-    def test_synthetic_warmup_leaves_no_trace(self):
-        """Random steps in FP8 before the run leave its checkpoint unchanged."""
-        self.train("plain", schedule="mxfp4_h16", accumulate=2)
-        self.train("warm", "--synthetic-warmup", 3, schedule="mxfp4_h16", accumulate=2)
-        self.assert_same_checkpoint("plain", "warm")
-        event, = records(self.folder / "warm/log.jsonl", "warm_up")
-        self.assertEqual((event["steps"], event["recipe"]), (3, "fp8_amd"))
-        self.train("mxfp4", "--synthetic-warmup", 2, "--synthetic-recipe", "mxfp4_h16_sr", schedule="mxfp4_h16",
-                   accumulate=2)
-        self.assert_same_tensors("plain", "mxfp4")
-
     def test_the_pretraining_configuration(self):
         """AMD's hyperparameters. The learning rate of a step does not depend on the run's length."""
         file = ROOT / "examples/llama/configs/amd_llama31_8b.json"
@@ -438,6 +441,7 @@ class Log(Scratch):
             wanted = [key for key in keys[record["event"]] if key in record or key not in optional]
             self.assertEqual(list(record), [*wanted, "time"])
         self.assertEqual({r["event"] for r in seen}, set(keys))
+        self.assertEqual(records(self.folder / "run/log.jsonl", "warm_up")[0]["recipe"], "fp8_amd")  # the default
         for key in optional:
             self.assertTrue(any(key in r for r in seen))
         steps = records(self.folder / "run/log.jsonl", "step")
