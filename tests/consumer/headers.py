@@ -4,12 +4,12 @@
 """Compiles all headers of the tree as users do.
 
 usage: headers.py CHECK ROOT
-  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles eight, chosen by the hashes
+  alone      each header by itself, numerics headers without exceptions and RTTI. Compiles four, chosen by the hashes
              of their texts, with clang++-14 if installed, which is twice as fast as g++.
   alone-g++  all of them with g++, for the slow suite
   COMPILER   all headers together, and the templates that include/compiled instantiates: by g++ in C++23, clang++-14 in
              C++20, clang++-22 in C++23. Skipped where it is not installed, and unless warnings are errors.
-  standard   the same eight as C++17: the first error names the required standard
+  standard   the same four as C++17: the first error names the required standard
   standard-all  all of them, for the slow suite
   odr        an object of all headers, linked into one program twice
   isa        two translation units of a program for different instruction sets, which must keep separate functions: the
@@ -68,8 +68,8 @@ def including(headers):
 
 
 def sample(root, headers):
-    """The eight headers whose texts have the smallest hashes. The choice depends on the tree's content alone."""
-    return sorted(headers, key=lambda header: (zlib.crc32((root / "include" / header).read_bytes()), header))[:8]
+    """The four headers whose texts have the smallest hashes. The choice depends on the tree's content alone."""
+    return sorted(headers, key=lambda header: (zlib.crc32((root / "include" / header).read_bytes()), header))[:4]
 
 
 def check_alone(root, folder, compiler="clang++-14", choose=sample):
