@@ -456,11 +456,6 @@ class BadInput(Lora):
         shutil.move(self.folder / "base", self.folder / "gone")
         self.refuse(["eval", "--checkpoint", "run"], str(self.base), "--adapter")
 
-    def test_a_base_is_not_overwritten(self):
-        for base in ("base", self.base):
-            self.refuse([*self.train_command("base"), "--overwrite", "--init", base, "--lora-rank", 4], str(base),
-                        "--overwrite")
-
 
 if __name__ == "__main__":
     mini_llama.main(__doc__)
