@@ -37,6 +37,11 @@ inline void unpack_doubled(const std::uint8_t* codes, index_t count, std::int8_t
 #endif
   for (; i < count; ++i) to[i] = doubled_e2m1[shift][nibble(codes[i / 2], i)];
 }
+/// The same for blocks of 32 elements, block g times 2^(scales[g] - least).
+inline void unpack_shifted_blocks(const std::uint8_t* codes, const std::uint8_t* scales, int least, index_t count,
+                                  std::int8_t* to) {
+  for (index_t g = 0; g < count; ++g, codes += 16, to += 32) unpack_doubled(codes, 32, to, scales[g] - least);
+}
 
 /// Sum of `count` integers.
 inline std::int32_t sum_of_bytes(const std::int8_t* x, index_t count) {
@@ -66,7 +71,7 @@ inline constexpr std::int8_t folded_bias = 12 << most_folded;
 /// - A: signed bytes, row after row
 /// - B: panels of Columns columns; a quad of each column in turn, with `bias` added to the bytes
 /// The elements of A's rows begin at whole cache lines and have a whole number of them.
-/// `folds`: runs of a row or column get one scale where their exponents allow it (operand_range::folded).
+/// `folds`: runs of 32 of a row or column get one scale where their exponents allow it (operand_range::folded).
 template <index_t Columns>
 class block_packing {
  public:
@@ -160,6 +165,7 @@ class block_packing {
   /// Packs the elements and scales of a row.
   template <class Scale>
   void pack_runs(const gemm_operand& x, index_t r, std::int8_t* elements, Scale* scales, operand_range& range) const {
+    if (pack_near_runs(x, r, elements, scales, range)) return;
     if (has_plain_runs(x) && runs_ * run_ == x.k) {
       pack_plain_scales(x, r, scales, range);
       const bool folded = folds(scales, range);
@@ -174,6 +180,32 @@ class block_packing {
     pack_elements(x, r, elements);
     pack_scales(x, r, elements, scales, range);
     if (x.block == 0) folds(scales, range);  // all scales are 1
+  }
+  /// Packs a row of whole runs whose scales are near each other and not extreme. Runs of zeros may count.
+  template <class Scale>
+  bool pack_near_runs(const gemm_operand& x, index_t r, std::int8_t* elements, Scale* scales,
+                      operand_range& range) const {
+    if (runs_ == 0 || !has_plain_runs(x) || runs_ * run_ != x.k) return false;
+    const std::uint8_t* const codes = x.codes + r * x.code_stride;
+    const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
+    std::uint8_t least = 255, most = 0;
+    for (index_t g = 0; g < runs_; ++g) {
+      least = stored[g] < least ? stored[g] : least;
+      most = stored[g] > most ? stored[g] : most;
+    }
+    if (least < 97 || most > 157 || most - least > most_folded) return false;
+    const auto scale = [](std::uint8_t code) { return static_cast<Scale>(fp32_from_bits(std::uint32_t{code} << 23)); };
+    range.include(least - 127);
+    range.include(most - 127);
+    if (folds_) {
+      range.folded = most - least;
+      unpack_shifted_blocks(codes, stored, least, runs_, elements);
+      std::fill(scales, scales + runs_, scale(least));
+    } else {
+      unpack_doubled(codes, x.k, elements);
+      for (index_t g = 0; g < runs_; ++g) scales[g] = scale(stored[g]);
+    }
+    return true;
   }
   /// True if all runs of a row can have the least scale. Sets range.folded then.
   template <class Scale>
@@ -214,18 +246,6 @@ class block_packing {
     const std::uint8_t* const codes = x.codes + r * x.code_stride;
     const std::uint8_t* const stored = x.scales + r / x.block_rows * x.scale_stride;
     const index_t count = x.k / run_;
-    std::uint8_t smallest = 255, largest = 0;
-    for (index_t g = 0; g < count; ++g) {
-      smallest = stored[g] < smallest ? stored[g] : smallest;
-      largest = stored[g] > largest ? stored[g] : largest;
-    }
-    // Near each other and not extreme: zero runs may count.
-    if (count > 0 && smallest >= 97 && largest <= 157 && largest - smallest <= most_folded) {
-      for (index_t g = 0; g < count; ++g) to[g] = static_cast<Scale>(fp32_from_bits(std::uint32_t{stored[g]} << 23));
-      range.include(smallest - 127);
-      range.include(largest - 127);
-      return count;
-    }
     int least = range.least, most = range.most;
     index_t g = 0;
     for (; g < count; ++g) {
