@@ -101,6 +101,7 @@ struct gemm_tile {
   matrix<float> c;
   index_t first_row, rows;
   const operand_range* row_ranges;
+  const operand_range& joined;  ///< of all rows
   const std::byte* packed_rows;
   float* memory;  ///< 4 * rows * Kernel::columns floats
 
@@ -112,6 +113,15 @@ struct gemm_tile {
 
   void compute(index_t first_column, const operand_range& range, const std::byte* panel, const row_finisher& finisher) {
     const index_t n = b.rows - first_column < columns ? b.rows - first_column : columns;
+    if constexpr (requires { Kernel::takes_joined_rows; }) {
+      if (plan.spans().size() == 1 && !o.start_from_c && !o.model.c_last && kernel.admits(joined, range)) {
+        kernel.run_joined(plan.spans()[0], row_ranges, joined, packed_rows, rows, range, panel, memory);
+        for (index_t i = 0; i < rows; ++i) {
+          finisher.finish(memory + i * columns, n, &c(first_row + i, first_column), c.stride(1), first_column, false);
+        }
+        return;
+      }
+    }
     const index_t size = rows * columns;
     float *acc = memory, *chain = memory + size, *part = memory + 2 * size, *sum = memory + 3 * size;
     bool admitted[64];
@@ -209,7 +219,7 @@ struct gemm_walk {
     const std::size_t tile = scratch_array<float>::bytes(4 * chunk * Kernel::columns), pack = kernel.pack_bytes();
     return plan.bytes() + scratch_array<operand_range>::bytes(at_once) +
            scratch_array<std::byte>::bytes(at_once * panel_bytes) +
-           scratch_array<operand_range>::bytes(chunks_at_once * chunk) +
+           scratch_array<operand_range>::bytes(chunks_at_once * (chunk + 1)) +
            scratch_array<std::byte>::bytes(chunks_at_once * chunk_bytes) +
            static_cast<std::size_t>(threads) * std::max(tile, pack);
   }
@@ -235,20 +245,31 @@ void pack_rows(const Kernel& kernel, const gemm_operand& a, index_t first, index
   for (index_t i = first; i < last; ++i) ranges[i - first] = kernel.pack_row(i, to + (i - first) * kernel.row_bytes());
 }
 
+/// The range of `count` rows, for kernels that take rows by it.
+template <class Kernel>
+operand_range joined_range([[maybe_unused]] const operand_range* rows, [[maybe_unused]] index_t count) {
+  operand_range all;
+  if constexpr (requires { Kernel::takes_joined_rows; }) {
+    all.folded = 0;
+    for (index_t i = 0; i < count; ++i) all.include(rows[i]);
+  }
+  return all;
+}
+
 /// Computes all of C with one kernel. Both operands are packed once. All rows pass through a group of panels, which
 /// stays in L2, before the next group.
 template <class Kernel>
 void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options& o, matrix<float> c,
                thread_pool& pool) {
   const gemm_walk<Kernel> walk(a, b, o, pool.threads());
-  const scratch_array<operand_range> ranges(walk.at_once), row_ranges(walk.chunks_at_once * walk.chunk);
+  const scratch_array<operand_range> ranges(walk.at_once), row_ranges(walk.chunks_at_once * (walk.chunk + 1));
   const scratch_array<std::byte> packed(walk.at_once * walk.panel_bytes);
   const scratch_array<std::byte> rows(walk.chunks_at_once * walk.chunk_bytes);
   const row_finisher finisher(combined_factor(a, b, o), o, c);
   const auto each_chunk = [&](index_t first_row, index_t i, const auto& body) {
     const index_t first = first_row + i * walk.chunk;
     body(first, std::min(a.rows, first + walk.chunk), rows.data() + i * walk.chunk_bytes,
-         row_ranges.data() + i * walk.chunk);
+         row_ranges.data() + i * (walk.chunk + 1));
   };
   for (index_t first_panel = 0; first_panel < walk.panels; first_panel += walk.at_once) {
     const index_t count = std::min(walk.at_once, walk.panels - first_panel);
@@ -263,12 +284,14 @@ void gemm_with(const gemm_operand& a, const gemm_operand& b, const gemm_options&
       pool.for_each(chunks, [&](index_t i) {
         each_chunk(first_row, i, [&](index_t first, index_t last, std::byte* to, operand_range* found) {
           pack_rows(walk.kernel, a, first, last, to, found);
+          found[last - first] = joined_range<Kernel>(found, last - first);
         });
       });
       pool.for_each(groups * chunks, [&](index_t task) {
         each_chunk(first_row, task % chunks, [&](index_t first, index_t last, std::byte* from, operand_range* found) {
           const scratch_array<float> sums(4 * walk.chunk * Kernel::columns);
-          gemm_tile<Kernel> tile{walk.kernel, a, b, o, walk.plan, c, first, last - first, found, from, sums.data()};
+          gemm_tile<Kernel> tile{walk.kernel,         a,    b,          o, walk.plan, c, first, last - first, found,
+                                 found[last - first], from, sums.data()};
           const index_t first_of_group = task / chunks * walk.group;
           for (index_t p = first_of_group; p < std::min(count, first_of_group + walk.group); ++p) {
             tile.compute((first_panel + p) * Kernel::columns, ranges[p], packed.data() + p * walk.panel_bytes,

@@ -120,8 +120,9 @@ struct operand_range {
     least = exponent < least ? exponent : least;
     most = exponent > most ? exponent : most;
   }
-  /// Adds a column of a panel.
+  /// Adds a row, or a column of a panel.
   void include(const operand_range& column) {
+    special = special || column.special;
     least = column.least < least ? column.least : least;
     most = column.most > most ? column.most : most;
     folded = folded < 0 || column.folded < 0 ? -1 : folded > column.folded ? folded : column.folded;

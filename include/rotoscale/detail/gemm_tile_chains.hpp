@@ -24,13 +24,14 @@ struct packed_pairs {
   index_t half_bytes;   ///< from the left tiles to the right ones
   index_t first, last;  ///< steps of pair_step to add, ascending
   float* acc;           ///< count × pair_columns
+  bool starts;          ///< acc is +0, whatever it holds
 };
 
 /// Adds to `Halves` times 16 rows (the last ones may be fewer, as configured) from `row` on.
 template <class Tiles, int Halves>
 [[gnu::always_inline]] inline void add_pair_rows(const packed_pairs& p, index_t row) {
   float* const acc = p.acc + row * pair_columns;
-  Tiles::template load<Halves>(acc);
+  p.starts ? Tiles::template clear<Halves>() : Tiles::template load<Halves>(acc);
   const std::byte* a = p.rows + row * p.row_bytes + 2 * pair_step * p.first;
   const std::byte* b = p.panel + pair_tile_bytes * p.first;
   for (index_t s = p.first; s < p.last; ++s, a += 2 * pair_step, b += pair_tile_bytes) {
@@ -65,6 +66,15 @@ struct amx_pairs {
     _tile_loadconfig(&tiles);
   }
   ROTOSCALE_TARGET static inline void release() { _tile_release(); }
+  template <int Halves>
+  ROTOSCALE_TARGET static inline void clear() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (Halves == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
   template <int Halves>
   ROTOSCALE_TARGET static inline void load(const float* acc) {
     constexpr index_t stride = 4 * pair_columns;
@@ -142,7 +152,7 @@ class pair_packing {
         transpose_lanes(t);
         for (index_t i = 0; i < count; ++i) store_lanes(to + (r - first + i) * row_bytes() + 4 * w, t[i]);
       }
-      for (index_t i = 0; i < count; ++i) ranges[r - first + i].special = nan[i] != 0;
+      for (index_t i = 0; i < count; ++i) ranges[r - first + i] = {.special = nan[i] != 0};
     }
   }
   operand_range pack_panel(index_t first, index_t valid, std::byte* to) const {
@@ -238,7 +248,12 @@ class tile_chains : public pair_packing {
 
   void run(const gemm_span& span, index_t, index_t, const operand_range*, const std::byte* rows, index_t count,
            const operand_range&, const std::byte* panel, float* acc) const {
-    add_({rows, count, row_bytes(), panel, panel_bytes() / 2, span.first, span.last, acc});
+    add_({rows, count, row_bytes(), panel, panel_bytes() / 2, span.first, span.last, acc, false});
+  }
+  static constexpr bool takes_joined_rows = true;
+  void run_joined(const gemm_span& span, const operand_range*, const operand_range&, const std::byte* rows,
+                  index_t count, const operand_range&, const std::byte* panel, float* acc) const {
+    add_({rows, count, row_bytes(), panel, panel_bytes() / 2, span.first, span.last, acc, true});
   }
 
  private:

@@ -25,6 +25,7 @@ inline namespace ROTOSCALE_ISA {
 
 inline constexpr index_t unit_columns = 32;  ///< of a panel
 inline constexpr int unit_block = 32;        ///< products of a block
+alignas(64) inline constexpr float zero_sums[unit_columns] = {};
 
 /// Rows of A and a panel of B, as block_packing<unit_columns> packs them, and the blocks of K to add.
 struct packed_blocks {
@@ -36,7 +37,10 @@ struct packed_blocks {
   float* acc;           ///< count × unit_columns; += each block's sum by one fused multiply-add
 
   index_t elements_at;  ///< offset of a row's elements, in bytes
+  bool starts;          ///< acc is +0, whatever it holds
 
+  /// unit_columns sums of row i to begin with.
+  const float* start_of(index_t i) const { return starts ? zero_sums : acc + i * unit_columns; }
   const std::byte* scales_of_row(index_t i) const { return rows + i * row_bytes; }
   const std::byte* elements_of_row(index_t i) const { return rows + i * row_bytes + elements_at; }
   /// Of a row's blocks [g, end).
@@ -82,7 +86,7 @@ template <class Tiles>
   for (int i = 0; i < 16; ++i) Tiles::clear(sum[i]);
   ROTOSCALE_UNROLLED(16)
   for (int i = 0; i < 16; ++i) {
-    if (i < height) __builtin_memcpy(&sum[i], acc + i * unit_columns, 64);
+    if (i < height) __builtin_memcpy(&sum[i], p.start_of(row + i) + column, 64);
   }
   for (int g = 0; g < depth - 1 && g < count; ++g) {
     Tiles::multiply(g, a + unit_block * g, p.row_bytes, b + b_block * g, 4 * unit_columns, sums[g]);
@@ -158,7 +162,7 @@ template <class Tiles, int Halves>
       float* const acc = p.acc + (row + i) * unit_columns + column;
       float scale;
       __builtin_memcpy(&scale, p.scales_of_row(row + i), 4);
-      __builtin_memcpy(&sum, acc, 64);
+      __builtin_memcpy(&sum, p.start_of(row + i) + column, 64);
       Tiles::add(sum, sums + i * unit_columns + column, scale, b_scale);
       __builtin_memcpy(acc, &sum, 64);
     }
@@ -185,7 +189,8 @@ template <class Dots, int Rows, bool Folded>
   float* const acc = p.acc + row * unit_columns + column;
   floats sum[Rows][2];
   for (int i = 0; i < Rows; ++i) {
-    for (int j = 0; j < 2; ++j) __builtin_memcpy(&sum[i][j], acc + i * unit_columns + j * w, sizeof(floats));
+    const float* const from = p.start_of(row + i) + column;
+    for (int j = 0; j < 2; ++j) __builtin_memcpy(&sum[i][j], from + j * w, sizeof(floats));
   }
   for (index_t g = p.first, end; g < p.last; g = end) {
     end = Folded ? p.last : g + 1;
@@ -425,17 +430,33 @@ class unit_blocks : public exact_block_operands<unit_columns> {
 
   void run(const gemm_span& span, index_t, index_t, const operand_range* ranges, const std::byte* rows, index_t count,
            const operand_range& panel_range, const std::byte* panel, float* acc) const {
-    const bool pairs = (span.last - span.first) % 2 == 0 || (span.first % 2 == 0 && span.last == pack_.runs());
-    const auto folds = [&](index_t i) { return pairs && folds_exactly(ranges[i], panel_range); };
     for (index_t i = 0, last; i < count; i = last) {
-      const bool folded = folds(i);
-      for (last = i + 1; last < count && folds(last) == folded;) ++last;
-      (folded ? unit_.add_folded : unit_.add)({rows + i * row_bytes(), last - i, row_bytes(), panel, pack_.runs(),
-                                               span.first, span.last, acc + i * columns, pack_.elements_at<float>()});
+      const bool folded = folds(span, ranges[i], panel_range);
+      for (last = i + 1; last < count && folds(span, ranges[last], panel_range) == folded;) ++last;
+      add(span, rows + i * row_bytes(), last - i, panel, acc + i * columns, folded, false);
     }
+  }
+  /// The same from +0, for rows of which most have equal ranges. `joined`: of all rows.
+  static constexpr bool takes_joined_rows = true;
+  void run_joined(const gemm_span& span, const operand_range* ranges, const operand_range& joined,
+                  const std::byte* rows, index_t count, const operand_range& panel_range, const std::byte* panel,
+                  float* acc) const {
+    if (folds(span, joined, panel_range)) return add(span, rows, count, panel, acc, true, true);
+    __builtin_memset(acc, 0, static_cast<std::size_t>(count * columns) * sizeof(float));
+    run(span, 0, 0, ranges, rows, count, panel_range, panel, acc);
   }
 
  private:
+  void add(const gemm_span& span, const std::byte* rows, index_t count, const std::byte* panel, float* acc, bool folded,
+           bool starts) const {
+    (folded ? unit_.add_folded : unit_.add)({rows, count, row_bytes(), panel, pack_.runs(), span.first, span.last, acc,
+                                             pack_.elements_at<float>(), starts});
+  }
+  /// Can all blocks be one sum? They are taken in pairs.
+  bool folds(const gemm_span& span, const operand_range& row, const operand_range& panel) const {
+    const bool pairs = (span.last - span.first) % 2 == 0 || (span.first % 2 == 0 && span.last == pack_.runs());
+    return pairs && folds_exactly(row, panel);
+  }
   bool folds_exactly(const operand_range& row, const operand_range& panel) const {
     if (row.folded < 0 || panel.folded < 0) return false;
     return row.empty() || panel.empty() ||

@@ -115,6 +115,10 @@ struct emulated_pairs {
   static void configure(const detail::tile_configuration& tiles) { registers.configured = tiles; }
   static void release() { registers.configured = {}; }
   template <int Halves>
+  static void clear() {
+    emulated_tiles::clear_sums<Halves>();
+  }
+  template <int Halves>
   static void load(const float* acc) {
     for (int t = 0; t < 2 * Halves; ++t) registers.load(t, reinterpret_cast<const std::byte*>(at(acc, t)), 128);
   }
