@@ -376,26 +376,36 @@ template <format F, class Random>
   }
 }
 
-/// Rotates a run of 32 elements like load_run, NaN excepted: both halves by 16 points, or the whole run by 32.
-/// `halves`: the run is two blocks of 16, whose signs are equal without a rotation of both.
-[[gnu::always_inline]] __device__ inline void rotate_both(const block_options& o, bool halves, float (&y)[2][16]) {
-  if (o.rotation.points == 0) return;
-  const bool whole = o.rotation.points == 32;
-  const std::uint32_t signs = o.rotation.signs[0];
+/// Rotates a run of 32 elements, without the factor: both halves by 16 points, or the whole run by 32. Returns the
+/// factor. `halves`: the run is two blocks of 16, whose signs are equal without a rotation of both. `Whole`: 32 points
+/// are possible.
+template <bool Whole = true>
+[[gnu::always_inline]] __device__ inline float butterflies_of_both(const rotation& r, bool halves, float (&y)[2][16]) {
+  const bool whole = Whole && r.points == 32;
+  const std::uint32_t signs = r.signs[0];
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     negate(y[half], half == 1 && (whole || !halves) ? signs >> 16 : signs);
     butterflies16(y[half]);
   }
-  if (whole) {
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      const float a = y[0][i], b = y[1][i];
-      y[0][i] = a + b;
-      y[1][i] = a - b;
+  if constexpr (Whole) {
+    if (whole) {
+      ROTOSCALE_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        const float a = y[0][i], b = y[1][i];
+        y[0][i] = a + b;
+        y[1][i] = a - b;
+      }
     }
   }
-  const float factor = whole ? hadamard_factor(32) : 0.25f;
+  return whole ? hadamard_factor(32) : 0.25f;
+}
+
+/// Rotates a run of 32 elements like load_run, NaN excepted.
+template <bool Whole = true>
+[[gnu::always_inline]] __device__ inline void rotate_both(const block_options& o, bool halves, float (&y)[2][16]) {
+  if (o.rotation.points == 0) return;
+  const float factor = butterflies_of_both<Whole>(o.rotation, halves, y);
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     ROTOSCALE_UNROLL
