@@ -164,7 +164,7 @@ __device__ inline general_scale choose_general_scale(const quantize_kernel_args&
     const fast_scale s = choose_fast_scale<false>(rule, amax);
     return {s.byte, fp32_from_bits(s.inverse << 23)};
   }
-  const float wanted = fp32_from_bits(amax) / known_target<F>(o) * o.encode_factor;
+  const float wanted = over_target<F>(o, fp32_from_bits(amax)) * o.encode_factor;
   std::uint32_t byte = encode_nearest<formats::ue4m3>(wanted * expansion);
   byte = amax == 0 ? o.policy.zero_byte : byte < o.policy.least_byte ? o.policy.least_byte : byte;
   return {byte, multiplier[byte]};

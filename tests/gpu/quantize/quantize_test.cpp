@@ -414,6 +414,17 @@ TEST_CASE("stochastic rounding of one element is the definition's") {
   check_stochastic<formats::e5m2>(word);
 }
 
+TEST_CASE("an amax is divided by E2M1's targets with every mantissa") {
+  for (const auto choice : {scale_choice::amax, scale_choice::headroom, scale_choice::eden}) {
+    block_options o;
+    o.choice = choice;
+    for (std::uint32_t mantissa = 0; mantissa < 1u << 23; ++mantissa) {
+      const float x = fp32_from_bits((mantissa % 255 << 23) + mantissa);
+      if (gpu::over_target<formats::e2m1>(o, x) != x / element_target(formats::e2m1, choice)) FAIL(mantissa);
+    }
+  }
+}
+
 TEST_CASE("the fast paths of one block agree with the definition and with each other") {
   std::mt19937 random(3);
   const auto word = [&] { return static_cast<std::uint32_t>(random()); };
