@@ -93,6 +93,13 @@ void define_ranks(CLI::App& sub, arguments& a) {
       ->capture_default_str()
       ->check(CLI::IsMember({"moments", "masters", "gradients"}))
       ->group("run");
+  sub.add_option(
+         "--reduce", a.session.reduce,
+         "what adds the gradients of ranks: the tree of microbatches, or the library (NCCL, RCCL; CPU threads in "
+         "their order), whose bits depend on the number of ranks")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"tree", "library"}))
+      ->group("run");
 }
 
 /// Where ranks of several processes meet.

@@ -62,6 +62,7 @@ rank_team::rank_team(arguments& a)
     : size_(a.gpus > 0 ? a.gpus : a.session.ranks),
       flag_((a.gpus > 0 ? "--gpus " : "--ranks ") + std::to_string(size_)),
       timeout_(a.timeout),
+      reduces_(a.session.reduce == "library"),
       group_(size_, timeout_),
       first_(group_, 0) {
   if (a.gpus > 0 && a.session.ranks > 1) throw io::error(flag_, "excludes --ranks");
@@ -108,7 +109,8 @@ const chosen_backend& rank_team::open(const device_choice& choice) {
 void rank_team::link(member& own, nn::communicator& host) const {
 #if defined(ROTOSCALE_TRAIN_DEVICES)
   if (size_ == 1 || own.device.ops->runs_at_once()) return;
-  const gpu::status s = gpu::make_device_rank(*own.device.ops, host, {.timeout = timeout_}, own.link);
+  const gpu::rank_options options{.timeout = timeout_, .reduces = reduces_};
+  const gpu::status s = gpu::make_device_rank(*own.device.ops, host, options, own.link);
   if (!s.ok()) throw io::error(flag_, s.message());
 #else
   (void)own, (void)host;

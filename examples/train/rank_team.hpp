@@ -56,6 +56,7 @@ class rank_team {
   int size_;
   std::string flag_;  ///< that names the number of ranks
   std::chrono::seconds timeout_;
+  bool reduces_;  ///< the library adds gradients
   nn::rank_group group_;
   nn::thread_rank first_;
   std::optional<nn::process_rank> process_;

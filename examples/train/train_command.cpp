@@ -95,6 +95,7 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
       session_options_for(state.run, 0, a.session.statistics_every > 0, a.session.async_checkpoints);
   options.divides_frozen = a.session.divide_frozen;
   from_string(a.session.shard, options.shard);
+  from_string(a.session.reduce, options.reduce);
   const nn::recipe& recipe = state.phases.front().recipe;
   train::model counted(*device.ops, state.run.architecture(), options.model);
   nn::memory_cursor counting;
@@ -141,6 +142,7 @@ int plan(arguments& a) {
   options.micro_batches /= a.session.ranks;
   options.divides_frozen = a.session.divide_frozen;
   from_string(a.session.shard, options.shard);
+  from_string(a.session.reduce, options.reduce);
   const auto plan_of = [&](nn::communicator* rank) {
     return naming_flags(a.names, [&] {
       return train::plan_session(*device.ops, state.run.architecture(), options,

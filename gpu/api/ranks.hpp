@@ -24,6 +24,7 @@ class device_rank : public nn::communicator {
 /// Options of a device's rank.
 struct rank_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait of the host for a device
+  bool reduces = false;                                          ///< reduce_scatter will be called
 };
 
 /// Makes a rank of a backend of make_device_backend. `host` has the collectives of host memory. Both outlive it, and it

@@ -33,6 +33,8 @@ struct functions {
   result (*Send)(const void*, std::size_t, data_type, int peer, comm, void* stream) = nullptr;
   result (*Recv)(void*, std::size_t, data_type, int peer, comm, void* stream) = nullptr;
   result (*AllReduce)(const void*, void*, std::size_t, data_type, reduction, comm, void* stream) = nullptr;
+  result (*ReduceScatter)(const void*, void*, std::size_t, data_type, reduction, comm, void* stream) = nullptr;
+  result (*Reduce)(const void*, void*, std::size_t, data_type, reduction, int root, comm, void* stream) = nullptr;
 };
 
 /// Loads a library, which is never unloaded. Nullopt: it is not installed, or lacks a function.
@@ -56,6 +58,8 @@ inline std::optional<functions> load(const char* name) {
   find(f.Send, "ncclSend");
   find(f.Recv, "ncclRecv");
   find(f.AllReduce, "ncclAllReduce");
+  find(f.ReduceScatter, "ncclReduceScatter");
+  find(f.Reduce, "ncclReduce");
   // Two words a step need no multicast, whose state in the switch a killed process may leave behind. Ranks record
   // graphs by themselves, and registered buffers would make them wait for each other.
   for (const char* variable : {"NCCL_NVLS_ENABLE", "NCCL_GRAPH_REGISTER"}) (void)::setenv(variable, "0", 0);

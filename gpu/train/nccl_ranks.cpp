@@ -5,6 +5,7 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -66,10 +67,10 @@ std::pair<nccl::result, nccl::comm> nccl_rank::join_ranks(const nccl::unique_id&
   return done.get();
 }
 
-/// NCCL connects pairs of ranks at their first exchange, which shall not be in a graph.
+/// NCCL connects ranks at their first call of each kind, which shall not be in a graph.
 void nccl_rank::warm_up() {
   const auto n = static_cast<std::size_t>(size());
-  auto* const memory = static_cast<std::byte*>(ops_->allocate(16 + 2 * n, nn::memory_kind::device));
+  auto* const memory = static_cast<std::byte*>(ops_->allocate(16 + 4 * (n + 1), nn::memory_kind::device));
   std::vector<std::span<const std::byte>> send(n, {memory + 16, 1});
   std::vector<std::span<std::byte>> receive;
   for (std::size_t r = 0; r < n; ++r) receive.emplace_back(memory + 16 + n + r, 1);
@@ -77,6 +78,12 @@ void nccl_rank::warm_up() {
   transfer(q, send, receive);
   sum(q, nn::dense_tensor(memory, nn::dtype::i64, {1}));
   max(q, nn::dense_tensor(memory, nn::dtype::fp32, {1}));
+  if (options_.reduces) {
+    std::vector<index_t> cuts(n + 1);
+    std::iota(cuts.begin(), cuts.end(), index_t{0});
+    ++cuts.back();
+    reduce_scatter(q, reinterpret_cast<float*>(memory), cuts);
+  }
   ops_->synchronize(q);
   ops_->release(memory, nn::memory_kind::device);
 }
@@ -97,6 +104,18 @@ status nccl_rank::call(const Call& f) {
   return result == nccl::success ? status{} : status{error_code::device_error, "", nccl_.GetErrorString(result)};
 }
 
+/// Makes `calls(keep)`, whose results it gives to `keep`, at once. Returns the first that failed.
+template <class Calls>
+status nccl_rank::call_group(const Calls& calls) {
+  return call([&] {
+    nccl::result all = nccl_.GroupStart();
+    const auto keep = [&](nccl::result r) { all = all == nccl::success ? r : all; };
+    calls(keep);
+    keep(nccl_.GroupEnd());
+    return all;
+  });
+}
+
 void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>> send,
                          std::span<const std::span<std::byte>> receive) {
   ops_->run_on(q, {"transfer", nn::op_class::copy}, [&](stream s) {
@@ -105,9 +124,7 @@ void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>
       const status copied = gpu::copy(receive[own].data(), send[own].data(), receive[own].size(), s);
       if (!copied.ok()) return copied;
     }
-    return call([&] {
-      nccl::result all = nccl_.GroupStart();
-      const auto keep = [&](nccl::result r) { all = all == nccl::success ? r : all; };
+    return call_group([&](const auto& keep) {
       for (std::size_t r = 0; r < send.size(); ++r) {
         const int peer = static_cast<int>(r);
         if (r == own) continue;
@@ -115,8 +132,29 @@ void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>
         if (receive[r].empty()) continue;
         keep(nccl_.Recv(receive[r].data(), receive[r].size(), nccl::int8, peer, comm_, s.handle));
       }
-      keep(nccl_.GroupEnd());
-      return all;
+    });
+  });
+}
+
+/// Parts of one length are one ReduceScatter, what a part has beyond that a Reduce. Parts at other places are a Reduce
+/// each.
+void nccl_rank::reduce_scatter(nn::queue q, float* x, std::span<const index_t> cuts) {
+  index_t even = cuts[1] - cuts[0];
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    if (cuts[s] != even * static_cast<index_t>(s) || cuts[s + 1] - cuts[s] < even) even = 0;
+  }
+  const auto n = [](index_t count) { return static_cast<std::size_t>(count); };
+  ops_->run_on(q, {"reduce_scatter", nn::op_class::copy}, [&](stream stream) {
+    return call_group([&](const auto& keep) {
+      if (even > 0) {
+        keep(nccl_.ReduceScatter(x, x + even * rank(), n(even), nccl::float32, nccl::sum, comm_, stream.handle));
+      }
+      for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+        float* const first = x + cuts[s] + even;
+        const index_t more = cuts[s + 1] - cuts[s] - even;
+        if (more == 0) continue;
+        keep(nccl_.Reduce(first, first, n(more), nccl::float32, nccl::sum, static_cast<int>(s), comm_, stream.handle));
+      }
     });
   });
 }

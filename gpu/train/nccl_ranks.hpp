@@ -32,6 +32,8 @@ class nccl_rank final : public device_rank, private wait_guard {
   void sum(nn::queue q, nn::tensor_view x) override { reduce(q, "sum", x, nccl::int64, nccl::sum); }
   void max(nn::queue q, nn::tensor_view x) override { reduce(q, "max", x, nccl::float32, nccl::max); }
 
+  void reduce_scatter(nn::queue q, float* x, std::span<const index_t> cuts) override;
+
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override { return host_->gather(own); }
   void check() override { host_->check(); }
   void abort(const std::string& what) noexcept override { host_->abort(what); }
@@ -43,6 +45,8 @@ class nccl_rank final : public device_rank, private wait_guard {
   void reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how);
   template <class Call>
   status call(const Call& f);
+  template <class Calls>
+  status call_group(const Calls& calls);
   std::pair<nccl::result, nccl::comm> join_ranks(const nccl::unique_id& id) const;
   void warm_up();
   void watch();

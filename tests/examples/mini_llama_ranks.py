@@ -95,6 +95,22 @@ class Ranks(OnRanks):
         self.assertEqual(len(switches), 2)
         self.assertLess(switches[1]["streamed"], 0.6 * switches[0]["streamed"])
 
+    def test_the_library_adds_ascending_ranks(self):
+        """Of two ranks these are the sums of the tree, of four they are not."""
+        self.unbroken(steps=4)
+        last = "checkpoints/step-000000004"
+        for ranks, shard in ((2, "moments"), (2, "gradients"), (4, "masters"), (4, "gradients")):
+            done = self.on_ranks("threads", ranks, "--reduce", "library", "--shard", shard, out=f"{ranks}{shard}",
+                                 steps=4)
+            self.assertEqual(done, [(0, "")])
+            start = records(self.folder / f"{ranks}{shard}/log.jsonl", "start")[0]
+            self.assertEqual(start["reduce"], "library: bits depend on the number of ranks")
+        found = [tree_of(self.folder / run / last) for run in ("whole", "2moments", "2gradients", "4masters",
+                                                               "4gradients")]
+        self.assertEqual(found[1:3], [found[0]] * 2)
+        self.assertEqual(found[3], found[4])
+        self.assertNotEqual(found[3], found[0])
+
     def test_a_signal_to_one_rank_stops_all(self):
         self.unbroken()
         code, _, said = self.signalled(self.command("run", "--ranks", 2), step_record(3), signal.SIGTERM)

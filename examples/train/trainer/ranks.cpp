@@ -23,6 +23,8 @@ void trainer::require_equal_ranks() const {
   const auto add = [&](const char* name, const nlohmann::json& value) { own.emplace_back(name, value.dump()); };
   add("--stop-at", session_.stop_at);
   add("--divide-frozen", session_.divide_frozen);
+  add("--shard", session_.shard);
+  add("--reduce", session_.reduce);
   add("--statistics-every", session_.statistics_every);
   add("--statistics-noise", session_.statistics_noise);
   add("--synthetic-warmup", session_.synthetic_warmup);

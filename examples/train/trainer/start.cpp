@@ -145,6 +145,7 @@ void trainer::build_model(const fs::path& checkpoint) {
       state_.run, session_.memory_limit, session_.statistics_every > 0 && leads(), session_.async_checkpoints);
   options.micro_batches /= ranks_->size();
   from_string(session_.shard, options.shard);
+  from_string(session_.reduce, options.reduce);
   options.documents = text_.has_documents();
   options.divides_frozen = session_.divide_frozen;
   synthetic_ = synthetic_recipe_of(session_, state_);
@@ -277,13 +278,22 @@ void trainer::open_log() {
 void trainer::begin_records() {
   open_statistics(from_.has_value());
   if (!from_) return;
-  record({{"event", "resume"},
-          {"schema", log_schema},
-          {"step", state_.step},
-          {"steps", state_.run.train.steps},
-          {"device", ops_->description()},
-          {"threads", session_.threads},
-          {"ranks", session_.ranks}});
+  ordered_json resume = {{"event", "resume"},
+                         {"schema", log_schema},
+                         {"step", state_.step},
+                         {"steps", state_.run.train.steps},
+                         {"device", ops_->description()},
+                         {"threads", session_.threads}};
+  add_ranks(resume);
+  record(resume);
+}
+
+/// Ranks, and how they add gradients if bits depend on it.
+void trainer::add_ranks(ordered_json& record) const {
+  record["ranks"] = session_.ranks;
+  if (session_.ranks > 1 && session_.reduce == "library") {
+    record["reduce"] = "library: bits depend on the number of ranks";
+  }
 }
 
 /// Adds the other forms of the log.
@@ -341,7 +351,7 @@ void trainer::require_elsewhere() const {
 
 void trainer::write_start() {
   ordered_json start = start_record(state_, *model_, text_, session_.threads, roof_record());
-  start["ranks"] = session_.ranks;
+  add_ranks(start);
   if (!session_.passed_keys.empty()) start["ignored_config_keys"] = session_.passed_keys;
   record(start);
 }

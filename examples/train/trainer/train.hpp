@@ -40,6 +40,7 @@ struct session_options {
   bool divide_frozen = false;  ///< ranks store parts of frozen layers' operands, and gather them in each pass
   nn::communicator* communicator = nullptr;   ///< of one of several ranks
   std::string shard = "moments";              ///< what ranks divide, a train::shard_level
+  std::string reduce = "tree";                ///< who adds their gradients, a train::gradient_reduction
   std::size_t memory_limit = 0;               ///< bytes; 0: none
   std::string async_checkpoints = "auto";     ///< see snapshot_use_for
   int synthetic_warmup = 0;                   ///< steps on random tokens before a new run; leave no trace
@@ -97,6 +98,7 @@ class trainer {
   void begin_log();
   void write_start();
   void begin_records();
+  void add_ranks(nlohmann::ordered_json& record) const;
   void require_elsewhere() const;
   void add_sinks(bool is_new);
   nlohmann::ordered_json roof_record() const;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Transport between ranks. It moves bytes and makes exact reductions. Each rank has one model and one backend. Sums
-// that round are operations of the backend: train/gradient_sums.hpp. Every rank calls the same collectives in the same
-// order. The base class is a single rank.
+// that round are operations of the backend (train/gradient_sums.hpp), except for reduce_scatter. Every rank calls the
+// same collectives in the same order. The base class is a single rank.
 #pragma once
 
 #include <algorithm>
@@ -58,6 +58,10 @@ class communicator {
   virtual void sum(queue, tensor_view) {}
   /// On a queue: the largest of fp32 numbers that are not negative, on all ranks.
   virtual void max(queue, tensor_view) {}
+
+  /// On a queue: rank s gets the sums over all ranks of elements [cuts[s], cuts[s + 1]) of the arrays `x`, in place.
+  /// The transport chooses the order of additions, so bits depend on the number of ranks. Other elements stay.
+  virtual void reduce_scatter(queue, float* x, std::span<const index_t> cuts) { (void)x, (void)cuts; }
 
   /// Gathers host bytes of all ranks, which may differ in number. Waits for all ranks.
   virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) {

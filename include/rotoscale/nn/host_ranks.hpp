@@ -32,6 +32,16 @@ class host_ranks : public communicator {
   void max(queue, tensor_view x) final {
     reduce<float>("max", x, [](float a, float b) { return a < b ? b : a; });
   }
+  /// Adds ascending ranks.
+  void reduce_scatter(queue, float* x, std::span<const index_t> cuts) final {
+    std::vector<std::span<const std::byte>> send;
+    for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+      send.push_back(std::as_bytes(std::span(x + cuts[s], static_cast<std::size_t>(cuts[s + 1] - cuts[s]))));
+    }
+    const auto all = exchange_all("reduce_scatter", send);
+    const auto own = static_cast<std::size_t>(rank());
+    combine<float>("reduce_scatter", std::span(x + cuts[own], send[own].size() / sizeof(float)), all, std::plus());
+  }
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) final { return gather_as("gather", own); }
 
  protected:
@@ -44,7 +54,10 @@ class host_ranks : public communicator {
 
  private:
   std::vector<std::vector<std::byte>> gather_as(const char* what, std::span<const std::byte> own) {
-    const std::vector<std::span<const std::byte>> send(static_cast<std::size_t>(size()), own);
+    return exchange_all(what, std::vector(static_cast<std::size_t>(size()), own));
+  }
+  /// Bytes that each rank sends here.
+  std::vector<std::vector<std::byte>> exchange_all(const char* what, std::span<const std::span<const std::byte>> send) {
     std::vector<std::vector<std::byte>> all(send.size());
     exchange(what, send, [&](int s, std::size_t bytes) {
       std::vector<std::byte>& to = all[static_cast<std::size_t>(s)];
@@ -55,17 +68,21 @@ class host_ranks : public communicator {
   }
   /// Every rank gets all values and reduces them, ranks ascending.
   template <class T, class Combine>
-  void reduce(const char* what, tensor_view x, const Combine& combine) {
+  void reduce(const char* what, tensor_view x, const Combine& combine_two) {
     ROTOSCALE_ASSERT(x.type == dtype_of<T>);
     const std::span<T> own(static_cast<T*>(x.data), static_cast<std::size_t>(x.size()));
-    const auto all = gather_as(what, std::as_bytes(own));
+    combine<T>(what, own, gather_as(what, std::as_bytes(own)), combine_two);
+  }
+  template <class T, class Combine>
+  static void combine(const char* what, std::span<T> own, const std::vector<std::vector<std::byte>>& all,
+                      const Combine& combine_two) {
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (all[r].size() != own.size_bytes())
         throw rank_failure(static_cast<int>(r), std::string("has other numbers to ") + what);
       for (std::size_t i = 0; i < own.size(); ++i) {
         T value;
         std::memcpy(&value, all[r].data() + i * sizeof(T), sizeof(T));
-        own[i] = r == 0 ? value : combine(own[i], value);
+        own[i] = r == 0 ? value : combine_two(own[i], value);
       }
     }
   }

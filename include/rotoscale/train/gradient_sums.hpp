@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of a step's gradients over all microbatches of all ranks, by the tree of nn/microbatch_tree.hpp. The order does
 // not depend on the number of ranks. Each rank gets the sums of its shard of the arena, and updates it (ZeRO-1). With
-// divided gradients ranks own every R-th microbatch, and keep sums of their shards alone (ZeRO-2).
+// divided gradients ranks own every R-th microbatch, and keep sums of their shards alone (ZeRO-2). By the library the
+// transport adds over ranks instead, after each rank's own tree.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,13 @@ namespace rotoscale::train {
 
 using nn::arena_range;
 
+/// Who adds the gradients of ranks.
+enum class gradient_reduction {
+  tree,    ///< kernels, by the tree of microbatches
+  library  ///< the transport: bits depend on the number of ranks
+};
+ROTOSCALE_ENUM_NAMES(gradient_reduction, tree, library)
+
 /// First element of part `part` of `parts` equal parts of a range, in whole chunks of the norm.
 constexpr index_t equal_cut(arena_range all, int part, int parts) {
   constexpr index_t chunk = nn::parameter_alignment;
@@ -34,15 +42,20 @@ class gradient_sums {
   static constexpr index_t buffered = index_t{1} << 25;
 
   /// `own`: microbatches of each rank. `ranks` may be null: one rank. `divides`: each sum is a shard.
-  gradient_sums(nn::backend& ops, int own, nn::communicator* ranks, bool divides = false)
-      : ops_(&ops), ranks_(ranks), own_(static_cast<std::uint32_t>(own)), divides_(divides) {
+  gradient_sums(nn::backend& ops, int own, nn::communicator* ranks, bool divides = false,
+                gradient_reduction by = gradient_reduction::tree)
+      : ops_(&ops),
+        ranks_(ranks),
+        own_(static_cast<std::uint32_t>(own)),
+        divides_(divides),
+        by_library_(by == gradient_reduction::library && ranks != nullptr && ranks->size() > 1) {
     const int size = ranks == nullptr ? 1 : ranks->size();
     leaves_ = own_ * static_cast<std::uint32_t>(size);
     for (int r = 0; r < size; ++r) {
-      const auto first = static_cast<std::uint32_t>(r) * own_;
-      plans_.emplace_back(nn::leaf_range{first, first + own_}, leaves_);
+      const auto first = by_library_ ? 0 : static_cast<std::uint32_t>(r) * own_;
+      plans_.emplace_back(nn::leaf_range{first, first + own_}, by_library_ ? own_ : leaves_);
     }
-    for (std::uint32_t i = 0; divides_ && i <= own_; ++i) {
+    for (std::uint32_t i = 0; divides_ && !by_library_ && i <= own_; ++i) {
       const nn::microbatch_sums before({0, i * static_cast<std::uint32_t>(size)}, leaves_);
       waiting_nodes_.push_back(before.nodes());
     }
@@ -75,7 +88,7 @@ class gradient_sums {
     for (const arena_range& r : ranges_) {
       std::vector<index_t>& cuts = cuts_.emplace_back(1, r.first);
       for (int k = 1; k < size(); ++k) {
-        const index_t cut = equal_cut(r, k, size());
+        const index_t cut = by_library_ ? even_cut(r, k) : equal_cut(r, k, size());
         cuts.push_back(rule ? std::clamp(rule(cut), cuts.back(), r.first + r.count) : cut);
       }
       cuts.push_back(r.first + r.count);
@@ -105,7 +118,7 @@ class gradient_sums {
     for (std::size_t i = waiting_.size(); i < most_waiting(); ++i) {
       waiting_.push_back(memory.array<float>(nn::memory_category::gradients, elements));
     }
-    if (!is_parallel()) return;
+    if (!is_parallel() || by_library_) return;
     index_t nodes = divides_ ? size() : 0;
     for (const nn::microbatch_sums& p : plans_) nodes += divides_ ? 0 : static_cast<index_t>(p.nodes().size());
     constexpr index_t chunk = nn::parameter_alignment;
@@ -134,12 +147,14 @@ class gradient_sums {
       add_into(q, last && m == leaf.merges ? gradient : older, older, newest, range);
       newest = older;
     }
-    if (last && is_parallel()) add_over_ranks(q, gradient, range);
+    if (!last || !is_parallel()) return;
+    by_library_ ? reduce(q, gradient + range.first, range) : add_over_ranks(q, gradient, range);
   }
 
   /// Adds microbatch i of all ranks to this rank's shard of a range. This rank's gradients are at `gradients`, which is
   /// overwritten. After the last microbatch the shard has the total.
   void add_divided(nn::queue q, int i, float* gradients, arena_range range) const {
+    if (by_library_) return add_reduced(q, i, gradients, range);
     for_each_piece(range, [&](const auto& part) {
       const arena_range own = part(rank());
       index_t other = 0;
@@ -187,6 +202,25 @@ class gradient_sums {
   std::uint32_t leaf(int r, std::uint32_t i) const {
     const auto n = static_cast<std::uint32_t>(r);
     return divides_ ? i * static_cast<std::uint32_t>(size()) + n : n * own_ + i;
+  }
+  /// Cuts between parts of the same number of chunks; the last rank has those that are left.
+  index_t even_cut(arena_range all, int part) const {
+    constexpr index_t chunk = nn::parameter_alignment;
+    return all.first + all.count / chunk / size() * part * chunk;
+  }
+  /// The library adds a range, whose gradients begin at `first`.
+  void reduce(nn::queue q, float* first, arena_range range) const {
+    std::vector<index_t> cuts(1, 0);
+    for (int s = 0; s < size(); ++s) cuts.push_back(cuts.back() + part_of(range, s).count);
+    ranks_->reduce_scatter(q, first, cuts);
+  }
+  /// add_divided by the library: totals take in one microbatch of all ranks after the other.
+  void add_reduced(nn::queue q, int i, float* gradients, arena_range range) const {
+    reduce(q, gradients, range);
+    const arena_range own = part_of(range, rank());
+    float *const sum = gradients + (own.first - range.first), *const total = waiting_[0] + place_in_shards(range);
+    if (i > 0) return add_into(q, total, total, sum, {0, own.count});
+    ops_->copy(q, total, sum, static_cast<std::size_t>(own.count) * sizeof(float));
   }
   /// Most partial sums at once. Divided sums include the total.
   std::size_t most_waiting() const {
@@ -333,7 +367,7 @@ class gradient_sums {
   nn::backend* ops_ = nullptr;
   nn::communicator* ranks_ = nullptr;
   std::uint32_t own_ = 1, leaves_ = 1;
-  bool divides_ = false;
+  bool divides_ = false, by_library_ = false;
   std::vector<nn::microbatch_sums> plans_;                  ///< by rank
   std::vector<std::vector<nn::leaf_range>> waiting_nodes_;  ///< divided: before microbatch i of each rank
   std::vector<float*> waiting_;                             ///< arenas of sums, oldest first

@@ -19,15 +19,16 @@ namespace rotoscale::train {
 
 /// Options of a session.
 struct session_options {
-  model_options model;                         ///< extents of a pass
-  int micro_batches = 1;                       ///< of a step and rank
-  nn::optimizer_config optimizer;              ///< AdamW's constants
-  std::size_t memory_limit = 0;                ///< bytes of all categories; 0: none
-  bool documents = false;                      ///< attention stays within the documents that passes are given
-  snapshot_use snapshot = snapshot_use::none;  ///< for asynchronous checkpoints
-  std::size_t host_memory = 0;                 ///< bytes that the host has; 0: unknown
-  bool divides_frozen = false;                 ///< each rank stores a part of frozen layers' operands
-  shard_level shard = shard_level::moments;    ///< what ranks divide
+  model_options model;                                   ///< extents of a pass
+  int micro_batches = 1;                                 ///< of a step and rank
+  nn::optimizer_config optimizer;                        ///< AdamW's constants
+  std::size_t memory_limit = 0;                          ///< bytes of all categories; 0: none
+  bool documents = false;                                ///< attention stays within the documents that passes are given
+  snapshot_use snapshot = snapshot_use::none;            ///< for asynchronous checkpoints
+  std::size_t host_memory = 0;                           ///< bytes that the host has; 0: unknown
+  bool divides_frozen = false;                           ///< each rank stores a part of frozen layers' operands
+  shard_level shard = shard_level::moments;              ///< what ranks divide
+  gradient_reduction reduce = gradient_reduction::tree;  ///< who adds the gradients of ranks
 };
 
 /// A session needs more memory than it gets.
@@ -284,7 +285,7 @@ class session {
       : ops_(&ops),
         ranks_(ranks),
         options_(settled(std::move(options), ranks)),
-        sums_(ops, options_.micro_batches, ranks, divides_gradients()),
+        sums_(ops, options_.micro_batches, ranks, divides_gradients(), options_.reduce),
         model_(ops, shape, options_.model),
         gather_(ops, model_.weights(), sums_, ranks),
         memory_(ops) {

@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 
+#include "rotoscale/nn/reduce_scatter_check.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 
 namespace train_nccl_ranks_test {
@@ -91,6 +92,18 @@ nccl::functions library() {
         nn::dense_tensor(x, type == nccl::int64 ? nn::dtype::i64 : nn::dtype::fp32, {static_cast<index_t>(n)});
     return result_of([&] { how == nccl::sum ? of(c).rank.sum({}, view) : of(c).rank.max({}, view); });
   };
+  f.ReduceScatter = [](const void* x, void* own, std::size_t n, nccl::data_type, nccl::reduction, nccl::comm c, void*) {
+    std::vector<index_t> cuts;
+    for (int r = 0; r <= of(c).rank.size(); ++r) cuts.push_back(r * static_cast<index_t>(n));
+    auto* const first = static_cast<float*>(const_cast<void*>(x));
+    if (own != first + cuts[static_cast<std::size_t>(of(c).rank.rank())]) return nccl::result{4};  // not in place
+    return result_of([&] { of(c).rank.reduce_scatter({}, first, cuts); });
+  };
+  f.Reduce = [](const void*, void* x, std::size_t n, nccl::data_type, nccl::reduction, int root, nccl::comm c, void*) {
+    std::vector<index_t> cuts;
+    for (int r = 0; r <= of(c).rank.size(); ++r) cuts.push_back(r <= root ? 0 : static_cast<index_t>(n));
+    return result_of([&] { of(c).rank.reduce_scatter({}, static_cast<float*>(x), cuts); });
+  };
   return f;
 }
 
@@ -108,6 +121,7 @@ void check_collectives(nn::communicator& rank) {
   std::int64_t whole[] = {rank.rank(), -7};
   float most[] = {static_cast<float>(3 * rank.rank() % 4), 2.5f};
   for (int again = 0; again < 3; ++again) rank.transfer({}, send, receive);
+  nn::check_reduce_scatter(rank);
   rank.sum({}, nn::dense_tensor(whole, nn::dtype::i64, {2}));
   rank.max({}, nn::dense_tensor(most, nn::dtype::fp32, {2}));
   for (std::size_t s = 0; s < n; ++s) {

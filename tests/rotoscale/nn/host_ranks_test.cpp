@@ -11,6 +11,7 @@
 #include <string>
 
 #include "rotoscale/nn/process_ranks.hpp"
+#include "rotoscale/nn/reduce_scatter_check.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 
 namespace host_ranks_test {
@@ -76,6 +77,7 @@ TEST_CASE("bytes arrive where they are meant, integers are added, maxima are tho
         std::int64_t whole[] = {rank.rank(), -7};
         float most[] = {static_cast<float>(3 * rank.rank() % 4), 2.5f};
         for (int again = 0; again < 3; ++again) rank.transfer({}, send, receive);
+        nn::check_reduce_scatter(rank);
         rank.sum({}, nn::dense_tensor(whole, nn::dtype::i64, {2}));
         rank.max({}, nn::dense_tensor(most, nn::dtype::fp32, {2}));
         for (std::size_t s = 0; s < n; ++s) {
