@@ -23,6 +23,9 @@ struct profile_options {
 /// or waits for each operation; train::over_budget; device_failure.
 int profile(const trainer_state& state, const device_choice& device, const profile_options& o, std::ostream& out);
 
+/// The same on a.gpus GPUs: the time of a step, and a table of what they exchange.
+int profile_ranks(arguments& a, const trainer_state& state, std::ostream& out);
+
 /// Prints one line of JSON: the held-out loss of a checkpoint.
 int evaluate_checkpoint(const arguments& a);
 /// Prints the prompt and its continuation by a checkpoint.

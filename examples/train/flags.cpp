@@ -80,12 +80,8 @@ void define_device(CLI::App& sub, device_choice& d) {
       ->group("run");
 }
 
-void define_ranks(CLI::App& sub, arguments& a) {
-  sub.add_option("--ranks", a.session.ranks,
-                 "threads that divide a step's microbatches and --threads; results do not depend on it")
-      ->check(CLI::Range(1, 256))
-      ->group("run");
-  sub.add_option("--gpus", a.gpus, "the same with a device for each, from --device-number on")
+void define_gpus(CLI::App& sub, arguments& a) {
+  sub.add_option("--gpus", a.gpus, "devices that divide a step's microbatches, from --device-number on")
       ->check(CLI::Range(1, 256))
       ->group("run");
   sub.add_option("--shard", a.session.shard,
@@ -100,6 +96,17 @@ void define_ranks(CLI::App& sub, arguments& a) {
       ->capture_default_str()
       ->check(CLI::IsMember({"tree", "library"}))
       ->group("run");
+  sub.add_flag("--divide-frozen", a.session.divide_frozen,
+               "each rank stores a part of the operands of frozen layers, and passes gather a layer ahead")
+      ->group("run");
+}
+
+void define_ranks(CLI::App& sub, arguments& a) {
+  sub.add_option("--ranks", a.session.ranks,
+                 "threads that divide a step's microbatches and --threads; results do not depend on it")
+      ->check(CLI::Range(1, 256))
+      ->group("run");
+  define_gpus(sub, a);
 }
 
 /// Where ranks of several processes meet.
@@ -279,9 +286,6 @@ void define_memory(CLI::App& sub, arguments& a) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group("run");
-  sub.add_flag("--divide-frozen", a.session.divide_frozen,
-               "each rank stores a part of the operands of frozen layers, and passes gather a layer ahead")
-      ->group("run");
 }
 
 /// GPUs whose step plan predicts.
@@ -387,6 +391,7 @@ void define(CLI::App& app, arguments& a) {
   define_device(*profile, a.device);
   profile->get_option("--wait-for-each")->group("");  // which profile() refuses
   define_memory_limit(*profile, a);
+  define_gpus(*profile, a);
   profile
       ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
       ->group("run");

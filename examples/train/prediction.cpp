@@ -38,7 +38,8 @@ profiled_step read_profile(const std::string& path) {
   p.seconds = number(R"(step ([\d.]+) ms, )") * 1e-3;
   p.optimizer = number(R"(optimizer +\d+ +([\d.]+))") * 1e-6;
   p.flops_per_token = number(R"(, ([\d.]+) GFLOP a token)") * 1e9;
-  if (!(p.tokens > 0 && p.seconds > p.optimizer)) throw io::error("--profile", path + " is no output of profile");
+  if (!(p.tokens > 0 && p.optimizer > 0 && p.seconds > p.optimizer))
+    throw io::error("--profile", path + " is no output of profile");
   return p;
 }
 

@@ -17,11 +17,10 @@
 #include "device_failure.hpp"
 #include "format_text.hpp"
 #include "front.hpp"
+#include "random_run.hpp"
 #include "rotoscale/io/file.hpp"
 #include "rotoscale/nn/cpu/make_backend.hpp"
 #include "rotoscale/parallel.hpp"
-#include "rotoscale/philox.hpp"
-#include "throughput.hpp"
 
 #if defined(ROTOSCALE_TRAIN_DEVICES)
 #include "gpu/api/gemm_library.hpp"
@@ -136,65 +135,12 @@ measured_rates measure_device_rates() {
 /// Makes the backend to profile. `timing`: appends every operation that is waited for, or null.
 using make_backend = std::function<std::unique_ptr<nn::backend>(bool graphs, std::vector<nn::timed_operation>* timing)>;
 
-/// A session on random tokens and targets, new ones in each step. A model that learns its tokens by heart has gradients
-/// of a growing range, which slows some kernels.
-class random_run {
- public:
-  random_run(const trainer_state& state, std::unique_ptr<nn::backend> ops, std::size_t memory_limit)
-      : state_(state), ops_(std::move(ops)) {
-    const train::session_options o = session_options_for(state.run, memory_limit, false);
-    const std::vector recipes{state.phases.front().recipe};
-    plan_ = train::plan_session(*ops_, state.run.architecture(), o, recipes);
-    with_plan(plan_, "while the model was loaded", [&] {
-      session_ = std::make_unique<train::session>(*ops_, state.run.architecture(), o, recipes);
-      session_->initialize(state.run.train.seed);
-    });
-  }
-  /// Median seconds of `steps` steps, from end to end. The next step is queued before the host waits.
-  double train(int steps) {
-    return with_plan(plan_, "in a step", [&] { return train_steps(steps); });
-  }
-  nn::backend& ops() const { return *ops_; }
-  const train::session& session() const { return *session_; }
-  const nn::memory_plan& plan() const { return plan_; }
-
- private:
-  double train_steps(int steps) {
-    std::vector<std::vector<std::int32_t> > tokens, targets;
-    for (int i = 0; i < steps; ++i) {
-      tokens.push_back(draw());
-      targets.push_back(draw());
-    }
-    std::vector<double> ends = {now_seconds()};
-    for (std::size_t i = 0; i < tokens.size(); ++i, ++state_.step) {
-      session_->train_step(step_inputs_for(state_), tokens[i], targets[i]);
-      if (i > 0) end_step(session_->queued_steps() - 2, ends);
-    }
-    end_step(session_->queued_steps() - 1, ends);
-    for (std::size_t i = 0; i + 1 < ends.size(); ++i) ends[i] = ends[i + 1] - ends[i];
-    ends.pop_back();
-    std::sort(ends.begin(), ends.end());
-    return 0.5 * (ends[(ends.size() - 1) / 2] + ends[ends.size() / 2]);
-  }
-  void end_step(std::uint64_t number, std::vector<double>& ends) {
-    session_->finish_step(number);
-    ends.push_back(now_seconds());
-  }
-  /// Tokens of a step that no other call returned.
-  std::vector<std::int32_t> draw() {
-    const random_stream words{state_.run.train.seed, 77};
-    std::vector<std::int32_t> some(static_cast<std::size_t>(session_->step_tokens()));
-    for (std::int32_t& token : some) {
-      token = static_cast<std::int32_t>(words.word(drawn_++) % static_cast<std::uint32_t>(state_.run.vocabulary()));
-    }
-    return some;
-  }
-
-  trainer_state state_;
-  std::unique_ptr<nn::backend> ops_;
-  nn::memory_plan plan_;
-  std::unique_ptr<train::session> session_;
-  std::uint64_t drawn_ = 0;
+/// With a backend of its own.
+struct device_run {
+  device_run(const trainer_state& state, std::unique_ptr<nn::backend> made, const train::session_options& options)
+      : ops(std::move(made)), steps(state, *ops, options) {}
+  std::unique_ptr<nn::backend> ops;
+  random_run steps;
 };
 
 /// A line of a table: operations of one class or name, per step.
@@ -269,22 +215,15 @@ std::string memory_line(const nn::memory_plan& plan, [[maybe_unused]] bool on_cp
   return line + "\n";
 }
 
-constexpr int warm_steps = 3, measured_steps = 10, timed_steps = 2;
+constexpr int timed_steps = 2;
 
 /// Returns the seconds of a training step and prints the profile. `memory` becomes the line about memory after these
 /// steps.
-double profile_steps(const trainer_state& state, random_run& run, const device_choice& device, std::string& memory,
-                     std::ostream& out) {
+double profile_steps(random_run& run, const device_choice& device, std::string& memory, std::ostream& out) {
   run.train(warm_steps);
   const double seconds = run.train(measured_steps);
   memory = memory_line(run.plan(), device.name == "cpu");
-  const std::size_t phases = state.phases.size();
-  const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";
-  const auto tokens = static_cast<double>(run.session().step_tokens());
-  const double flops = model_flops_per_token(run.session().model(), state.run.train.sequence);
-  out << run.ops().description() << ", recipe " << state.phases.front().recipe.name << phase
-      << format_text(", %.0f tokens a step, %.6f GFLOP a token\nstep %.3f ms, %.0f tokens/s%s\n", tokens, flops * 1e-9,
-                     seconds * 1e3, tokens / seconds, device.graphs ? "" : ", without graphs");
+  out << run.step_lines(seconds) << (device.graphs ? "" : ", without graphs") << "\n";
   return seconds;
 }
 
@@ -300,25 +239,26 @@ void print_profile(const trainer_state& state, const device_choice& device, cons
                    const make_backend& make, const std::function<measured_rates()>& measure_rates, std::ostream& out) {
   // One session at a time, because memory may hold only one.
   const auto begin = [&](bool graphs, std::vector<nn::timed_operation>* timing) {
-    return std::make_unique<random_run>(state, make(graphs, timing), o.memory_limit);
+    return std::make_unique<device_run>(state, make(graphs, timing),
+                                        session_options_for(state.run, o.memory_limit, false));
   };
   std::string memory;
   auto run = begin(device.graphs, nullptr);
-  const nn::memory_plan plan = run->plan();
-  const double step_seconds = profile_steps(state, *run, device, memory, out);
+  const nn::memory_plan plan = run->steps.plan();
+  const double step_seconds = profile_steps(run->steps, device, memory, out);
   run.reset();
   double eager_seconds = 0;
   if (device.graphs && device.name != "cpu") {
     run = begin(false, nullptr);
-    run->train(warm_steps);
-    eager_seconds = run->train(measured_steps);
+    run->steps.train(warm_steps);
+    eager_seconds = run->steps.train(measured_steps);
     run.reset();
   }
   std::vector<nn::timed_operation> timing;
   run = begin(false, &timing);
-  run->train(1);
+  run->steps.train(1);
   timing.clear();
-  run->train(timed_steps);
+  run->steps.train(timed_steps);
   run.reset();
   const measured_rates rates = with_plan(plan, "while its rates were measured", measure_rates);
   print_rates(eager_seconds, rates, out);

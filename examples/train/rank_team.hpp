@@ -37,6 +37,9 @@ class rank_team {
   /// Runs this process's trainer, and those of its other ranks, which begin as it did. Returns the exit code.
   int run(trainer& first, const arguments& a, const trainer_state& state, const std::optional<resume_point>& from = {});
 
+  /// Calls body(backend, communicator) as each rank of this process, on threads but for rank 0.
+  void run_each(const std::function<void(nn::backend&, nn::communicator&)>& body);
+
   /// A line of plan for each rank but 0: bytes of all categories. `plan_of` gives a rank's plan.
   std::string memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of);
 
@@ -50,6 +53,7 @@ class rank_team {
   void join(arguments& a);
   void link(member& own, nn::communicator& host) const;
   void run_first(trainer& first, std::optional<int>& code) const;
+  nn::communicator& open(nn::thread_rank& rank);
   void run_other(nn::thread_rank& rank, const arguments& a, const trainer_state& state,
                  const std::optional<resume_point>& from);
 

@@ -13,8 +13,10 @@
 namespace rotoscale::program {
 namespace {
 
-int profile_run(const arguments& a) {
-  return profile(begin(a, given_files::none), a.device, {a.profile_operations, a.session.memory_limit}, std::cout);
+int profile_run(arguments& a) {
+  const trainer_state state = begin(a, given_files::none);
+  if (a.gpus > 0) return profile_ranks(a, state, std::cout);
+  return profile(state, a.device, {a.profile_operations, a.session.memory_limit}, std::cout);
 }
 
 int run(int argc, char** argv) {

@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that train on a device each. NCCL or RCCL, found at run time, copies device memory between them.
+// Ranks that train on a device each. NCCL or RCCL, found at run time, copies device memory between them. Times of their
+// collectives, for profiles.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "rotoscale/nn/communicator.hpp"
 #include "status.hpp"
@@ -33,5 +35,33 @@ struct rank_options {
 /// unsupported_device in a build for the host, or if the library is not installed.
 status make_device_rank(nn::backend& ops, nn::communicator& host, const rank_options& options,
                         std::unique_ptr<device_rank>& made);
+
+/// Time between two points of a queue.
+struct queue_interval {
+  /// What the queue did.
+  enum class kind {
+    reduce,  ///< sent gradients
+    gather,  ///< sent its own weights to all ranks
+    small,   ///< exchanged on the compute queue, or added integers
+    other,   ///< an operation on another queue than the compute queue
+    wait     ///< the compute queue waited for another one
+  };
+  kind what = kind::other;
+  std::size_t bytes = 0;  ///< that this rank sent
+  double begin = 0;       ///< microseconds since the first interval began
+  double end = 0;         ///< microseconds
+};
+
+/// A communicator that notes the times of another one's collectives.
+class rank_times : public nn::communicator {
+ public:
+  /// Begins to note. Operations are on `compute`, some collectives on other queues. Graphs are not replayed meanwhile.
+  virtual void begin(nn::queue compute) = 0;
+  /// Ends that. Waits for the device.
+  virtual std::vector<queue_interval> end() = 0;
+};
+
+/// Of ranks with a backend of make_device_backend. Both must outlive it.
+std::unique_ptr<rank_times> make_rank_times(nn::backend& ops, nn::communicator& ranks);
 
 }  // namespace rotoscale::gpu

@@ -125,11 +125,11 @@ nn::event device_backend::record(nn::queue on) {
 void device_backend::order(nn::queue after, const nn::event& before) {
   // A queue that waits for a failed one fails as well.
   if (!of(after).failed) of(after).failed = of(before.of).failed;
-  run(after, {"order"}, [&] { return wait(of(after).stream, of(before.of).find(before.ticket)); });
+  run(after, {wait_name}, [&] { return wait(of(after).stream, of(before.of).find(before.ticket)); });
 }
 void device_backend::follow(nn::queue after, nn::queue before) {
   if (!of(after).failed) of(after).failed = of(before).failed;
-  run(after, {"order"}, [&] {
+  run(after, {wait_name}, [&] {
     const status marked = gpu::record(of(before).end, of(before).stream);
     return marked.ok() ? wait(of(after).stream, of(before).end) : marked;
   });

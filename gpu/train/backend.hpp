@@ -8,6 +8,7 @@
 #include <new>
 
 #include "gpu/api/launch.hpp"
+#include "gpu/train/interval_log.hpp"
 #include "gpu/train/operands.hpp"
 #include "gpu/train/queues.hpp"
 
@@ -81,7 +82,7 @@ class device_backend final : public nn::backend {
   /// Runs launch(call) as operation Op on a queue. Keeps its error, shows it to profilers, and times it if asked to.
   template <class Op, class Launch>
   void run_operation(nn::queue q, const typename Op::in& i, const typename Op::out& o, const Launch& launch) {
-    run(q, nn::describe_operation<Op>(i, o, options_.timing != nullptr), [&] {
+    run(q, nn::describe_operation<Op>(i, o, options_.timing != nullptr || intervals_ != nullptr), [&] {
       const device_queue& on = of(q);
       return launch(device_call{on.stream, on.workspace, on.workspace_bytes, on.faults});
     });
@@ -98,8 +99,14 @@ class device_backend final : public nn::backend {
   int number() const { return options_.device; }
   /// From here on `by` does the waits. Null: the backend itself.
   void guard_waits(wait_guard* by) { guard_ = by; }
+  /// From here on `log` has times of queues. Null: none.
+  void note_intervals(interval_log* log) { intervals_ = log; }
+  /// The stream of a queue.
+  stream stream_of(nn::queue q) { return of(q).stream; }
 
  private:
+  static constexpr const char* wait_name = "order";  ///< of an operation that waits for another queue
+
   nn::operand_request with_storage_of_codes(nn::operand_request r) const {
     r.row_in_bf16 = r.row_in_bf16 && !options_.keeps_codes;
     r.column_in_bf16 = r.column_in_bf16 && !options_.keeps_codes;
@@ -115,7 +122,7 @@ class device_backend final : public nn::backend {
     const profiler_range shown(what.name);
     try {
       begin_timing(on);
-      expect(operation());
+      expect(noting(q, what, operation));
       on.last = what.name;
       end_timing(on, what);
     } catch (const refused& e) {
@@ -126,6 +133,15 @@ class device_backend final : public nn::backend {
       on.failed.emplace(what.name, e.what());
     }
   }
+  /// operation(), with its times if they are noted.
+  template <class Operation>
+  status noting(nn::queue q, const timed_operation& what, const Operation& operation) {
+    const bool waits = what.name == wait_name;
+    if (intervals_ == nullptr || !intervals_->notes(q, waits)) return operation();
+    return intervals_->note(waits ? queue_interval::kind::wait : queue_interval::kind::other, what.bytes, of(q).stream,
+                            operation);
+  }
+  bool is_observed() const override { return intervals_ != nullptr || backend::is_observed(); }
   void begin_timing(const device_queue& on);
   void end_timing(const device_queue& on, const timed_operation& what);
   bool waits() const { return !capturing_ && (options_.wait_for_each || options_.timing != nullptr); }
@@ -137,6 +153,7 @@ class device_backend final : public nn::backend {
   std::optional<timed_events> timed_;
   bool capturing_ = false;
   wait_guard* guard_ = nullptr;
+  interval_log* intervals_ = nullptr;
 };
 
 }  // namespace rotoscale::gpu

@@ -196,6 +196,23 @@ class Profiles(OnDevice):
                          sorted((us for _, us, _ in by_operation.values()), reverse=True))
         self.assertRegex(classes, r"gaps +\d+\.\d")
 
+    def test_a_profile_counts_what_ranks_exchange(self):
+        """Each rank sends all gradients but those of its part, then its part of the weights to all others."""
+        on = ["--device", self.device(), "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        arena = int(re.search(r"^gradients +(\d+) bytes", self.succeed("plan", *on), re.M)[1])
+        for more in ([], ["--reduce", "library"], ["--shard", "gradients", "--no-graphs"]):
+            out = self.succeed("profile", *on, "--gpus", 2, "--accumulate", 2, *more)
+            self.assertRegex(out, r"\A2 x .*, 64 tokens a step, .*\nstep \d+\.\d+ ms, \d+ tokens/s.*\nwith time stamps")
+            found = {name: [float(x) for x in numbers.split()] for name, numbers in re.findall(
+                r"^(reduce|gather|small exchanges|sums and copies) +((?:\d+\.?\d* +)+)\d+\.\d%$", out, re.M)}
+            for name in ("reduce", "gather", "small exchanges"):
+                _, time, fastest, *_ = found[name]
+                self.assertGreaterEqual(time, fastest)
+            if "gradients" not in more:
+                self.assertAlmostEqual(found["reduce"][3] + found["gather"][3], arena * 1e-6, delta=0.02)
+            if self.device() == "host":  # where nothing overlaps
+                self.assertEqual([row[5] for row in found.values()], [0] * len(found))
+
     def test_a_profile_says_what_memory_it_takes(self):
         options = ["--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
         on = ["profile", "--device", self.device(), *options]

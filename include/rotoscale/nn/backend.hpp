@@ -67,7 +67,7 @@ class backend : public device {
   /// Puts the graph's operations on the queue. For an observer they run one by one, otherwise as recorded.
   void launch(queue q, graph& what) {
     record_once(q, what);
-    if (observer_ != nullptr || what.recorded == nullptr) return what.operations();
+    if (is_observed() || what.recorded == nullptr) return what.operations();
     replay(q, *what.recorded);
   }
 
@@ -78,9 +78,12 @@ class backend : public device {
   /// `rows` must outlive it.
   explicit backend(const operation_table& rows) : rows_(&rows) {}
 
+  /// True while graphs are launched one operation at a time.
+  virtual bool is_observed() const { return observer_ != nullptr; }
+
  private:
   void record_once(queue q, graph& what) {
-    if (observer_ == nullptr && what.recorded == nullptr) what.recorded = record_graph(q, what.operations);
+    if (!is_observed() && what.recorded == nullptr) what.recorded = record_graph(q, what.operations);
   }
   template <class Op>
   void run(op_row<Op> row, queue q, const typename Op::in& i, const typename Op::out& o) {
