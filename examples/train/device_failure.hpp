@@ -8,7 +8,8 @@
 #include <string>
 #include <type_traits>
 
-#include "rotoscale/train/session.hpp"
+#include "rotoscale/nn/queue.hpp"
+#include "rotoscale/train/memory_errors.hpp"
 
 namespace rotoscale::program {
 

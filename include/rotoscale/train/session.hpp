@@ -11,6 +11,7 @@
 #include "rotoscale/nn/schedule.hpp"
 #include "rotoscale/train/frozen_weights.hpp"
 #include "rotoscale/train/gradient_sums.hpp"
+#include "rotoscale/train/memory_errors.hpp"
 #include "rotoscale/train/snapshot.hpp"
 #include "rotoscale/train/step_transfers.hpp"
 #include "rotoscale/train/weight_gather.hpp"
@@ -29,35 +30,6 @@ struct session_options {
   bool divides_frozen = false;                           ///< each rank stores a part of frozen layers' operands
   shard_level shard = shard_level::moments;              ///< what ranks divide
   gradient_reduction reduce = gradient_reduction::tree;  ///< who adds the gradients of ranks
-};
-
-/// A session needs more memory than it gets.
-class memory_refused : public std::runtime_error {
- public:
-  /// `plan`: bytes needed, by category.
-  memory_refused(const nn::memory_plan& plan, const std::string& what) : std::runtime_error(what), plan_(plan) {}
-  /// Bytes needed, by category.
-  const nn::memory_plan& plan() const { return plan_; }
-
- private:
-  nn::memory_plan plan_;
-};
-
-/// The plan does not fit the limit.
-class over_budget : public memory_refused {
- public:
-  /// Both numbers are in the message.
-  over_budget(const nn::memory_plan& plan, std::size_t limit)
-      : memory_refused(plan,
-                       "needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) + " are allowed") {}
-};
-
-/// The backend has less memory than the plan takes.
-class out_of_memory : public memory_refused {
- public:
-  /// `what`: the allocation that was refused.
-  out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
-      : memory_refused(plan, "out of memory at " + std::to_string(bytes) + " bytes for " + what) {}
 };
 
 /// A model with its memory, queue, step state and graphs.
