@@ -12,6 +12,7 @@
 #include "rotoscale/train/frozen_weights.hpp"
 #include "rotoscale/train/gradient_sums.hpp"
 #include "rotoscale/train/memory_errors.hpp"
+#include "rotoscale/train/pass_inputs.hpp"
 #include "rotoscale/train/snapshot.hpp"
 #include "rotoscale/train/step_transfers.hpp"
 #include "rotoscale/train/weight_gather.hpp"
@@ -78,11 +79,11 @@ class session {
   /// Recipe of the next passes.
   const nn::recipe& current() const { return recipe_; }
   /// Tokens of a micro-batch.
-  index_t pass_tokens() const { return options_.model.batch * options_.model.sequence; }
-  /// Index of this rank's microbatch i over all ranks.
+  index_t pass_tokens() const { return inputs_.pass_tokens(); }
+  /// Number of this rank's microbatch i among those of all ranks.
   int microbatch(int i) const { return static_cast<int>(sums_.leaf(static_cast<std::uint32_t>(i))); }
   /// Tokens of a step and rank.
-  index_t step_tokens() const { return pass_tokens() * options_.micro_batches; }
+  index_t step_tokens() const { return inputs_.step_tokens(); }
 
   /// Switches to recipe r, one of those the session was made for: releases quantized weights, uploads frozen ones from
   /// the stash on a queue of their own, and requantizes the others from their masters before the next step. `maxima`
@@ -128,7 +129,7 @@ class session {
   /// Sets seed and step for what follows, until a step or an evaluation sets its own. Frozen weights are quantized when
   /// they are loaded, with the signs and random words of these.
   void set_inputs(const nn::step_inputs& inputs) {
-    ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+    ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
     ops_->synchronize(queue_);
   }
   /// Sets values of a parameter from element `first` on. They take effect once its last element is set.
@@ -229,17 +230,18 @@ class session {
 
   /// A pass that a backward pass follows.
   nn::pass training_pass() {
-    return {
-        .ops = ops_, .queue = queue_, .state = state_, .scales = &model_.scales(), .training = true, .ranks = ranks_};
+    return {.ops = ops_,
+            .queue = queue_,
+            .state = inputs_.state(),
+            .scales = &model_.scales(),
+            .training = true,
+            .ranks = ranks_};
   }
   /// A pass that leaves no trace.
   nn::pass evaluation_pass() {
-    return {.ops = ops_, .queue = queue_, .state = evaluation_state_, .scales = &model_.scales(), .ranks = ranks_};
+    return {
+        .ops = ops_, .queue = queue_, .state = inputs_.evaluation_state(), .scales = &model_.scales(), .ranks = ranks_};
   }
-  /// Of the step, in backend memory.
-  nn::token_source tokens() const { return {tokens_, pass_tokens()}; }
-  /// Of the step, in backend memory.
-  nn::token_source targets() const { return {targets_, pass_tokens()}; }
 
  private:
   friend nn::memory_plan plan_session(nn::backend&, const train::architecture&, session_options,
@@ -259,6 +261,7 @@ class session {
         options_(settled(std::move(options), ranks)),
         sums_(ops, options_.micro_batches, ranks, divides_gradients(), options_.reduce),
         model_(ops, shape, options_.model),
+        inputs_(ops, options_.model.tokens(), options_.model.tokens() * options_.micro_batches, options_.documents),
         gather_(ops, model_.weights(), sums_, ranks),
         memory_(ops) {
     if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
@@ -350,12 +353,7 @@ class session {
   }
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
     constexpr nn::memory_category category = nn::memory_category::workspace;
-    state_ = memory.array<nn::step_state>(category, 1);
-    evaluation_state_ = memory.array<nn::step_state>(category, 1);
-    const index_t n = step_tokens();
-    tokens_ = memory.array<std::int32_t>(category, n);
-    targets_ = memory.array<std::int32_t>(category, n);
-    starts_ = memory.array<std::int32_t>(category, n);
+    inputs_.lay_out(memory);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     chunk_squares_ = memory.array<double>(category, options_.model.training ? chunk_count() : 0);
     model_.lay_out(memory, r, same_recipe);
@@ -375,7 +373,7 @@ class session {
     in_use_[nn::memory_category::transfers] = plan_[nn::memory_category::transfers];
     if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
     model_.prepare(queue_);
-    model_.use_documents(options_.documents ? nn::token_source{starts_, pass_tokens()} : nn::token_source{});
+    model_.use_documents(inputs_.starts());
     capture();
   }
   void capture();
@@ -406,8 +404,6 @@ class session {
   template <class Use>
   void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
   void exchange_average();
-  void upload_pass(nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                   std::span<const std::int32_t> targets, std::span<const std::int32_t> starts);
   bool has_fp8() const { return nn::has_delayed(recipe_); }
   void initialize(std::uint64_t seed, std::size_t first) {
     for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
@@ -425,6 +421,7 @@ class session {
   gradient_sums sums_;
   nn::memory_ledger ledger_;
   train::model model_;
+  pass_inputs inputs_;
   weight_gather gather_;
   frozen_weights stash_;
   switch_memory last_switch_;
@@ -433,8 +430,6 @@ class session {
   nn::arena_memory memory_;
   nn::owned_queue queue_, stash_queue_, exchange_queue_;
   snapshot snapshot_;
-  nn::step_state *state_ = nullptr, *evaluation_state_ = nullptr;
-  std::int32_t *tokens_ = nullptr, *targets_ = nullptr, *starts_ = nullptr;
   double *squares_ = nullptr, *chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
   bool tracks_ = true;                ///< the state of de-oscillation may not be zero
@@ -497,9 +492,9 @@ inline void session::gradients_of_micro_batch(int i, bool observe) {
   p.observe = observe;
   if (divides_gradients()) return divided_gradients_of(i, p);
   model_.weights().clear_gradients(queue_);
-  model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
-  if (!is_last(i)) return model_.backward(p, tokens());
-  model_.backward(p, tokens(), [this, i](index_t first, index_t count) {
+  model_.forward(p, inputs_.tokens(), inputs_.targets(), weights_arriving_at(i, p));
+  if (!is_last(i)) return model_.backward(p, inputs_.tokens());
+  model_.backward(p, inputs_.tokens(), [this, i](index_t first, index_t count) {
     if (sums_.is_parallel()) ops_->follow(exchange_queue_, queue_);
     sums_.add(exchange_queue(), i, model_.arena().gradient, {first, count});
   });
@@ -515,13 +510,13 @@ inline void session::divided_gradients_of(int i, const nn::pass& p) {
   };
   ops_->follow(exchange_queue_, queue_);  // a graph has both
   for (std::size_t g = 0; g < model_.groups(); ++g) clear(g, true);
-  model_.forward(p, tokens(), targets(), weights_arriving_at(i, p));
+  model_.forward(p, inputs_.tokens(), inputs_.targets(), weights_arriving_at(i, p));
   const auto ready = [&](index_t first, index_t count) {
     ops_->follow(queue_, exchange_queue_);  // waits for the sums of earlier groups, whose place is reused next
     ops_->follow(exchange_queue_, queue_);
     sums_.add_divided(exchange_queue_, i, w.gradient_at(w.places().of(first)), {first, count});
   };
-  model_.backward(p, tokens(), ready, [&](std::size_t g) { clear(g, false); });
+  model_.backward(p, inputs_.tokens(), ready, [&](std::size_t g) { clear(g, false); });
   ops_->follow(queue_, exchange_queue_);
 }
 
@@ -569,15 +564,15 @@ inline void session::capture() {
     return ops_->capture(queue_, std::move(operations));
   };
   begin_ = record([this] {
-    ops_->begin_step(queue_, {targets_, step_tokens()}, {state_});
-    if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(&state_->valid_tokens, nn::dtype::i64, {1}));
-    ops_->set_gradient_scale(queue_, {}, {state_});
+    ops_->begin_step(queue_, {inputs_.targets().data, step_tokens()}, {inputs_.state()});
+    if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(&inputs_.state()->valid_tokens, nn::dtype::i64, {1}));
+    ops_->set_gradient_scale(queue_, {}, {inputs_.state()});
   });
   const auto micro_batch = [this](int i, bool observe) {
     gradients_of_micro_batch(i, observe);
     if (has_fp8() && (is_last(i) || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
-    if (is_last(i)) sums_.gather_losses(queue_, state_);
-    ops_->next_micro_batch(queue_, {}, {state_});
+    if (is_last(i)) sums_.gather_losses(queue_, inputs_.state());
+    ops_->next_micro_batch(queue_, {}, {inputs_.state()});
   };
   const int last = options_.micro_batches - 1;
   if (last > 0) first_micro_batch_ = record([=] { micro_batch(0, false); });
@@ -605,13 +600,13 @@ inline void session::update_parameters() {
   if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
   const float* const gradients = divides_gradients() ? model_.weights().own_gradients() : all.gradient;
   const index_t count = divides_gradients() ? model_.weights().owned_count() : all.size;
-  ops_->gradient_norm(queue_, {gradients, count, chunks, options_.optimizer}, {chunk_squares_, state_});
-  for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, state_}, {own});
+  ops_->gradient_norm(queue_, {gradients, count, chunks, options_.optimizer}, {chunk_squares_, inputs_.state()});
+  for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, inputs_.state()}, {own});
 }
 
 inline void session::complete_weights(const nn::step_inputs& inputs) {
   if (!divides_masters()) return gather_masters();
-  ops_->upload(queue_, &evaluation_state_->inputs, &inputs, sizeof inputs);
+  ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
   requantize(evaluation_pass());
   ops_->synchronize(queue_);
 }
@@ -646,12 +641,12 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.state->inputs = inputs;
   sums_.number(t.state->inputs);
-  upload_pass(state_, t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
+  inputs_.upload(queue_, inputs_.state(), t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   deoscillate(t.state->inputs.step);
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
   ops_->launch(queue_, *update_);
-  ops_->download(queue_, &t.state->result, state_, sizeof(nn::step_state));
+  ops_->download(queue_, &t.state->result, inputs_.state(), sizeof(nn::step_state));
   t.has_scales = has_fp8();
   if (t.has_scales) ops_->download(queue_, t.amaxes.data(), amaxes_, t.amaxes.size_bytes());
   t.observed = observe;
@@ -694,28 +689,15 @@ inline void session::launch_gradients(bool observe) {
   are_weights_complete_ = true;
 }
 
-inline void session::upload_pass(nn::step_state* state, const nn::step_inputs& inputs,
-                                 std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                                 std::span<const std::int32_t> starts) {
-  ops_->upload(queue_, &state->inputs, &inputs, sizeof inputs);
-  ops_->upload(queue_, tokens_, tokens.data(), tokens.size_bytes());
-  if (!targets.empty()) ops_->upload(queue_, targets_, targets.data(), targets.size_bytes());
-  if (!options_.documents) return;
-  if (starts.empty()) {
-    ops_->fill_zero(queue_, starts_, tokens.size_bytes());
-  } else {
-    ops_->upload(queue_, starts_, starts.data(), starts.size_bytes());
-  }
-}
-
 inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                             std::span<const std::int32_t> targets,
                                             std::span<const std::int32_t> starts) {
   ROTOSCALE_ASSERT(are_weights_complete_);
-  upload_pass(evaluation_state_, inputs, tokens, targets, starts);
+  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, targets, starts);
   model_.weights().requantize(evaluation_pass());
   if (!evaluation_) {
-    evaluation_ = ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), this->tokens(), this->targets()); });
+    evaluation_ =
+        ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), inputs_.tokens(), inputs_.targets()); });
   }
   ops_->launch(queue_, *evaluation_);
   std::vector<float> losses(tokens.size());
@@ -763,7 +745,7 @@ inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::sp
   std::vector<float> found;
   nn::pass p = evaluation_pass();
   p.past = past;
-  upload_pass(evaluation_state_, inputs, tokens, {}, {});
+  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, {});
   run_logits(p, token, 1, [&](std::span<const float> row) { found.assign(row.begin(), row.end()); });
   return found;
 }
@@ -771,7 +753,7 @@ inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::sp
 inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
                                      std::span<const std::int32_t> starts,
                                      const std::function<void(std::span<const float>)>& use) {
-  upload_pass(evaluation_state_, inputs, tokens, {}, starts);
+  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, starts);
   run_logits(evaluation_pass(), 0, model_.tokens(), use);
 }
 
@@ -779,7 +761,7 @@ template <class Use>
 void session::run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
   std::vector<float> host;
   model_.weights().requantize(p);
-  model_.logits(p, tokens(), first, count, [&](const nn::const_tensor_view& rows) {
+  model_.logits(p, inputs_.tokens(), first, count, [&](const nn::const_tensor_view& rows) {
     host.resize(static_cast<std::size_t>(rows.size()));
     ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
     ops_->synchronize(queue_);
@@ -828,14 +810,14 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   if (!divides_masters()) gather_masters();
   model_.weights().invalidate();
   sums_.number(inputs);
-  upload_pass(state_, inputs, tokens, targets, starts);
+  inputs_.upload(queue_, inputs_.state(), inputs, tokens, targets, starts);
   requantize(training_pass());
   ops_->launch(queue_, *begin_);
   // A step's graphs were recorded without the maxima of all tensors.
   for (int i = 0; i < options_.micro_batches; ++i) {
     gradients_of_micro_batch(i);
     add_gradients(i);
-    ops_->next_micro_batch(queue_, {}, {state_});
+    ops_->next_micro_batch(queue_, {}, {inputs_.state()});
   }
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
   scales.observe_all(false);
@@ -880,7 +862,7 @@ inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step
   const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
   use(r);
   sums_.number(inputs);
-  upload_pass(state_, inputs, tokens, targets, starts);
+  inputs_.upload(queue_, inputs_.state(), inputs, tokens, targets, starts);
   launch_gradients();
   std::vector<float> found = gradients();
   use(own);
