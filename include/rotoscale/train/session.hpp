@@ -10,12 +10,10 @@
 #include "rotoscale/nn/arena_memory.hpp"
 #include "rotoscale/nn/schedule.hpp"
 #include "rotoscale/train/frozen_weights.hpp"
-#include "rotoscale/train/gradient_sums.hpp"
 #include "rotoscale/train/memory_errors.hpp"
-#include "rotoscale/train/pass_inputs.hpp"
 #include "rotoscale/train/snapshot.hpp"
+#include "rotoscale/train/step_graphs.hpp"
 #include "rotoscale/train/step_transfers.hpp"
-#include "rotoscale/train/weight_gather.hpp"
 
 namespace rotoscale::train {
 
@@ -263,6 +261,7 @@ class session {
         model_(ops, shape, options_.model),
         inputs_(ops, options_.model.tokens(), options_.model.tokens() * options_.micro_batches, options_.documents),
         gather_(ops, model_.weights(), sums_, ranks),
+        graphs_(model_, sums_, gather_, inputs_, options_.optimizer, options_.micro_batches),
         memory_(ops) {
     if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
     if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
@@ -355,14 +354,13 @@ class session {
     constexpr nn::memory_category category = nn::memory_category::workspace;
     inputs_.lay_out(memory);
     squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
-    chunk_squares_ = memory.array<double>(category, options_.model.training ? chunk_count() : 0);
     model_.lay_out(memory, r, same_recipe);
     if (options_.model.training) {
       const class weights& w = model_.weights();
       sums_.lay_out(memory, divides_gradients() ? w.owned_count() : w.list().arena_size(), w.own_gradients());
     }
     if (divides_masters()) gather_.lay_out(memory, groups(), r);
-    amaxes_ = memory.array<float>(category, model_.scales().state().count);
+    graphs_.lay_out(memory);
     stash_.lay_out(memory);
     if (has_snapshot()) snapshot_.lay_out(memory, model_);
   }
@@ -374,10 +372,9 @@ class session {
     if (!in_use_.fits(plan_)) throw std::logic_error("a session has no room for what it was not planned for");
     model_.prepare(queue_);
     model_.use_documents(inputs_.starts());
-    capture();
+    evaluation_.reset();  // captured when there is something to evaluate
+    graphs_.capture(training_pass(), exchange_queue_, recipe_);
   }
-  void capture();
-  bool is_last(int micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   void deoscillate(std::uint64_t step);
   void forget_oscillation() {
     snapshot_.order(*ops_, queue_);
@@ -386,18 +383,8 @@ class session {
       if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
     }
   }
-  void gradients_of_micro_batch(int i, bool observe = false);
-  void divided_gradients_of(int i, const nn::pass& p);
   std::vector<float> gather_gradients() const;
-  model::before_group weights_arriving_at(int i, const nn::pass& p);
   void requantize(const nn::pass& p);
-  void add_gradients(int i);
-  nn::queue exchange_queue() const { return sums_.is_parallel() ? exchange_queue_ : queue_; }
-  void update_parameters();
-  index_t chunk_count() const {
-    return (model_.parameters().arena_size() + nn::parameter_alignment - 1) / nn::parameter_alignment;
-  }
-  void update_scales();
   void gather_masters();
   const parameter* find_divided_overflow();
   void launch_gradients(bool observe = false);
@@ -423,6 +410,7 @@ class session {
   train::model model_;
   pass_inputs inputs_;
   weight_gather gather_;
+  step_graphs graphs_;
   frozen_weights stash_;
   switch_memory last_switch_;
   nn::recipe recipe_;
@@ -430,12 +418,10 @@ class session {
   nn::arena_memory memory_;
   nn::owned_queue queue_, stash_queue_, exchange_queue_;
   snapshot snapshot_;
-  double *squares_ = nullptr, *chunk_squares_ = nullptr;
-  float* amaxes_ = nullptr;
+  double* squares_ = nullptr;
   bool tracks_ = true;                ///< the state of de-oscillation may not be zero
   bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
-  std::unique_ptr<nn::graph> begin_, first_micro_batch_, last_micro_batch_, observed_micro_batch_, update_, evaluation_;
-  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are equal
+  std::unique_ptr<nn::graph> evaluation_;
   step_transfers transfers_;
 };
 
@@ -485,125 +471,6 @@ inline const parameter* session::find_divided_overflow() {
   return nullptr;
 }
 
-/// Gradients of microbatch i. Ranges of the last microbatch are added to all others as soon as they are complete, under
-/// the backward pass of earlier layers.
-inline void session::gradients_of_micro_batch(int i, bool observe) {
-  nn::pass p = training_pass();
-  p.observe = observe;
-  if (divides_gradients()) return divided_gradients_of(i, p);
-  model_.weights().clear_gradients(queue_);
-  model_.forward(p, inputs_.tokens(), inputs_.targets(), weights_arriving_at(i, p));
-  if (!is_last(i)) return model_.backward(p, inputs_.tokens());
-  model_.backward(p, inputs_.tokens(), [this, i](index_t first, index_t count) {
-    if (sums_.is_parallel()) ops_->follow(exchange_queue_, queue_);
-    sums_.add(exchange_queue(), i, model_.arena().gradient, {first, count});
-  });
-  if (sums_.is_parallel()) ops_->follow(queue_, exchange_queue_);
-}
-
-/// The same for divided gradients: every microbatch is added, a group at a time, under the backward pass of the group
-/// before it. A group's gradients reuse the place of those after it.
-inline void session::divided_gradients_of(int i, const nn::pass& p) {
-  class weights& w = model_.weights();
-  const auto clear = [&](std::size_t g, bool early) {
-    if (model_.has_early_gradients(g) == early) w.clear_group(queue_, g);
-  };
-  ops_->follow(exchange_queue_, queue_);  // a graph has both
-  for (std::size_t g = 0; g < model_.groups(); ++g) clear(g, true);
-  model_.forward(p, inputs_.tokens(), inputs_.targets(), weights_arriving_at(i, p));
-  const auto ready = [&](index_t first, index_t count) {
-    ops_->follow(queue_, exchange_queue_);  // waits for the sums of earlier groups, whose place is reused next
-    ops_->follow(exchange_queue_, queue_);
-    sums_.add_divided(exchange_queue_, i, w.gradient_at(w.places().of(first)), {first, count});
-  };
-  model_.backward(p, inputs_.tokens(), ready, [&](std::size_t g) { clear(g, false); });
-  ops_->follow(queue_, exchange_queue_);
-}
-
-/// The first microbatch gathers the weights that ranks have updated, a group at a time, under the forward pass of the
-/// groups before it.
-inline model::before_group session::weights_arriving_at(int i, const nn::pass& p) {
-  if (i != 0 || !sums_.is_parallel()) return nullptr;
-  ops_->follow(exchange_queue_, queue_);
-  return [this, p](std::size_t group) {
-    if (divides_masters()) {
-      nn::pass arriving = p;
-      arriving.queue = exchange_queue_;
-      gather_.gather(arriving, group);
-      return ops_->follow(queue_, exchange_queue_);
-    }
-    const std::vector<nn::arena_range> ranges = model_.ranges_of(group);
-    for (const nn::arena_range& r : ranges) sums_.gather_range(exchange_queue_, model_.arena().weight, r);
-    ops_->follow(queue_, exchange_queue_);
-    model_.weights().quantize_ranges(p, ranges);
-  };
-}
-
-/// Adds the gradients of a microbatch that is not the last.
-inline void session::add_gradients(int i) {
-  if (is_last(i) || divides_gradients()) return;
-  sums_.add(queue_, i, model_.arena().gradient, {0, model_.arena().size});
-}
-
-/// Computes the next scales from recorded maxima, of all ranks if the recipe says so. Copies them for the host.
-inline void session::update_scales() {
-  const nn::scaling_state& s = model_.scales().state();
-  if (sums_.is_parallel() && recipe_.fp8.reduce_amax) {
-    ranks_->max(queue_, nn::dense_tensor(s.amax, nn::dtype::fp32, {s.count}));
-  }
-  ops_->copy(queue_, amaxes_, s.amax, static_cast<std::size_t>(s.count) * sizeof(float));
-  model_.scales().update(*ops_, queue_);
-}
-
-inline void session::capture() {
-  evaluation_.reset();  // captured when there is something to evaluate
-  if (!options_.model.training) return;
-  // Ranks exchange while they record, so they record at the first launch, together.
-  const auto record = [this](std::function<void()> operations) {
-    if (sums_.is_parallel()) return std::make_unique<nn::graph>(std::move(operations));
-    return ops_->capture(queue_, std::move(operations));
-  };
-  begin_ = record([this] {
-    ops_->begin_step(queue_, {inputs_.targets().data, step_tokens()}, {inputs_.state()});
-    if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(&inputs_.state()->valid_tokens, nn::dtype::i64, {1}));
-    ops_->set_gradient_scale(queue_, {}, {inputs_.state()});
-  });
-  const auto micro_batch = [this](int i, bool observe) {
-    gradients_of_micro_batch(i, observe);
-    if (has_fp8() && (is_last(i) || recipe_.fp8.update == nn::scale_update::micro_batch)) update_scales();
-    if (is_last(i)) sums_.gather_losses(queue_, inputs_.state());
-    ops_->next_micro_batch(queue_, {}, {inputs_.state()});
-  };
-  const int last = options_.micro_batches - 1;
-  if (last > 0) first_micro_batch_ = record([=] { micro_batch(0, false); });
-  middle_.clear();
-  for (int i = 1; i < last && (i == 1 || divides_gradients()) && sums_.is_parallel(); ++i) {
-    middle_.push_back(record([=] { micro_batch(i, false); }));
-  }
-  last_micro_batch_ = record([=] { micro_batch(last, false); });
-  if (options_.model.statistics) observed_micro_batch_ = record([=] { micro_batch(0, true); });
-  update_ = record([this] { update_parameters(); });
-}
-
-/// Norm of all gradients, and AdamW on this rank's shards of the parameters.
-inline void session::update_parameters() {
-  const nn::parameter_arena all = model_.arena();
-  const std::vector<nn::parameter_arena> shards = model_.weights().shards();
-  const index_t chunks = chunk_count();
-  if (sums_.is_parallel()) ops_->fill_zero(queue_, chunk_squares_, static_cast<std::size_t>(chunks) * sizeof(double));
-  const std::vector<index_t> begins = model_.weights().shard_begins();
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    const index_t first = begins[i] / nn::parameter_alignment;
-    ops_->square_chunks(queue_, {shards[i].gradient, shards[i].size}, {chunk_squares_ + first});
-  }
-  // One rank has the bits of a number, all others 0. A sum of integers therefore gathers them.
-  if (sums_.is_parallel()) ranks_->sum(queue_, nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
-  const float* const gradients = divides_gradients() ? model_.weights().own_gradients() : all.gradient;
-  const index_t count = divides_gradients() ? model_.weights().owned_count() : all.size;
-  ops_->gradient_norm(queue_, {gradients, count, chunks, options_.optimizer}, {chunk_squares_, inputs_.state()});
-  for (const nn::parameter_arena& own : shards) ops_->adamw(queue_, {options_.optimizer, inputs_.state()}, {own});
-}
-
 inline void session::complete_weights(const nn::step_inputs& inputs) {
   if (!divides_masters()) return gather_masters();
   ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
@@ -645,10 +512,10 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   deoscillate(t.state->inputs.step);
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
-  ops_->launch(queue_, *update_);
+  graphs_.update();
   ops_->download(queue_, &t.state->result, inputs_.state(), sizeof(nn::step_state));
   t.has_scales = has_fp8();
-  if (t.has_scales) ops_->download(queue_, t.amaxes.data(), amaxes_, t.amaxes.size_bytes());
+  if (t.has_scales) ops_->download(queue_, t.amaxes.data(), graphs_.amaxes(), t.amaxes.size_bytes());
   t.observed = observe;
   if (observe) ops_->download(queue_, t.statistics.data(), model_.statistics(), t.statistics.size_bytes());
   t.done = ops_->record(queue_);
@@ -673,18 +540,10 @@ inline void session::deoscillate(std::uint64_t step) {
                                {static_cast<float>(rule.ratio), steps > 0 && steps % rule.period == 0});
 }
 
+/// Queues the gradients of a step.
 inline void session::launch_gradients(bool observe) {
   model_.weights().requantize(training_pass(), sums_.is_parallel());
-  ops_->launch(queue_, *begin_);
-  for (int i = 0; i < options_.micro_batches; ++i) {
-    const bool is_first = i == 0 || !sums_.is_parallel();
-    const std::size_t middle = divides_gradients() && !is_first ? static_cast<std::size_t>(i) - 1 : 0;
-    ops_->launch(queue_, *(observe && i == 0 ? observed_micro_batch_
-                           : is_last(i)      ? last_micro_batch_
-                           : is_first        ? first_micro_batch_
-                                             : middle_[middle]));
-    add_gradients(i);
-  }
+  graphs_.gradients(observe);
   model_.weights().note_quantized();
   are_weights_complete_ = true;
 }
@@ -786,7 +645,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   if (divides_masters()) are_weights_complete_ = false;
   if (how == nn::scale_handover::seed) {
     model_.scales().record(*ops_, queue_, maxima);
-    update_scales();
+    graphs_.update_scales();
   } else {
     model_.scales().reset(*ops_, queue_);
   }
@@ -812,13 +671,7 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   sums_.number(inputs);
   inputs_.upload(queue_, inputs_.state(), inputs, tokens, targets, starts);
   requantize(training_pass());
-  ops_->launch(queue_, *begin_);
-  // A step's graphs were recorded without the maxima of all tensors.
-  for (int i = 0; i < options_.micro_batches; ++i) {
-    gradients_of_micro_batch(i);
-    add_gradients(i);
-    ops_->next_micro_batch(queue_, {}, {inputs_.state()});
-  }
+  graphs_.gradients_with_all_maxima();
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
   scales.observe_all(false);
   scales.restore(*ops_, queue_, before);
