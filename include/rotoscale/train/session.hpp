@@ -114,7 +114,7 @@ class session {
       }
     }
     are_weights_complete_ = !divides_masters();
-    forget_oscillation();
+    model_.weights().forget_oscillation(queue_);
     use(r);
   }
   /// Sets other extents within the same memory, for evaluations and samples.
@@ -375,14 +375,6 @@ class session {
     evaluation_.reset();  // captured when there is something to evaluate
     graphs_.capture(training_pass(), exchange_queue_, recipe_);
   }
-  void deoscillate(std::uint64_t step);
-  void forget_oscillation() {
-    snapshot_.order(*ops_, queue_);
-    const nn::parameter_arena a = model_.arena();
-    for (float* const arena : {a.last, a.last_quantized, a.moved, a.moved_quantized}) {
-      if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(a.size) * sizeof(float));
-    }
-  }
   std::vector<float> gather_gradients() const;
   void requantize(const nn::pass& p);
   void gather_masters();
@@ -419,7 +411,6 @@ class session {
   nn::owned_queue queue_, stash_queue_, exchange_queue_;
   snapshot snapshot_;
   double* squares_ = nullptr;
-  bool tracks_ = true;                ///< the state of de-oscillation may not be zero
   bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
   std::unique_ptr<nn::graph> evaluation_;
   step_transfers transfers_;
@@ -509,7 +500,8 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.state->inputs = inputs;
   sums_.number(t.state->inputs);
   inputs_.upload(queue_, inputs_.state(), t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
-  deoscillate(t.state->inputs.step);
+  if (model_.weights().tracks_oscillation()) snapshot_.order(*ops_, queue_);
+  model_.weights().deoscillate(training_pass(), inputs.step, recipe_.deoscillation);
   launch_gradients(observe);
   snapshot_.order(*ops_, queue_);
   graphs_.update();
@@ -522,22 +514,6 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.in_flight = true;
   model_.weights().note_update();
   are_weights_complete_ = !sums_.is_parallel();
-}
-
-/// De-oscillates weights after `step` updates, from the start of the first window on. Recipes without de-oscillation
-/// clear its state.
-inline void session::deoscillate(std::uint64_t step) {
-  if (!model_.weights().tracks_oscillation()) return;
-  if (!recipe_.deoscillation && tracks_) forget_oscillation();
-  tracks_ = recipe_.deoscillation.has_value();
-  if (!tracks_) return;
-  const nn::deoscillation_recipe& rule = *recipe_.deoscillation;
-  const auto steps = static_cast<std::int64_t>(step) - rule.start;
-  if (steps < 0) return;
-  snapshot_.order(*ops_, queue_);
-  model_.weights().requantize(training_pass());
-  model_.weights().deoscillate(training_pass(),
-                               {static_cast<float>(rule.ratio), steps > 0 && steps % rule.period == 0});
 }
 
 /// Queues the gradients of a step.

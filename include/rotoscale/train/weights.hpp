@@ -379,20 +379,34 @@ class weights {
       if (w.trains) prepared_[i] = {w.version, true};
     }
   }
-  /// One step of de-oscillation of the trained weights with blocks. Their operands are current. Overwrites gradients.
-  void deoscillate(const nn::pass& p, const nn::deoscillation_step& step) {
+  /// De-oscillates weights with blocks after `step` updates, from the start of the rule's first window on. Without a
+  /// rule it forgets what it has seen. Overwrites gradients.
+  void deoscillate(const nn::pass& p, std::uint64_t step, const std::optional<nn::deoscillation_recipe>& rule) {
+    if (std::exchange(has_oscillation_, rule.has_value()) && !rule) forget_oscillation(p.queue);
+    if (!tracks_oscillation_ || !rule) return;
+    const auto steps = static_cast<std::int64_t>(step) - rule->start;
+    if (steps < 0) return;
+    requantize(p);
+    const bool closes = steps > 0 && steps % rule->period == 0;
+    const nn::oscillation_state& s = oscillation_;
     for (const nn::linear* l : linears_) {
       const parameter& w = list_[l->w.number];
       if (!w.trains || !nn::has_blocks(l->current().fprop.right.format)) continue;
       const nn::tensor_view quantized = nn::dense_tensor(gradients_ + w.offset, nn::dtype::bf16, {w.rows, w.cols});
-      const nn::oscillation_state& s = oscillation_;
       ops_->dequantize(p.queue, {{l->weights(), nn::operand_form::row}}, {quantized});
       ops_->deoscillate(
-          p.queue, {quantized, step},
+          p.queue, {quantized, {static_cast<float>(rule->ratio), closes}},
           {masters_ + w.offset,
            {s.last + w.offset, s.last_quantized + w.offset, s.moved + w.offset, s.moved_quantized + w.offset}});
     }
-    if (step.closes) note_update();
+    if (closes) note_update();
+  }
+  /// Clears the state of de-oscillation.
+  void forget_oscillation(nn::queue q) const {
+    const nn::oscillation_state& s = oscillation_;
+    for (float* const all : {s.last, s.last_quantized, s.moved, s.moved_quantized}) {
+      if (all != nullptr) ops_->fill_zero(q, all, static_cast<std::size_t>(list_.arena_size()) * sizeof(float));
+    }
   }
   /// Sets values from element `first` on. They take effect with the last element: a weight without FP32 values is then
   /// quantized. Waits.
@@ -566,13 +580,13 @@ class weights {
   index_t owned_ = 0;  ///< elements of all shards
   float *masters_ = nullptr, *gradients_ = nullptr, *m_ = nullptr, *v_ = nullptr, *average_ = nullptr,
         *staging_ = nullptr, *own_gradients_ = nullptr;
-  nn::oscillation_state oscillation_;  ///< arenas
-  bool tracks_oscillation_ = false;
-  index_t lent_first_ = 0, lent_count_ = 0;     ///< gradients that the head's memory aliases
-  std::vector<nn::const_tensor_view> sources_;  ///< FP32 values; empty: operands only
-  std::vector<bool> keeps_source_;              ///< by parameter
-  std::vector<bool> copies_;                    ///< by parameter, as has_copy
-  std::vector<weight_location> locations_;      ///< by linear layer
+  nn::oscillation_state oscillation_;                         ///< arenas
+  bool tracks_oscillation_ = false, has_oscillation_ = true;  ///< there is state; it may not be zero
+  index_t lent_first_ = 0, lent_count_ = 0;                   ///< gradients that the head's memory aliases
+  std::vector<nn::const_tensor_view> sources_;                ///< FP32 values; empty: operands only
+  std::vector<bool> keeps_source_;                            ///< by parameter
+  std::vector<bool> copies_;                                  ///< by parameter, as has_copy
+  std::vector<weight_location> locations_;                    ///< by linear layer
   divided_operands divided_;
   std::vector<prepared> prepared_;  ///< version of each linear layer's operands
 };
