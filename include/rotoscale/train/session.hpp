@@ -106,15 +106,8 @@ class session {
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
-    const index_t gradients = model_.weights().places().size();
-    ops_->fill_zero(queue_, model_.weights().gradient_at(0), static_cast<std::size_t>(gradients) * sizeof(float));
-    for (const nn::parameter_arena& own : model_.weights().shards()) {
-      for (float* arena : {own.m, own.v, own.average}) {
-        if (arena != nullptr) ops_->fill_zero(queue_, arena, static_cast<std::size_t>(own.size) * sizeof(float));
-      }
-    }
+    model_.weights().clear(queue_);
     are_weights_complete_ = !divides_masters();
-    model_.weights().forget_oscillation(queue_);
     use(r);
   }
   /// Sets other extents within the same memory, for evaluations and samples.
@@ -541,18 +534,12 @@ inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::
   return losses;
 }
 
-/// Swaps the trained weights with their moving average. Gradients are free between steps.
+/// Exchanges the weights that train with their moving average.
 inline void session::exchange_average() {
   snapshot_.order(*ops_, queue_);
-  for (const nn::parameter_arena& own : model_.weights().shards()) {
-    const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
-    ops_->copy(queue_, own.gradient, own.weight, bytes);
-    ops_->copy(queue_, own.weight, own.average, bytes);
-    ops_->copy(queue_, own.average, own.gradient, bytes);
-  }
+  model_.weights().exchange_average(queue_);
   are_weights_complete_ = false;
   if (!divides_masters()) gather_masters();
-  model_.weights().note_update();
 }
 
 template <class Function>

@@ -401,12 +401,21 @@ class weights {
     }
     if (closes) note_update();
   }
-  /// Clears the state of de-oscillation.
-  void forget_oscillation(nn::queue q) const {
-    const nn::oscillation_state& s = oscillation_;
-    for (float* const all : {s.last, s.last_quantized, s.moved, s.moved_quantized}) {
-      if (all != nullptr) ops_->fill_zero(q, all, static_cast<std::size_t>(list_.arena_size()) * sizeof(float));
+  /// Exchanges the values that train with their moving average. Gradients are free between steps.
+  void exchange_average(nn::queue q) {
+    for (const nn::parameter_arena& own : shards()) {
+      const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
+      ops_->copy(q, own.gradient, own.weight, bytes);
+      ops_->copy(q, own.weight, own.average, bytes);
+      ops_->copy(q, own.average, own.gradient, bytes);
     }
+    note_update();
+  }
+  /// Clears gradients, moments, averages and the state of de-oscillation.
+  void clear(nn::queue q) const {
+    fill(q, gradients_, places_.size());
+    for (float* const all : {m_, v_, average_}) fill(q, all, owned_);
+    forget_oscillation(q);
   }
   /// Sets values from element `first` on. They take effect with the last element: a weight without FP32 values is then
   /// quantized. Waits.
@@ -512,8 +521,13 @@ class weights {
     parameter& into = list_[number];
     if (first + static_cast<index_t>(values.size()) == into.size()) ++into.version;
   }
-  void fill_gradients(nn::queue q, index_t first, index_t count) const {
-    if (count > 0) ops_->fill_zero(q, gradients_ + first, static_cast<std::size_t>(count) * sizeof(float));
+  void fill(nn::queue q, float* first, index_t count) const {
+    if (first != nullptr && count > 0) ops_->fill_zero(q, first, static_cast<std::size_t>(count) * sizeof(float));
+  }
+  void fill_gradients(nn::queue q, index_t first, index_t count) const { fill(q, gradients_ + first, count); }
+  void forget_oscillation(nn::queue q) const {
+    const nn::oscillation_state& s = oscillation_;
+    for (float* const all : {s.last, s.last_quantized, s.moved, s.moved_quantized}) fill(q, all, list_.arena_size());
   }
   /// A frozen weight is quantized once, so its FP8 scale is not delayed. Without a backward pass, scales are the
   /// training run's.
