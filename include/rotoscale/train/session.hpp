@@ -371,7 +371,6 @@ class session {
   std::vector<float> gather_gradients() const;
   void requantize(const nn::pass& p);
   void gather_masters();
-  const parameter* find_divided_overflow();
   void launch_gradients(bool observe = false);
   template <class Use>
   void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
@@ -416,22 +415,7 @@ inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture&
 }
 
 inline const parameter* session::find_overflow() {
-  if (divides_masters()) return find_divided_overflow();
-  gather_masters();
-  const parameter_list& list = model_.parameters();
-  std::vector<double> squares(list.segments().size());
-  ops_->sum_squares(queue_, {model_.arena().weight, model_.arena()}, {squares_});
-  ops_->download(queue_, squares.data(), squares_, squares.size() * sizeof(double));
-  ops_->synchronize(queue_);
-  std::size_t i = 0;
-  for (const parameter& p : list.all()) {
-    if (p.trains && !std::isfinite(squares[i++])) return &p;
-  }
-  return nullptr;
-}
-
-/// The same where each rank has its own parts of the parameters.
-inline const parameter* session::find_divided_overflow() {
+  if (!divides_masters()) gather_masters();
   const parameter_list& list = model_.parameters();
   std::vector<double> own(list.all().size()), squares(list.segments().size());
   for (const nn::parameter_arena& part : model_.weights().shards()) {
@@ -446,7 +430,7 @@ inline const parameter* session::find_divided_overflow() {
       if (at >= part.weight && at < part.weight + part.size) own[n] = squares[i++];
     }
   }
-  const auto all = nn::gather_values<double>(*ranks_, own);
+  const auto all = ranks_ == nullptr ? std::vector<std::vector<double>>{own} : nn::gather_values<double>(*ranks_, own);
   for (std::size_t n = 0; n < own.size(); ++n) {
     double sum = 0;
     for (const std::vector<double>& rank : all) sum += rank[n];
