@@ -247,7 +247,6 @@ void define_warm_up(CLI::App& train, arguments& a) {
 
 /// Options of train for further outputs.
 void define_outputs(CLI::App& train, arguments& a) {
-  train.add_flag("--csv", a.session.csv, "metrics.csv as well")->group("run");
   train.add_flag("--tensorboard", a.session.tensorboard, "event files for TensorBoard as well")->group("run");
   train.add_option("--roof", a.session.roof, "FLOP/s of the full device: a rate, or measure")->group("run");
   train.add_flag("--no-progress", a.no_progress, "no progress line on a terminal")->group("run");

@@ -243,7 +243,7 @@ void check_resume_flags(int argc, char** argv) {
   static const std::set<std::string> allowed = words_of(
       "--resume --threads --ranks --gpus --shard --reduce --rendezvous --timeout --divide-frozen --stop-at "
       "--no-progress --data --out --adapter --memory-limit --device --tokenizer --init --device-number "
-      "--no-graphs --wait-for-each --digest-steps --statistics-every --roof --csv --tensorboard "
+      "--no-graphs --wait-for-each --digest-steps --statistics-every --roof --tensorboard "
       "--async-checkpoints --statistics-noise --no-statistics-noise --steps --max-epochs");
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];

@@ -562,25 +562,24 @@ class Output(Scratch):
             with self.subTest(name):
                 self.write(f"mine/{name}", "precious")
                 named, start = f"mini-llama: mine/{name.split('/')[0]}: exists", name == "trainer_state.json"
-                for more in ([], ["--csv", "--tensorboard"], ["--auto-resume"][:not start]):
+                for more in ([], ["--tensorboard"], ["--auto-resume"][:not start]):
                     said = self.refuse(self.train_command("mine", *more), named, "--overwrite")
                     self.assertEqual(said.endswith(", and mine holds no run: --overwrite removes it, another --out "
                                                    "leaves it alone\n"), not start, said)
-                said = self.refuse(["train", "--resume", "run", "--out", "mine", "--csv"], named)
+                said = self.refuse(["train", "--resume", "run", "--out", "mine"], named)
                 self.assertEqual(said.endswith(", and mine holds no run: another --out leaves it alone\n"), not start,
                                  said)
-                self.train("mine", "--overwrite", "--csv", "--tensorboard")
+                self.train("mine", "--overwrite", "--tensorboard")
                 shutil.rmtree(self.folder / "mine")
 
     def test_files_beside_those_of_a_run_stay(self):
         for name in ("notes.txt", "checkpoints/.hidden"):
             self.write(f"mine/{name}", "precious")
-        for name in ("metrics.csv", "statistics.jsonl", "log.jsonl", "config.json"):
+        for name in ("statistics.jsonl", "log.jsonl", "config.json"):
             self.write(f"mine/{name}", "")
-        self.train("mine", "--csv")
+        self.train("mine")
         for name in ("notes.txt", "checkpoints/.hidden"):
             self.assertEqual((self.folder / "mine" / name).read_text(), "precious")
-        self.assertGreater((self.folder / "mine/metrics.csv").stat().st_size, 0)
 
 
 if __name__ == "__main__":

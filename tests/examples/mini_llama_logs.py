@@ -10,7 +10,6 @@
 
 usage: mini_llama_logs.py PROGRAM [NAME...]
 """
-import csv
 import json
 import math
 import shutil
@@ -85,30 +84,16 @@ def float32(x):
 
 
 class Logs(Scratch):
-    def rows(self, run):
-        with open(self.folder / run / "metrics.csv", newline="") as file:
-            return list(csv.DictReader(file))
+    def test_crc(self):
+        self.assertEqual(crc32c(bytes(32)), 0x8A9136AA)  # RFC 3720, B.4
+        self.assertEqual(crc32c(bytes(range(32))), 0x46DD794E)
 
-    def test_csv_is_the_log(self):
-        self.train("run", "--csv", steps=8, name='with "quotes", commas')
-        wanted = [r for r in records(self.folder / "run/log.jsonl") if r["event"] in ("step", "eval")]
-        rows = self.rows("run")
-        self.assertEqual(len(rows), len(wanted))
-        for row, r in zip(rows, wanted):
-            self.assertEqual({k: v if isinstance(r[k], str) else float(v) for k, v in row.items() if v},
-                             {k: v for k, v in r.items() if v is not None and k in row})
-
-    def test_csv_and_tensorboard_through_resumes(self):
-        logs = ("--csv", "--tensorboard")
-        self.train("whole", *logs, checkpoint_every=2)
-        self.train("parts", *logs, checkpoint_every=2)
+    def test_tensorboard_through_a_resume(self):
+        self.train("whole", checkpoint_every=2)
+        self.train("parts", "--tensorboard", checkpoint_every=2)
         for step in (6, 8):  # as if it were lost
             shutil.rmtree(self.checkpoint("parts", step))
-        self.succeed("train", "--resume", "parts", *logs)  # from the start: no checkpoint is left
-        clocks = ("seconds", "tokens_per_s", "flops_per_s", "loader_share")
-        stories = [[{k: v for k, v in row.items() if k not in clocks} for row in self.rows(run)]
-                   for run in ("whole", "parts")]
-        self.assertEqual(*stories)
+        self.succeed("train", "--resume", "parts", "--tensorboard")  # from the start: no checkpoint is left
         files = sorted((self.folder / "parts/tensorboard").iterdir())
         self.assertEqual(len(files), 2)
         # A reader that drops records voided by a session start sees one curve.
@@ -121,9 +106,6 @@ class Logs(Scratch):
                 seen[tag, step] = value
         for r in records(self.folder / "whole/log.jsonl", "step"):
             self.assertEqual(seen["train/loss", r["step"]], float32(r["loss"]))
-        self.train("late", "--stop-at", 4)
-        self.succeed("train", "--resume", "late", "--csv")
-        self.assertEqual([row["step"] for row in self.rows("late")], [row["step"] for row in self.rows("whole")])
 
     def test_tensorboard_file(self):
         self.train("run", "--tensorboard", "--roof", "1e12")

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// The log of a run. Its JSON lines are the source. CSV, TensorBoard and MLPerf lines are written from the same records.
+// The log of a run. Its JSON lines are the source. TensorBoard and MLPerf lines are written from the same records.
 // docs/reference/logs.md has the fields.
 #pragma once
 
@@ -60,9 +60,6 @@ bool log_begins_with_start(const std::filesystem::path& log);
 
 /// Training seconds of a step according to the log; 0 without an entry. Checkpoints hold no clock.
 double logged_seconds(const std::filesystem::path& log, std::int64_t step);
-
-/// metrics.csv: a row for each step and evaluation of `log`, and of each later record. Voided rows are removed.
-std::unique_ptr<log_sink> make_csv_log(const std::filesystem::path& path, const std::filesystem::path& log);
 
 /// Creates `directory` and a new TensorBoard event file in it.
 std::unique_ptr<log_sink> make_tensorboard_log(const std::filesystem::path& directory);

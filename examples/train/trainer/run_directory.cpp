@@ -84,7 +84,7 @@ void run_directory::require_unused(const std::string& of_run, const std::string&
 }
 
 std::vector<fs::path> run_directory::all() const {
-  return {checkpoints(), statistics(), digests(), metrics(), mlperf(), tensorboard(), config(), start(), log()};
+  return {checkpoints(), statistics(), digests(), mlperf(), tensorboard(), config(), start(), log()};
 }
 
 std::vector<fs::path> run_directory::unused() const {

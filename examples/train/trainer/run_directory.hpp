@@ -22,7 +22,6 @@ class run_directory {
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
   std::filesystem::path statistics() const { return path_ / "statistics.jsonl"; }
   std::filesystem::path digests() const { return path_ / "digests.jsonl"; }
-  std::filesystem::path metrics() const { return path_ / "metrics.csv"; }
   std::filesystem::path mlperf() const { return path_ / "mlperf.log"; }
   std::filesystem::path tensorboard() const { return path_ / "tensorboard"; }
   std::filesystem::path config() const { return path_ / "config.json"; }

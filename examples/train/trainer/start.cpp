@@ -298,7 +298,6 @@ void trainer::add_ranks(ordered_json& record) const {
 
 /// Adds the other forms of the log.
 void trainer::add_sinks(bool is_new) {
-  if (session_.csv) log_->add(make_csv_log(files_.metrics(), files_.log()));
   if (session_.tensorboard) log_->add(make_tensorboard_log(files_.tensorboard()));
   // MLPerf times one process from its initialization, so a resumed run has no time to train.
   if (is_new && !state_.run.train.mlperf.empty()) log_->add(make_mlperf_log(files_.mlperf(), session_.began_ms));

@@ -48,7 +48,6 @@ struct session_options {
   std::int64_t statistics_every = 100;        ///< interval of observed steps; 0: none
   bool statistics_noise = false;              ///< observed steps also compute reference gradients in BF16
   bool progress = false;                      ///< a line on stderr, if that is a terminal
-  bool csv = false;                           ///< write metrics.csv
   bool tensorboard = false;                   ///< write tensorboard/
   std::string roof;                           ///< see make_roof
   std::string tokenizer;                      ///< replaces the run's tokenizer file; empty: no
