@@ -11,6 +11,8 @@
 
 namespace rotoscale::train {
 
+using token_ids = std::span<const std::int32_t>;  ///< in host memory
+
 /// Inputs of one step, or of one pass that leaves no trace.
 class pass_inputs {
  public:
@@ -26,8 +28,8 @@ class pass_inputs {
     for (std::int32_t** const ids : {&tokens_, &targets_, &starts_}) *ids = memory.array<std::int32_t>(category, step_);
   }
   /// Uploads inputs to `state`, tokens, and targets if there are any. Without `starts` sequences are documents.
-  void upload(nn::queue q, nn::step_state* state, const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-              std::span<const std::int32_t> targets, std::span<const std::int32_t> starts) const {
+  void upload(nn::queue q, nn::step_state* state, const nn::step_inputs& inputs, token_ids tokens, token_ids targets,
+              token_ids starts) const {
     ops_->upload(q, &state->inputs, &inputs, sizeof inputs);
     ops_->upload(q, tokens_, tokens.data(), tokens.size_bytes());
     if (!targets.empty()) ops_->upload(q, targets_, targets.data(), targets.size_bytes());

@@ -91,17 +91,23 @@ class session {
            const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
   /// Bytes before, during and after the last use().
   const switch_memory& last_switch() const { return last_switch_; }
-  /// Largest magnitude of each tensor of all linear layers, in the order of delayed scaling. Taken in one step's passes
-  /// of this rank under the current recipe; use() reduces them over ranks if the new recipe says so. Changes only
+  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
+  /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
+  /// trace but in gradients. Waits.
+  std::vector<float> observe_maxima(nn::step_inputs inputs, token_ids tokens, token_ids targets, token_ids starts = {});
+  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
   /// gradients. Waits.
-  std::vector<float> observe_maxima(nn::step_inputs inputs, std::span<const std::int32_t> tokens,
-                                    std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
-  /// Gradients of all trained parameters (the arena's elements), in one step's passes under recipe `r`. Changes only
-  /// gradients. Waits.
-  std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, std::span<const std::int32_t> tokens,
-                                     std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, token_ids tokens, token_ids targets,
+                                     token_ids starts = {});
   /// Gradients of the step queued last, until another pass is queued. All ranks call it. Waits.
-  std::vector<float> gradients() const;
+  std::vector<float> gradients() const {
+    if (divides_gradients()) return gather_gradients();
+    sums_.gather_shards(queue_, model_.arena().gradient);
+    std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
+    ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
+    ops_->synchronize(queue_);
+    return host;
+  }
   /// Resets to a new session under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
@@ -151,11 +157,10 @@ class session {
   /// Draws the adapters alone. The base weights are given.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
-  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, if the options ask
-  /// for documents: position in its sequence where each token's document begins; empty: a sequence is a document.
-  /// `observe` leaves statistics of the first microbatch, which needs options.model.statistics, and changes no bit.
-  void train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                  std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {},
+  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, where the options
+  /// say documents: the place within its sequence where each token's document begins; empty: sequences are documents.
+  /// `observe` leaves statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  void train_step(const nn::step_inputs& inputs, token_ids tokens, token_ids targets, token_ids starts = {},
                   bool observe = false);
   /// Number of queued steps. The last two may be in flight. Steps are numbered from 0.
   std::uint64_t queued_steps() const { return transfers_.count(); }
@@ -179,27 +184,72 @@ class session {
     return t.observed ? t.statistics : std::span<linear_statistics>();
   }
 
-  /// Gathers the weights that other ranks have updated. All ranks call it after steps, before other uses of the
-  /// weights. `inputs` are those of the next passes.
-  void complete_weights(const nn::step_inputs& inputs);
-  /// Losses of each token. Changes neither parameters nor scales.
-  std::vector<float> evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                              std::span<const std::int32_t> targets, std::span<const std::int32_t> starts = {});
+  /// Gathers what other ranks have updated. All ranks call it after steps, before weights are used but in steps.
+  /// `inputs` are those of the passes that follow.
+  void complete_weights(const nn::step_inputs& inputs) {
+    if (!divides_masters()) return gather_masters();
+    ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
+    requantize(evaluation_pass());
+    ops_->synchronize(queue_);
+  }
+  /// Losses of each token, without a trace in what trains or in scales.
+  std::vector<float> evaluate(const nn::step_inputs& inputs, token_ids tokens, token_ids targets,
+                              token_ids starts = {}) {
+    ROTOSCALE_ASSERT(are_weights_complete_);
+    inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, targets, starts);
+    model_.weights().requantize(evaluation_pass());
+    if (!evaluation_) {
+      evaluation_ =
+          ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), inputs_.tokens(), inputs_.targets()); });
+    }
+    ops_->launch(queue_, *evaluation_);
+    std::vector<float> losses(tokens.size());
+    ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
+    ops_->synchronize(queue_);
+    return losses;
+  }
   /// True if ranks exchange operands in each pass. All ranks must then call evaluate() equally often.
   bool has_joint_passes() const { return model_.weights().divided().is_divided(); }
   /// True if the session keeps a moving average of the weights.
   bool has_average() const { return options_.model.averages; }
   /// Calls f() while the trained weights are replaced by their moving average, for evaluations. Overwrites gradients.
   template <class Function>
-  void with_average(const Function& f);
-  /// Logits of one token of a pass. `tokens` follow `past` earlier tokens of their sequence, whose keys and values the
-  /// cache has (options.model.cache). model().cache_rows() says which passes have equal bytes.
-  std::vector<float> logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens, index_t token,
-                            index_t past = 0);
+  void with_average(const Function& f) {
+    ROTOSCALE_ASSERT(has_average());
+    nn::delayed_scaling_state& scales = model_.scales();
+    const nn::scaling_snapshot before = scales.save(*ops_, queue_);
+    const auto restore = [&] {
+      exchange_average();
+      scales.restore(*ops_, queue_, before);
+    };
+    exchange_average();
+    try {
+      f();
+    } catch (...) {
+      restore();
+      throw;
+    }
+    restore();
+  }
+  /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
+  /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
+  /// bytes.
+  std::vector<float> logits(const nn::step_inputs& inputs, token_ids tokens, index_t token, index_t past = 0) {
+    ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + model_.tokens() <= options_.model.cache));
+    std::vector<float> found;
+    nn::pass p = evaluation_pass();
+    p.past = past;
+    inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, {});
+    run_logits(p, token, 1, [&](std::span<const float> row) { found.assign(row.begin(), row.end()); });
+    return found;
+  }
   /// Calls use(logits) for all tokens of a pass in order, [tokens, vocabulary] of at most options.model.head_chunk
   /// tokens at a time.
-  void for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                       std::span<const std::int32_t> starts, const std::function<void(std::span<const float>)>& use);
+  void for_each_logits(const nn::step_inputs& inputs, token_ids tokens, token_ids starts,
+                       const std::function<void(std::span<const float>)>& use) {
+    inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, starts);
+    run_logits(evaluation_pass(), 0, model_.tokens(), use);
+  }
 
   /// True if there is memory for take_snapshot().
   bool has_snapshot() const { return options_.snapshot != snapshot_use::none; }
@@ -369,13 +419,47 @@ class session {
     graphs_.capture(training_pass(), exchange_queue_, recipe_);
   }
   std::vector<float> gather_gradients() const;
-  void requantize(const nn::pass& p);
-  void gather_masters();
-  void launch_gradients(bool observe = false);
+  /// Quantizes every weight that changed. All ranks call it if masters are divided.
+  void requantize(const nn::pass& p) {
+    model_.weights().requantize(p);
+    if (!divides_masters()) return;
+    ops_->follow(exchange_queue_, queue_);
+    nn::pass arriving = p;
+    arriving.queue = exchange_queue_;
+    gather_.gather_changed(arriving, !std::exchange(are_weights_complete_, true));
+    ops_->follow(queue_, exchange_queue_);
+    model_.weights().note_quantized();
+  }
+  /// Gathers the FP32 weights that other ranks have updated.
+  void gather_masters() {
+    if (std::exchange(are_weights_complete_, true)) return;
+    sums_.gather_shards(queue_, model_.arena().weight);
+  }
+  /// Queues the gradients of a step.
+  void launch_gradients(bool observe = false) {
+    model_.weights().requantize(training_pass(), sums_.is_parallel());
+    graphs_.gradients(observe);
+    model_.weights().note_quantized();
+    are_weights_complete_ = true;
+  }
   template <class Use>
-  void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use);
-  void exchange_average();
-  bool has_fp8() const { return nn::has_delayed(recipe_); }
+  void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
+    std::vector<float> host;
+    model_.weights().requantize(p);
+    model_.logits(p, inputs_.tokens(), first, count, [&](const nn::const_tensor_view& rows) {
+      host.resize(static_cast<std::size_t>(rows.size()));
+      ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
+      ops_->synchronize(queue_);
+      use(std::span<const float>(host));
+    });
+  }
+  /// Exchanges the weights that train with their moving average.
+  void exchange_average() {
+    snapshot_.order(*ops_, queue_);
+    model_.weights().exchange_average(queue_);
+    are_weights_complete_ = false;
+    if (!divides_masters()) gather_masters();
+  }
   void initialize(std::uint64_t seed, std::size_t first) {
     for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
       const parameter& p = model_.parameters()[i];
@@ -439,33 +523,7 @@ inline const parameter* session::find_overflow() {
   return nullptr;
 }
 
-inline void session::complete_weights(const nn::step_inputs& inputs) {
-  if (!divides_masters()) return gather_masters();
-  ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
-  requantize(evaluation_pass());
-  ops_->synchronize(queue_);
-}
-
-/// Gathers the FP32 weights that other ranks have updated.
-inline void session::gather_masters() {
-  if (std::exchange(are_weights_complete_, true)) return;
-  sums_.gather_shards(queue_, model_.arena().weight);
-}
-
-/// Quantizes every weight that changed. All ranks call it if masters are divided.
-inline void session::requantize(const nn::pass& p) {
-  model_.weights().requantize(p);
-  if (!divides_masters()) return;
-  ops_->follow(exchange_queue_, queue_);
-  nn::pass arriving = p;
-  arriving.queue = exchange_queue_;
-  gather_.gather_changed(arriving, !std::exchange(are_weights_complete_, true));
-  ops_->follow(queue_, exchange_queue_);
-  model_.weights().note_quantized();
-}
-
-inline void session::train_step(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                std::span<const std::int32_t> targets, std::span<const std::int32_t> starts,
+inline void session::train_step(const nn::step_inputs& inputs, token_ids tokens, token_ids targets, token_ids starts,
                                 bool observe) {
   ROTOSCALE_ASSERT(options_.model.training && (options_.model.statistics || !observe) &&
                    static_cast<index_t>(tokens.size()) == step_tokens() && tokens.size() == targets.size() &&
@@ -483,7 +541,7 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   snapshot_.order(*ops_, queue_);
   graphs_.update();
   ops_->download(queue_, &t.state->result, inputs_.state(), sizeof(nn::step_state));
-  t.has_scales = has_fp8();
+  t.has_scales = nn::has_delayed(recipe_);
   if (t.has_scales) ops_->download(queue_, t.amaxes.data(), graphs_.amaxes(), t.amaxes.size_bytes());
   t.observed = observe;
   if (observe) ops_->download(queue_, t.statistics.data(), model_.statistics(), t.statistics.size_bytes());
@@ -491,88 +549,6 @@ inline void session::train_step(const nn::step_inputs& inputs, std::span<const s
   t.in_flight = true;
   model_.weights().note_update();
   are_weights_complete_ = !sums_.is_parallel();
-}
-
-/// Queues the gradients of a step.
-inline void session::launch_gradients(bool observe) {
-  model_.weights().requantize(training_pass(), sums_.is_parallel());
-  graphs_.gradients(observe);
-  model_.weights().note_quantized();
-  are_weights_complete_ = true;
-}
-
-inline std::vector<float> session::evaluate(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                            std::span<const std::int32_t> targets,
-                                            std::span<const std::int32_t> starts) {
-  ROTOSCALE_ASSERT(are_weights_complete_);
-  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, targets, starts);
-  model_.weights().requantize(evaluation_pass());
-  if (!evaluation_) {
-    evaluation_ =
-        ops_->capture(queue_, [this] { model_.forward(evaluation_pass(), inputs_.tokens(), inputs_.targets()); });
-  }
-  ops_->launch(queue_, *evaluation_);
-  std::vector<float> losses(tokens.size());
-  ops_->download(queue_, losses.data(), model_.loss(), losses.size() * sizeof(float));
-  ops_->synchronize(queue_);
-  return losses;
-}
-
-/// Exchanges the weights that train with their moving average.
-inline void session::exchange_average() {
-  snapshot_.order(*ops_, queue_);
-  model_.weights().exchange_average(queue_);
-  are_weights_complete_ = false;
-  if (!divides_masters()) gather_masters();
-}
-
-template <class Function>
-void session::with_average(const Function& f) {
-  ROTOSCALE_ASSERT(has_average());
-  nn::delayed_scaling_state& scales = model_.scales();
-  const nn::scaling_snapshot before = scales.save(*ops_, queue_);
-  const auto restore = [&] {
-    exchange_average();
-    scales.restore(*ops_, queue_, before);
-  };
-  exchange_average();
-  try {
-    f();
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
-}
-
-inline std::vector<float> session::logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                          index_t token, index_t past) {
-  ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + model_.tokens() <= options_.model.cache));
-  std::vector<float> found;
-  nn::pass p = evaluation_pass();
-  p.past = past;
-  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, {});
-  run_logits(p, token, 1, [&](std::span<const float> row) { found.assign(row.begin(), row.end()); });
-  return found;
-}
-
-inline void session::for_each_logits(const nn::step_inputs& inputs, std::span<const std::int32_t> tokens,
-                                     std::span<const std::int32_t> starts,
-                                     const std::function<void(std::span<const float>)>& use) {
-  inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, {}, starts);
-  run_logits(evaluation_pass(), 0, model_.tokens(), use);
-}
-
-template <class Use>
-void session::run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
-  std::vector<float> host;
-  model_.weights().requantize(p);
-  model_.logits(p, inputs_.tokens(), first, count, [&](const nn::const_tensor_view& rows) {
-    host.resize(static_cast<std::size_t>(rows.size()));
-    ops_->download(queue_, host.data(), rows.data, host.size() * sizeof(float));
-    ops_->synchronize(queue_);
-    use(std::span<const float>(host));
-  });
 }
 
 inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima,
@@ -606,9 +582,8 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
   last_switch_.peak = ledger_.peak()[quantized];
 }
 
-inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::span<const std::int32_t> tokens,
-                                                  std::span<const std::int32_t> targets,
-                                                  std::span<const std::int32_t> starts) {
+inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, token_ids tokens, token_ids targets,
+                                                  token_ids starts) {
   nn::delayed_scaling_state& scales = model_.scales();
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
@@ -623,15 +598,6 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, std::s
   scales.observe_all(false);
   scales.restore(*ops_, queue_, before);
   return maxima;
-}
-
-inline std::vector<float> session::gradients() const {
-  if (divides_gradients()) return gather_gradients();
-  sums_.gather_shards(queue_, model_.arena().gradient);
-  std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
-  ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
-  ops_->synchronize(queue_);
-  return host;
 }
 
 /// Gradients of all ranks' parts, through host memory.
@@ -654,10 +620,8 @@ inline std::vector<float> session::gather_gradients() const {
   return all;
 }
 
-inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step_inputs inputs,
-                                                   std::span<const std::int32_t> tokens,
-                                                   std::span<const std::int32_t> targets,
-                                                   std::span<const std::int32_t> starts) {
+inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step_inputs inputs, token_ids tokens,
+                                                   token_ids targets, token_ids starts) {
   const nn::recipe own = recipe_;
   const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
   use(r);
