@@ -61,10 +61,12 @@ class checkpoint_tensors {
   /// The session itself, which must not change and is waited for.
   checkpoint_tensors(const session& live) : model_(&live.model()) {  // NOLINT: is one
     const session* const s = &live;
-    values_ = [s](std::size_t i, index_t first, index_t rows) { return s->model().values(s->queue(), i, first, rows); };
+    values_ = [s](std::size_t i, index_t first, index_t rows) {
+      return s->model().weights().values(s->queue(), i, first, rows);
+    };
     for (const auto& arena : detail::optimizer_arenas_of(live.model())) {
       optimizer_.push_back([s, memory = arena.memory](std::size_t i, index_t first, index_t rows) {
-        return s->model().arena_values(s->queue(), s->model().arena().*memory, i, first, rows);
+        return s->model().weights().arena_values(s->queue(), s->model().arena().*memory, i, first, rows);
       });
     }
     for (const auto& [name, memory, count] : detail::scaling_buffers(live.model().scales())) {

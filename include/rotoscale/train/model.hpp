@@ -87,20 +87,11 @@ class model {
   nn::delayed_scaling_state& scales() { return weights_.scales; }
   /// FP32 values of a parameter. Throws std::logic_error if they are not kept.
   std::vector<float> values(nn::queue q, std::size_t number) const {
-    return values(q, number, 0, parameters()[number].rows);
-  }
-  /// FP32 values of a parameter's rows [first_row, first_row + rows).
-  std::vector<float> values(nn::queue q, std::size_t number, index_t first_row, index_t rows) const {
-    return weights_.values(q, number, first_row, rows);
+    return weights_.values(q, number, 0, parameters()[number].rows);
   }
   /// A parameter's gradient or moment, from that arena.
   std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number) const {
-    return arena_values(q, from, number, 0, parameters()[number].rows);
-  }
-  /// Rows [first_row, first_row + rows) of a gradient or moment.
-  std::vector<float> arena_values(nn::queue q, const float* from, std::size_t number, index_t first_row,
-                                  index_t rows) const {
-    return weights_.arena_values(q, from, number, first_row, rows);
+    return weights_.arena_values(q, from, number, 0, parameters()[number].rows);
   }
 
   /// Called before the blocks of a group read its weights.
