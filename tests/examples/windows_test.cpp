@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "data/epoch_order.hpp"
-#include "data/records.hpp"
 #include "data/open_windows.hpp"
+#include "data/records.hpp"
 #include "rotoscale/io/scratch.hpp"
 #include "rotoscale/io/token_file.hpp"
 #include "rotoscale/nn/backend.hpp"
@@ -220,13 +220,9 @@ TEST_CASE("JSON that is not JSON lines of records is no text") {
   const std::string array = name + ": an array of JSON, not JSON lines" + hint;
   CHECK(failure_of("[" + record + ", " + record + "]") == array);
   CHECK(failure_of("[\n  " + record + "\n]\n") == array);
-  CHECK(failure_of("{\n  \"prompt\": \"a\",\n  \"answer\": \"b\"\n}\n{\n \"prompt\": \"a\"}") ==
-        name + ": JSON objects over several lines, not JSON lines" + hint);
-  CHECK(failure_of("[\"a\", \"b\"]\n[\"c\"]\n") == array);
-  CHECK(failure_of("[1, 2]\n[3]\n") == name + ": lines of JSON arrays, no records" + hint);
-  CHECK(failure_of("\"one\"\n\"two\"\n") == name + ": lines of JSON strings, no records" + hint);
+  CHECK(failure_of("{\n  \"prompt\": \"a\",\n  \"answer\": \"b\"\n}\n").find(name + ": line 1: ") == 0);
   for (const char* text : {"[Chapter 1]\nIt was a dark night", "\"Hello,\" he said.\n", "{curly} text",
-                           "[1] A book.\n[2] B", "[1]\nA book, by someone"}) {
+                           "[1] A book.\n[2] B", "[1]\nA book, by someone", "[1, 2]\n[3]\n", "\"one\"\n\"two\"\n"}) {
     CHECK(failure_of(text) == "(no error)");
   }
   put(dir / "j", "[" + record + "]");
