@@ -21,15 +21,10 @@ struct rope_form {
   bool given = false;  ///< the file has this object
 };
 
-/// The keys of a type. Files must have the first `needed` of them.
-inline std::vector<std::string> rope_keys(const std::string& type, std::size_t& needed) {
-  needed = type == "llama3" ? 4 : 1;
-  if (type == "llama3") return {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+/// Keys of a type other than "default". All are required.
+inline std::vector<std::string> rope_keys(const std::string& type) {
   if (type == "linear") return {"factor"};
-  return {"factor",           "original_max_position_embeddings",
-          "attention_factor", "beta_fast",
-          "beta_slow",        "mscale",
-          "mscale_all_dim",   "truncate"};
+  return {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
 }
 
 [[noreturn]] inline void fail_contradiction(const io::detail::place& at, const std::string& a, const std::string& b) {
@@ -67,13 +62,11 @@ inline rope_form read_rope_form(nlohmann::ordered_json rope, const std::string& 
   const nlohmann::ordered_json type = take_rope_type(rope, at);
   if (type == "default") return form;
   if (std::none_of(std::begin(nn::rope_types), std::end(nn::rope_types), [&](const char* t) { return type == t; })) {
-    at.key("rope_type")
-        .fail("only \"default\", \"llama3\", \"linear\" and \"yarn\" are supported, found " + type.dump());
+    at.key("rope_type").fail("only \"default\", \"llama3\" and \"linear\" are supported, found " + type.dump());
   }
-  std::size_t needed = 0;
-  const std::vector<std::string> keys = rope_keys(type.get<std::string>(), needed);
-  for (std::size_t i = 0; i < needed; ++i) {
-    if (!rope.contains(keys[i])) at.fail(keys[i] + " is missing");
+  const std::vector<std::string> keys = rope_keys(type.get<std::string>());
+  for (const std::string& key : keys) {
+    if (!rope.contains(key)) at.fail(key + " is missing");
   }
   form.scaling = {{"rope_type", type}};
   for (const auto& [key, value] : rope.items()) {
@@ -116,11 +109,8 @@ inline void take_rope(nlohmann::ordered_json& json, const std::vector<std::strin
 inline nlohmann::ordered_json rope_scaling_json(const std::optional<nn::rope_scaling>& scaling) {
   if (!scaling) return nullptr;
   const nlohmann::ordered_json fields = io::to_json(*scaling);
-  std::size_t needed = 0;
   nlohmann::ordered_json rope = {{"rope_type", scaling->rope_type}};
-  for (const std::string& key : detail::rope_keys(scaling->rope_type, needed)) {
-    if (!fields[key].is_null()) rope[key] = fields[key];
-  }
+  for (const std::string& key : detail::rope_keys(scaling->rope_type)) rope[key] = fields[key];
   return rope;
 }
 

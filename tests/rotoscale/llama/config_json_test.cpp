@@ -134,21 +134,16 @@ TEST_CASE("two truths about RoPE are refused, and both are named") {
         "config.json: rope_parameters: rope_type \"llama3\" and type \"linear\" contradict each other; remove one");
 }
 
-TEST_CASE("RoPE in linear and yarn form: what is read is written again") {
+TEST_CASE("RoPE in linear form: what is read is written again") {
   json c = json::parse(transformers_5);
-  c["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  c["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"mscale", nullptr}};
   CHECK(read(c).rope_scaling.value().rope_type == "linear");
-  CHECK(llama::model_config_json(read(c))["rope_scaling"] == json{{"rope_type", "linear"}, {"factor", 4.0}});
-  c["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 16.0}, {"mscale", nullptr}};
-  const auto yarn = read(c);
-  CHECK(yarn.rope_scaling.value().original_max_position_embeddings == 2048);  // the model's positions
-  CHECK(yarn.rope_scaling.value().beta_fast == 16.0);
-  const json written = llama::model_config_json(yarn);
-  CHECK(llama::model_config_json(read(written)) == written);
+  const json written = llama::model_config_json(read(c));
+  CHECK(written["rope_scaling"] == json{{"rope_type", "linear"}, {"factor", 4.0}});
   c["rope_parameters"]["short_factor"] = {1.0};
   CHECK(message_of([&] {
           read(c);
-        }).starts_with("config.json: rope_parameters.short_factor: no key of type \"yarn\" (--ignore-config-key"));
+        }).starts_with("config.json: rope_parameters.short_factor: no key of type \"linear\" (--ignore-config-key"));
   CHECK(llama::model_config_json(llama::read_model_config(c, "config.json", {"rope_parameters.short_factor"})) ==
         written);
   CHECK_THROWS_AS(llama::read_model_config(c, "config.json", {"short_factor", "rope_scaling.short_factor"}), io::error);
@@ -175,7 +170,7 @@ TEST_CASE("keys that change the arithmetic are refused by name, with what is sup
   };
   CHECK(rope(json::object()) == "(no error)");
   CHECK(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}) ==
-        "config.json: rope_parameters.rope_type: only \"default\", \"llama3\", \"linear\" and \"yarn\" are supported, "
+        "config.json: rope_parameters.rope_type: only \"default\", \"llama3\" and \"linear\" are supported, "
         "found \"dynamic\"");
   CHECK(rope({{"partial_rotary_factor", 0.5}}) ==
         "config.json: rope_parameters.partial_rotary_factor: only 1.0 is supported");

@@ -81,7 +81,6 @@ inline std::optional<std::string> find_fault(const model_config& c) {
   }
   if (!c.rope_scaling) return std::nullopt;
   if (auto f = find_fault(*c.rope_scaling)) return "rope_scaling." + *f;
-  if (c.rope_scaling->rope_type == "yarn" && c.rope_theta <= 1) return "rope_theta: must be above 1 for yarn";
   return std::nullopt;
 }
 

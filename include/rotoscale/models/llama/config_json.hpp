@@ -61,9 +61,6 @@ inline model_config read_model_config(nlohmann::ordered_json json, const std::st
   model_config defaults;  // of LlamaConfig
   defaults.rms_norm_eps = 1e-6;
   model_config config = models::read_fields(json, where, detail::keys(), passed, defaults);
-  if (config.rope_scaling && !json["rope_scaling"].contains("original_max_position_embeddings")) {
-    config.rope_scaling->original_max_position_embeddings = config.max_position_embeddings;  // yarn's default
-  }
   if (!json.contains("num_key_value_heads")) config.num_key_value_heads = config.num_attention_heads;
   if (const auto fault = find_fault(config)) throw io::error(where, *fault);
   return config;
