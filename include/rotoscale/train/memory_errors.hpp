@@ -10,12 +10,12 @@
 
 namespace rotoscale::train {
 
-/// A session needs memory that it does not get.
+/// A session needs more memory than it gets.
 class memory_refused : public std::runtime_error {
  public:
-  /// `plan`: what would be needed, by category.
+  /// `plan`: bytes needed, by category.
   memory_refused(const nn::memory_plan& plan, const std::string& what) : std::runtime_error(what), plan_(plan) {}
-  /// What would be needed, by category.
+  /// Bytes needed, by category.
   const nn::memory_plan& plan() const { return plan_; }
 
  private:
@@ -25,7 +25,7 @@ class memory_refused : public std::runtime_error {
 /// The plan does not fit the limit.
 class over_budget : public memory_refused {
  public:
-  /// With both numbers in the message.
+  /// Both numbers are in the message.
   over_budget(const nn::memory_plan& plan, std::size_t limit)
       : memory_refused(plan,
                        "needs " + std::to_string(plan.total()) + " bytes, " + std::to_string(limit) + " are allowed") {}
@@ -34,7 +34,7 @@ class over_budget : public memory_refused {
 /// The backend has less memory than the plan takes.
 class out_of_memory : public memory_refused {
  public:
-  /// `what` was asked for last, and refused.
+  /// `what`: the allocation that was refused.
   out_of_memory(const nn::memory_plan& plan, const std::string& what, std::size_t bytes)
       : memory_refused(plan, "out of memory at " + std::to_string(bytes) + " bytes for " + what) {}
 };

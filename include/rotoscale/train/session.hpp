@@ -78,7 +78,7 @@ class session {
   const nn::recipe& current() const { return recipe_; }
   /// Tokens of a micro-batch.
   index_t pass_tokens() const { return inputs_.pass_tokens(); }
-  /// Number of this rank's microbatch i among those of all ranks.
+  /// Index of this rank's microbatch i over all ranks.
   int microbatch(int i) const { return static_cast<int>(sums_.leaf(static_cast<std::uint32_t>(i))); }
   /// Tokens of a step and rank.
   index_t step_tokens() const { return inputs_.step_tokens(); }
@@ -91,11 +91,11 @@ class session {
            const std::vector<float>& maxima = {}, nn::gemm_scope switched = nn::gemm_scope::all);
   /// Bytes before, during and after the last use().
   const switch_memory& last_switch() const { return last_switch_; }
-  /// The largest magnitude of each tensor of all linear layers, in the order of delayed scaling, in one step's passes
-  /// of this rank under the current recipe (use() takes those of all ranks where the new recipe says so). Leaves no
-  /// trace but in gradients. Waits.
+  /// Largest magnitude of each tensor of all linear layers, in the order of delayed scaling. Taken in one step's passes
+  /// of this rank under the current recipe; use() reduces them over ranks if the new recipe says so. Changes only
+  /// gradients. Waits.
   std::vector<float> observe_maxima(nn::step_inputs inputs, token_ids tokens, token_ids targets, token_ids starts = {});
-  /// Gradients of all that trains (the arena's elements) in one step's passes under recipe `r`. Leaves no trace but in
+  /// Gradients of all trained parameters (the arena's elements), in one step's passes under recipe `r`. Changes only
   /// gradients. Waits.
   std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, token_ids tokens, token_ids targets,
                                      token_ids starts = {});
@@ -157,9 +157,9 @@ class session {
   /// Draws the adapters alone. The base weights are given.
   void initialize_adapters(std::uint64_t seed) { initialize(seed, model_.parameters().base_count()); }
 
-  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, where the options
-  /// say documents: the place within its sequence where each token's document begins; empty: sequences are documents.
-  /// `observe` leaves statistics of the first micro-batch, which needs options.model.statistics, and changes no bit.
+  /// Queues one optimizer step over this rank's micro_batches × batch × sequence tokens. `starts`, if the options ask
+  /// for documents: position in its sequence where each token's document begins; empty: a sequence is a document.
+  /// `observe` leaves statistics of the first microbatch, which needs options.model.statistics, and changes no bit.
   void train_step(const nn::step_inputs& inputs, token_ids tokens, token_ids targets, token_ids starts = {},
                   bool observe = false);
   /// Number of queued steps. The last two may be in flight. Steps are numbered from 0.
@@ -184,15 +184,15 @@ class session {
     return t.observed ? t.statistics : std::span<linear_statistics>();
   }
 
-  /// Gathers what other ranks have updated. All ranks call it after steps, before weights are used but in steps.
-  /// `inputs` are those of the passes that follow.
+  /// Gathers the weights that other ranks have updated. All ranks call it after steps, before other uses of the
+  /// weights. `inputs` are those of the next passes.
   void complete_weights(const nn::step_inputs& inputs) {
     if (!divides_masters()) return gather_masters();
     ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
     requantize(evaluation_pass());
     ops_->synchronize(queue_);
   }
-  /// Losses of each token, without a trace in what trains or in scales.
+  /// Losses of each token. Changes neither parameters nor scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, token_ids tokens, token_ids targets,
                               token_ids starts = {}) {
     ROTOSCALE_ASSERT(are_weights_complete_);
@@ -231,9 +231,8 @@ class session {
     }
     restore();
   }
-  /// Logits of one token of a pass. `tokens` follow `past` others of their sequence, which have been through such
-  /// passes and whose keys and values are kept (options.model.cache); model().cache_rows() says which passes have equal
-  /// bytes.
+  /// Logits of one token of a pass. `tokens` follow `past` earlier tokens of their sequence, whose keys and values the
+  /// cache has (options.model.cache). model().cache_rows() says which passes have equal bytes.
   std::vector<float> logits(const nn::step_inputs& inputs, token_ids tokens, index_t token, index_t past = 0) {
     ROTOSCALE_ASSERT(past >= 0 && (past == 0 || past + model_.tokens() <= options_.model.cache));
     std::vector<float> found;
@@ -453,7 +452,7 @@ class session {
       use(std::span<const float>(host));
     });
   }
-  /// Exchanges the weights that train with their moving average.
+  /// Swaps the trained weights with their moving average.
   void exchange_average() {
     snapshot_.order(*ops_, queue_);
     model_.weights().exchange_average(queue_);

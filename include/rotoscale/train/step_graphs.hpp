@@ -64,8 +64,7 @@ class step_graphs {
   }
   /// Queues the norm of the gradients, and AdamW.
   void update() const { ops().launch(queue(), *update_); }
-  /// Computes the next scales from recorded maxima, from those of all ranks if the recipe says so. Copies them for the
-  /// host.
+  /// Computes the next scales from recorded maxima, of all ranks if the recipe says so. Copies them for the host.
   void update_scales() const;
   /// Maxima of the last update of scales, in backend memory.
   const float* amaxes() const { return amaxes_; }
@@ -100,11 +99,11 @@ class step_graphs {
   double* chunk_squares_ = nullptr;
   float* amaxes_ = nullptr;
   std::unique_ptr<nn::graph> begin_, first_, last_, observed_, update_;
-  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are alike
+  std::vector<std::unique_ptr<nn::graph>> middle_;  ///< of other microbatches; one if all are equal
 };
 
-/// Gradients of microbatch i. The last one's are added to those of all others, a range as soon as it is complete, under
-/// the backward pass of the layers before it.
+/// Gradients of microbatch i. Ranges of the last microbatch are added to all others as soon as they are complete, under
+/// the backward pass of earlier layers.
 inline void step_graphs::gradients_of(int i, bool observe) {
   nn::pass p = pass_;
   p.observe = observe;
@@ -120,8 +119,8 @@ inline void step_graphs::gradients_of(int i, bool observe) {
   if (exchanges) ops().follow(queue(), exchange_);
 }
 
-/// The same where ranks divide gradients: every microbatch is added, a group at a time, under the backward pass of the
-/// group before it. That group's gradients take the place of those after it.
+/// The same for divided gradients: every microbatch is added, a group at a time, under the backward pass of the group
+/// before it. A group's gradients reuse the place of those after it.
 inline void step_graphs::divided_gradients_of(int i, const nn::pass& p) {
   const class weights& w = model_->weights();
   const auto clear = [&](std::size_t g, bool early) {
@@ -131,7 +130,7 @@ inline void step_graphs::divided_gradients_of(int i, const nn::pass& p) {
   for (std::size_t g = 0; g < model_->groups(); ++g) clear(g, true);
   model_->forward(p, inputs_->tokens(), inputs_->targets(), weights_arriving_at(i, p));
   const auto ready = [&](index_t first, index_t count) {
-    ops().follow(queue(), exchange_);  // the sums of groups before, whose place is taken next
+    ops().follow(queue(), exchange_);  // waits for the sums of earlier groups, whose place is reused next
     ops().follow(exchange_, queue());
     sums_->add_divided(exchange_, i, w.gradient_at(w.places().of(first)), {first, count});
   };
@@ -215,7 +214,7 @@ inline void step_graphs::update_parameters() const {
     double* const squares = chunk_squares_ + begins[i] / nn::parameter_alignment;
     ops().square_chunks(queue(), {shards[i].gradient, shards[i].size}, {squares});
   }
-  // One rank has the bits of a number, all others have 0, so that a sum of integers gathers them.
+  // One rank has the bits of a number, all others 0. A sum of integers therefore gathers them.
   if (is_parallel) pass_.ranks->sum(queue(), nn::dense_tensor(chunk_squares_, nn::dtype::i64, {chunks}));
   const float* const gradients = divides_gradients() ? w.own_gradients() : model_->arena().gradient;
   const index_t count = divides_gradients() ? w.owned_count() : model_->arena().size;

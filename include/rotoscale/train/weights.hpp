@@ -401,7 +401,7 @@ class weights {
     }
     if (closes) note_update();
   }
-  /// Exchanges the values that train with their moving average. Gradients are free between steps.
+  /// Swaps the trained values with their moving average. Gradients are free between steps.
   void exchange_average(nn::queue q) {
     for (const nn::parameter_arena& own : shards()) {
       const std::size_t bytes = static_cast<std::size_t>(own.size) * sizeof(float);
