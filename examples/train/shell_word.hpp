@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// A path in a command that a message tells the reader to type.
+// A path in a command, for a message or a shell.
 #pragma once
 
 #include <string>

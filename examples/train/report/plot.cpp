@@ -4,12 +4,11 @@
 // hand. Names from logs reach gnuplot in single quotes and with text markup off.
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -20,6 +19,7 @@
 #include "rotoscale/io/atomic_file.hpp"
 #include "rotoscale/io/error.hpp"
 #include "rotoscale/io/file.hpp"
+#include "shell_word.hpp"
 
 namespace rotoscale::program::report_parts {
 
@@ -380,57 +380,21 @@ void remove_plots(const std::string& out) {
     }
 }
 
-std::string find_program(const std::string& name) {
-  const char* path = std::getenv("PATH");
-  std::string rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const std::size_t colon = std::min(rest.find(':'), rest.size());
-    const std::string file = rest.substr(0, colon) + "/" + name;
-    if (colon > 0 && ::access(file.c_str(), X_OK) == 0 && std::filesystem::is_regular_file(file)) {
-      return std::filesystem::absolute(file).string();
-    }
-    rest.erase(0, colon + 1);
-  }
-  return "";
-}
-
-[[noreturn]] void become_gnuplot(const std::string& program, const std::string& directory, char* const* environment,
-                                 int messages) {
-  ::dup2(messages, STDOUT_FILENO);
-  ::dup2(messages, STDERR_FILENO);
-  if (::chdir(directory.c_str()) == 0) {
-    // -d: ignores the user's settings file, which could change the plots.
-    const char* const arguments[] = {program.c_str(), "-d", "plots.gnuplot", nullptr};
-    ::execve(program.c_str(), const_cast<char* const*>(arguments), environment);
-  }
-  ::_exit(127);
-}
-
-/// Returns true on success; else `message` is gnuplot's last line.
-bool run_gnuplot(const std::string& program, const std::string& directory, std::string& message) {
-  std::vector<std::string> variables = {"LC_ALL=C"};
-  for (char** v = environ; *v != nullptr; ++v)
-    if (std::strncmp(*v, "LC_", 3) != 0 && std::strncmp(*v, "GNUPLOT", 7) != 0) variables.emplace_back(*v);
-  std::vector<char*> environment;
-  for (std::string& v : variables) environment.push_back(v.data());
-  environment.push_back(nullptr);
-  int ends[2];
-  if (::pipe(ends) != 0) return false;
-  const pid_t child = ::fork();
-  if (child == 0) become_gnuplot(program, directory, environment.data(), ends[1]);
-  ::close(ends[1]);
-  std::array<char, 4096> buffer{};
-  for (ssize_t n; (n = ::read(ends[0], buffer.data(), buffer.size())) > 0;) {
-    message.append(buffer.data(), static_cast<std::size_t>(n));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 std::string last_line(std::string text) {
   while (!text.empty() && std::strchr("\r\n \t", text.back()) != nullptr) text.pop_back();
   return text.substr(text.rfind('\n') + 1);  // npos + 1 is 0
+}
+
+/// Runs plots.gnuplot in `directory`. Returns the exit status and the last line of the output.
+std::pair<int, std::string> run_gnuplot(const std::string& directory) {
+  // -d: ignores the user's settings file, which could change the plots.
+  const std::string command = "cd " + shell_word(directory) + " && LC_ALL=C gnuplot -d plots.gnuplot 2>&1 </dev/null";
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return {1, "it cannot be started"};
+  std::string message;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) message += static_cast<char>(c);
+  const int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 1, last_line(message)};
 }
 
 }  // namespace
@@ -450,15 +414,12 @@ void draw(std::vector<plot>& plots, const std::string& out) {
   // Old and half-written plots must not be taken for plots of this report.
   remove_plots(out);
   io::write_file_atomically(fs::path(out) / "plots.gnuplot", whole_script(plots));
-  const std::string program = find_program("gnuplot");
-  if (program.empty()) {
-    std::cerr << "gnuplot is not on PATH: plots skipped\n";
-    return;
-  }
-  std::string message;
-  if (!run_gnuplot(program, out, message)) {
+  const auto [status, message] = run_gnuplot(fs::absolute(out).string());
+  if (status != 0) {
     remove_plots(out);
-    std::cerr << "gnuplot failed: plots skipped (" << io::printable(last_line(message)) << ")\n";
+    std::cerr << (status == 127 ? "gnuplot is not on PATH: plots skipped"
+                                : "gnuplot failed: plots skipped (" + io::printable(message) + ")")
+              << "\n";
     return;
   }
   for (plot& p : plots) p.svg = io::read_raw_file(fs::path(out) / (p.id + ".svg"));
