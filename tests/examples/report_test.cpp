@@ -323,7 +323,6 @@ TEST_CASE("statistics beside the logs: a CSV, plots over training and depth, ste
                            "spread_depth", "gradient_training", "gradient_depth"}) {
       CAPTURE(id);
       CHECK(std::filesystem::exists(scratch / ("out/" + std::string(id) + ".png")));
-      CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
     }
   }
   put(scratch / "a/statistics.jsonl", R"({"event":"start","schema":2,"step":0})"
@@ -477,7 +476,7 @@ TEST_CASE("the page refers to nothing outside itself, and a second run writes th
   const scratch_directory scratch;
   const auto paths = put_logs(scratch, switching_logs());
   const result r = report(scratch, paths);
-  for (const char* part : {"http:", "https:", "src=", "@import", "url(", "<script", "<link", "file:"}) {
+  for (const char* part : {"http:", "https:", "@import", "url(", "<script", "<link", "file:"}) {
     CAPTURE(part);
     CHECK(!contains(r.html, part));
   }
@@ -493,9 +492,8 @@ TEST_CASE("the page refers to nothing outside itself, and a second run writes th
   }
   if (r.errors.empty()) {
     CHECK(before.size() == 14);
-    CHECK(count(r.html, "<svg") == 4);
-    for (const char* id : {"val_loss", "gap", "healing", "healing_shape"})
-      CHECK(contains(r.html, "\"caption-" + std::string(id) + "\""));
+    CHECK(count(r.html, "<img ") == 4);
+    CHECK(count(r.html, " src=\"data:image/svg+xml;base64,PD94bWwg") == count(r.html, "src="));  // "<?xml "
     CHECK(contains(get(scratch / "out/healing.svg"), "switch at step 150"));
   } else {
     MESSAGE("gnuplot is not installed: plots not checked");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // report.html: one file without scripts or references to other files. Colours follow the reader's light or dark
-// setting; gnuplot's SVG is adapted to that when it is inlined.
+// setting; plots are images in the page.
 
 #include <algorithm>
 
@@ -36,9 +36,8 @@ th.name { text-align: left; font-weight: 600; white-space: normal; overflow-wrap
 th.name small { display: block; font-weight: 400; color: var(--soft); }
 tr.baseline th, tr.baseline td { background: var(--mark); }
 figure { margin: 1.2rem 0 2rem; }
-figure svg { width: 100%; height: auto; display: block; color: var(--text); }
+figure img { width: 100%; height: auto; display: block; }
 figcaption { color: var(--soft); font-size: 0.92rem; max-width: 46rem; }
-@media (prefers-color-scheme: dark) { figure svg { filter: brightness(1.25); } }
 details { border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; background: var(--band); }
 summary { cursor: pointer; padding: 0.5rem 0.8rem; overflow-wrap: anywhere; }
 details h3 { font-size: 0.95rem; margin: 0.4rem 0.8rem; }
@@ -157,61 +156,23 @@ std::string table(const comparison& c) {
   return s + "</tbody>\n</table>\n</div>\n";
 }
 
-void replace_all(std::string& s, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = s.find(from, at)) != std::string::npos; at += to.size())
-    s.replace(at, from.size(), to);
-}
-
-/// One tag of gnuplot's SVG. Ids become unique in the page, and black becomes the page's text colour. The white
-/// background and namespace addresses, which HTML does not need, are dropped.
-std::string page_tag(std::string tag, const std::string& id) {
-  if (tag.rfind("<?xml", 0) == 0 || tag.rfind("<rect x=\"0\" y=\"0\"", 0) == 0) return "";
-  if (tag.rfind("<svg", 0) == 0) {
-    const std::size_t box = tag.find("viewBox=");
-    const std::size_t end = box == std::string::npos ? box : tag.find('"', box + 9);
-    return "<svg role=\"img\" aria-labelledby=\"caption-" + id + "\"" +
-           (end == std::string::npos ? "" : " " + tag.substr(box, end + 1 - box)) + ">";
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t k = i; k < i + 3; ++k) three = three << 8 | (k < bytes.size() ? bytes[k] & 0xFFu : 0u);
+    for (std::size_t k = 0; k < 4; ++k) text += i + k > bytes.size() ? '=' : digits[three >> (18 - 6 * k) & 63];
   }
-  replace_all(tag, "xlink:href", "href");
-  for (const char quote : {'\'', '"'}) {
-    const std::string q(1, quote);
-    replace_all(tag, " id=" + q, " id=" + q + id + "-");
-    replace_all(tag, "href=" + q + "#", "href=" + q + "#" + id + "-");
-  }
-  replace_all(tag, " color=\"black\"", "");
-  replace_all(tag, "=\"black\"", "=\"currentColor\"");
-  return tag;
-}
-
-std::string page_svg(const std::string& svg, const std::string& id) {
-  std::string s;
-  std::size_t at = 0;
-  while (at < svg.size()) {
-    const std::size_t open = std::min(svg.find('<', at), svg.size());
-    s += svg.substr(at, open - at);
-    const std::size_t close = svg.find('>', open);
-    if (close == std::string::npos) break;
-    at = close + 1;
-    const std::string tag = svg.substr(open, at - open);
-    // Titles would show as tooltips that name gnuplot's internal groups; the caption describes the plot.
-    if (tag == "<title>" || tag == "<desc>") {
-      const std::string closing = "</" + tag.substr(1);
-      const std::size_t end = svg.find(closing, at);
-      if (end == std::string::npos) break;
-      at = end + closing.size();
-    } else {
-      s += page_tag(tag, id);
-    }
-  }
-  return s;
+  return text;
 }
 
 std::string figures(const std::vector<plot>& plots, bool statistics) {
   std::string s;
   for (const plot& p : plots) {
     if (p.svg.empty() || p.statistics != statistics) continue;
-    s += "<figure>\n" + page_svg(p.svg, p.id) + "<figcaption id=\"caption-" + p.id + "\">" + escape_html(p.caption) +
-         "</figcaption>\n</figure>\n";
+    s += "<figure>\n<img alt=\"" + escape_html(p.title) + "\" src=\"data:image/svg+xml;base64," + base64(p.svg) +
+         "\">\n<figcaption>" + escape_html(p.caption) + "</figcaption>\n</figure>\n";
   }
   return s.empty()
              ? "<p>No plots: gnuplot was not available when this report was made, or there was nothing to draw.</p>\n"
