@@ -174,9 +174,7 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
   const auto position = [&](int i) {
     return fragment_position{at.row + 64 * (i / column_groups), at.column + 32 * (i % column_groups)};
   };
-  // Old outputs and biases are prefetched one group ahead: a load after a store would stall once per group. Unfolding
-  // leaves no registers for biases.
-  constexpr int ahead = Tile::folded ? 0 : 1;
+  // Old outputs and biases are prefetched one group ahead: a load after a store would stall once per group.
   row_bias bias[2] = {first_bias, {}};
   column_pairs old[2] = {};
   const bool adds = Mode == output_mode::pairs && p.accumulate;
@@ -185,8 +183,7 @@ __device__ void store_tile(const gemm_arguments& p, float factor, const Number (
   for (int i = 0; i < groups; ++i) {
     const int warpgroup_tile = i / column_groups, column_group = i % column_groups;
     if (adds && i + 1 < groups) old[(i + 1) % 2].load(p, position(i + 1));
-    const int next = i + ahead;
-    if (Mode == output_mode::vector && next > 0 && next < groups) bias[next % 2].load(p, position(next), lane);
+    if (Mode == output_mode::vector && i + 1 < groups) bias[(i + 1) % 2].load(p, position(i + 1), lane);
     float sum[16];
     ROTOSCALE_UNROLL
     for (int j = 0; j < 16; ++j) sum[j] = sum_of(acc[warpgroup_tile][16 * column_group + j]);
