@@ -33,27 +33,6 @@ void check_adapter(const arguments& a, const std::filesystem::path& directory) {
   if (a.flags.contains("--lora-init")) throw io::error("--lora-init", "excludes --adapter, which has the values of A");
 }
 
-/// Refuses a path that cannot name a directory or cannot be looked up: too long, a loop of links, no permission.
-void refuse_unnameable(const CLI::Option& option) {
-  namespace fs = std::filesystem;
-  static const std::set<std::string> directories = {"--out",     "--resume",     "--keep", "--init",
-                                                    "--adapter", "--checkpoint", "--base"};
-  if (!directories.contains(option.get_name())) return;
-  for (const std::string& value : option.results()) {
-    std::error_code failed;
-    const auto look_up = [&](const fs::path& path) {
-      const fs::file_status status = fs::status(path, failed);
-      if (status.type() == fs::file_type::none) throw io::error(option.get_name() + " " + value, failed.message());
-      return fs::exists(status);
-    };
-    look_up(value);
-    fs::path there;  // existing part of the path; names below a missing directory are looked up in it
-    for (const fs::path& name : fs::path(value)) {
-      if (look_up(there / name)) there /= name;
-    }
-  }
-}
-
 /// Refuses bytes that are not UTF-8: logs, states and messages are, and would not hold the name of the file.
 void refuse_undecodable(const CLI::Option& option) {
   if (option.get_name() == "--prompt") return;  // text, of any bytes
@@ -138,7 +117,6 @@ void parse_flags(int argc, char** argv, arguments& target) {
     for (const CLI::Option* o : sub->get_options()) {
       if (o->count() == 0) continue;
       refuse_undecodable(*o);
-      refuse_unnameable(*o);
       const std::string typed = typed_name(argc, argv, *o);
       for (const std::string& name : o->get_lnames()) target.flags["--" + name] = typed;
     }

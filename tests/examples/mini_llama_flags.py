@@ -116,23 +116,6 @@ class Flags(Scratch):
         for flag in ("--data", "--eval-every", "--checkpoint-every", "--on-divergence", "--name"):
             self.refuse(["profile", flag, "3"], f"unknown argument '{flag}'")
 
-    def test_names_that_no_directory_has(self):
-        self.train("run", steps=1)
-        long, loop = 300 * "a", self.folder / "loop"
-        loop.symlink_to("loop")
-        new = self.train_command("out")[3:]
-        for name, reason in ((long, "File name too long"), (f"run/{long}", "File name too long"),
-                             (f"new/{long}/run", "File name too long"), (20 * f"{250 * 'a'}/", "File name too long"),
-                             ("loop/run", "Too many levels of symbolic links")):
-            for command in (["train", *new, "--out"], ["train", *new, "--auto-resume", "--out"],
-                            ["train", *new, "--overwrite", "--out"], ["train", "--resume", "run", "--out"],
-                            ["train", "--resume"], ["train", "--resume", "run", "--init"],
-                            ["train", *new, "--out", "out", "--adapter"], ["replay", "run", "--steps", "0:1", "--keep"],
-                            ["eval", "--checkpoint"], ["sample", "--checkpoint"],
-                            ["merge", "--adapter", "run", "--out", "m", "--base"], ["report", "run", "--out"]):
-                with self.subTest(command=command, name=name[:20]):
-                    self.assertEqual(self.refuse([*command, name]), f"mini-llama: {command[-1]} {name}: {reason}\n")
-
     def test_a_shape_that_is_not_that_of_given_weights(self):
         """The message says which of the two to leave out. Values that no weight depends on may differ."""
         self.train("run", steps=2, checkpoint_every=1)
