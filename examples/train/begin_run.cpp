@@ -6,8 +6,6 @@
 
 #include "data/own_tokenizer.hpp"
 #include "device.hpp"
-#include "examples/standard_streams.hpp"
-#include "front.hpp"
 #include "read_arguments.hpp"
 #include "rotoscale/train/checkpoint.hpp"
 #include "rotoscale/train/schedule.hpp"
@@ -30,10 +28,6 @@ void settle_tokenizer(run_options& run) {
 
 }  // namespace
 
-void say_preset_change(const trainer_state& state) {
-  if (const auto change = find_preset_change(state)) print_error(program_name, *change);
-}
-
 trainer_state begin(const arguments& a, given_files given) {
   // A plan with --model-config needs nothing of the weights, which may not exist here.
   if (given == given_files::needed || a.model_config.empty()) check_init(a, given);
@@ -45,7 +39,6 @@ trainer_state begin(const arguments& a, given_files given) {
   if (a.schedule && a.schedule->is_of(options) && !a.flags.contains("--contracts")) phases = a.schedule->phases;
   trainer_state state =
       new_run(std::move(options), a.names, a.seed_base ? given_files::none : given, std::move(phases));
-  say_preset_change(state);
   return state;
 }
 

@@ -9,9 +9,6 @@
 
 namespace rotoscale::program {
 
-/// Prints what changed in the meaning of a preset since the state was written.
-void say_preset_change(const trainer_state& state);
-
 /// Creates the state of a new run. `given`: does the command need the files? A plan needs only the shape.
 trainer_state begin(const arguments& a, given_files given);
 

@@ -94,7 +94,6 @@ int resume(const chosen_backend& device, rank_team& team, arguments& a, const st
       state = read_state(points[i]);
       const std::int64_t steps = state.run.train.steps;
       take_changes(a, wanted, state);
-      say_preset_change(state);
       a.session.lengthens = state.run.train.steps > steps;
       const bool given = wanted == nullptr && !a.run.tokenizer.empty();
       a.session.tokenizer = given ? "" : find_tokenizer(state.run.tokenizer, points[i].checkpoint);

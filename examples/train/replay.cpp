@@ -218,7 +218,6 @@ int replay(const replay_options& o, std::ostream& out) {
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
-  if (const auto change = find_preset_change(state)) print_error(program_name, *change);
   require_place(o.keep);
   device_choice device = o.device;
   device.keeps_codes = true;

@@ -130,23 +130,6 @@ std::optional<std::string> find_phase_change(const std::vector<nn::resolved_phas
   return std::nullopt;
 }
 
-std::optional<std::string> find_preset_change(const trainer_state& state) {
-  const std::string& name = state.run.schedule;
-  if (!train::is_preset(name)) return std::nullopt;
-  const auto without_steps = [](std::vector<nn::resolved_phase> phases) {
-    for (nn::resolved_phase& p : phases) p.from_step = p.cap = 0;
-    return phases;
-  };
-  try {
-    const auto now = resolve_phases(train::load_schedule(name), state.run, name);
-    const auto change = find_phase_change(without_steps(state.phases), without_steps(now));
-    if (change) return "the preset '" + name + "' has changed since the run began, which keeps its own: " + *change;
-    return std::nullopt;
-  } catch (const io::error&) {  // a run that is too short for the phases as they are now
-    return "the preset '" + name + "' has other phases than when the run began, which keeps its own";
-  }
-}
-
 trainer_state read_trainer_state(const fs::path& checkpoint) {
   const std::string path = (checkpoint / "trainer_state.json").string();
   trainer_state state;

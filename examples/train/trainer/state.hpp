@@ -107,10 +107,6 @@ nlohmann::ordered_json config_json(const trainer_state& state);
 std::optional<std::string> find_phase_change(const std::vector<nn::resolved_phase>& was,
                                              const std::vector<nn::resolved_phase>& is);
 
-/// Describes in a sentence how the run's preset has changed since the run began; nullopt: not at all. Steps are left
-/// out, because a run may become longer.
-std::optional<std::string> find_preset_change(const trainer_state& state);
-
 /// Reads trainer_state.json of a checkpoint. Throws io::error for values that no run writes.
 trainer_state read_trainer_state(const std::filesystem::path& checkpoint);
 
