@@ -56,47 +56,6 @@ inline void check_adapter_key(const std::string& key, const nlohmann::ordered_js
   }
 }
 
-/// rank_pattern or alpha_pattern, numbers by pattern of modules. Patterns that give every module the adapter's own
-/// number are left out.
-inline std::vector<lora_pattern> take_pattern(nlohmann::ordered_json& json, const char* key, double own,
-                                              const io::detail::place& at) {
-  const auto found = json.find(key);
-  if (found == json.end() || is_switched_off(*found)) return {};
-  if (!found->is_object()) io::detail::fail_type("an object", *found, at.key(key));
-  std::vector<lora_pattern> patterns;
-  for (const auto& [modules, number] : found->items()) {
-    double value = 0;
-    io::detail::read_value(number, value, at.key(key).key(modules));
-    patterns.push_back({modules, value});
-  }
-  json.erase(key);
-  const auto is_own = [&](const lora_pattern& p) { return p.value == own; };
-  return std::all_of(patterns.begin(), patterns.end(), is_own) ? std::vector<lora_pattern>() : patterns;
-}
-
-/// exclude_modules as one regular expression: a string is one, a list names modules or the ends of their paths.
-inline std::string take_excluded(nlohmann::ordered_json& json, const io::detail::place& at) {
-  const auto found = json.find("exclude_modules");
-  if (found == json.end() || is_switched_off(*found)) return "";
-  std::string expression;
-  if (found->is_string()) {
-    expression = found->get<std::string>();
-  } else {
-    std::vector<std::string> names;
-    io::detail::read_value(*found, names, at.key("exclude_modules"));
-    for (const std::string& name : names) {
-      expression += expression.empty() ? "(.*\\.)?(" : "|";
-      for (const char c : name) {
-        if (std::string_view("^$\\.*+?()[]{}|").find(c) != std::string_view::npos) expression += '\\';
-        expression += c;
-      }
-    }
-    expression += ')';
-  }
-  json.erase("exclude_modules");
-  return expression;
-}
-
 template <class T>
 void read_adapter_number(nlohmann::ordered_json& json, const char* key, T& value, const io::detail::place& at) {
   if (!json.contains(key)) at.fail(std::string(key) + " is missing");
@@ -111,19 +70,7 @@ inline std::string unsupported_adapter(std::string_view module) {
   return "adapters of '" + io::printable(module) + "' are not supported, only of the decoder layers' linear layers";
 }
 
-/// True if no module of that target in the first layer has an adapter.
-inline bool is_excluded(const lora_target& t, const lora_config& c) {
-  const bool attention = t.linear == layer_linear::qkv || t.linear == layer_linear::o;
-  const bool is_in_both = t.whole && t.linear == layer_linear::o;  // c_proj
-  const std::string layer = t.whole ? "transformer.h.0." : "model.layers.0.";
-  std::vector<std::string> modules;
-  if (attention) modules.push_back(layer + (t.whole ? "attn." : "self_attn.") + t.name);
-  if (!attention || is_in_both) modules.push_back(layer + "mlp." + t.name);
-  return std::all_of(modules.begin(), modules.end(), [&](const std::string& m) { return c.rank_of(m) == 0; });
-}
-
-/// A list in target_modules must name all modules that have tensors. It may name excluded modules too. Patterns are
-/// ignored.
+/// A list in target_modules must name the modules that have tensors. A pattern is ignored.
 inline void check_target_modules(const nlohmann::ordered_json& json, const lora_config& c,
                                  const io::detail::place& at) {
   const std::vector<std::string>& found = c.targets;
@@ -137,7 +84,6 @@ inline void check_target_modules(const nlohmann::ordered_json& json, const lora_
     const auto target = std::find_if(std::begin(lora_targets), std::end(lora_targets),
                                      [&](const lora_target& t) { return names.back() == t.name; });
     if (target == std::end(lora_targets)) at.key("target_modules").fail(unsupported_adapter(names.back()));
-    if (is_excluded(*target, c)) continue;
     at.key("target_modules").fail("adapter_model.safetensors has no tensor of '" + io::printable(names.back()) + "'");
   }
   for (const std::string& name : found) {
@@ -191,32 +137,22 @@ inline lora_config read_adapter_config(nlohmann::ordered_json json, const io::sa
   lora_config c;
   detail::read_adapter_number(json, "r", c.rank, at);
   detail::read_adapter_number(json, "lora_alpha", c.alpha, at);
-  lora_patterns patterns;
-  patterns.rank = detail::take_pattern(json, "rank_pattern", c.rank, at);
-  patterns.alpha = detail::take_pattern(json, "alpha_pattern", c.alpha, at);
-  patterns.exclude = detail::take_excluded(json, at);
-  const bool differ = !patterns.rank.empty() || !patterns.alpha.empty() || !patterns.exclude.empty();
   c.dropout = 0.0;
   if (json.contains("lora_dropout")) detail::read_adapter_number(json, "lora_dropout", c.dropout, at);
   if (json.contains("use_rslora")) {  // alpha / sqrt(r) instead of alpha / r
     bool stabilised = false;
     if (!json["use_rslora"].is_null()) io::detail::read_value(json["use_rslora"], stabilised, at.key("use_rslora"));
-    patterns.rslora = differ && stabilised;
-    if (stabilised && !differ) c.alpha *= std::sqrt(static_cast<double>(c.rank));
+    if (stabilised) c.alpha *= std::sqrt(static_cast<double>(c.rank));
     json["use_rslora"] = false;
   }
   c.targets = detail::adapter_targets(tensors);
   if (detail::are_conv1d(c.targets) && json.value("fan_in_fan_out", nlohmann::ordered_json()) == true)
     json.erase("fan_in_fan_out");
   for (const auto& [key, value] : json.items()) detail::check_adapter_key(key, value, at);
-  if (differ) c.patterns = patterns;
   detail::check_adapter_modules(tensors);
   if (auto fault = find_fault(c)) {
     if (fault->starts_with("rank")) fault->replace(0, 4, "r");
     if (fault->starts_with("alpha") || fault->starts_with("dropout")) fault->insert(0, "lora_");
-    if (fault->starts_with("patterns.exclude")) fault->replace(0, 16, "exclude_modules");
-    if (fault->starts_with("patterns.rank")) fault->replace(0, 13, "rank_pattern");
-    if (fault->starts_with("patterns.alpha")) fault->replace(0, 14, "alpha_pattern");
     if (fault->starts_with("targets")) fault = "adapter_model.safetensors: no tensor of a linear layer's adapter";
     throw io::error(where, *fault);
   }
@@ -244,12 +180,6 @@ inline nlohmann::ordered_json number_json(double x) {
                                           : nlohmann::ordered_json(x);
 }
 
-inline nlohmann::ordered_json pattern_json(const std::vector<lora_pattern>& patterns) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const lora_pattern& p : patterns) json[p.modules] = number_json(p.value);
-  return json;
-}
-
 }  // namespace detail
 
 /// The adapter_config.json that PEFT loads. A fused target is written as its parts.
@@ -267,12 +197,6 @@ inline nlohmann::ordered_json adapter_config_json(const lora_config& c, const st
                                  {"use_rslora", false},
                                  {"modules_to_save", nullptr},
                                  {"inference_mode", true}};
-  if (!c.patterns) return json;
-  json["use_rslora"] = c.patterns->rslora;
-  json["rank_pattern"] = detail::pattern_json(c.patterns->rank);
-  json["alpha_pattern"] = detail::pattern_json(c.patterns->alpha);
-  json["exclude_modules"] = nullptr;
-  if (!c.patterns->exclude.empty()) json["exclude_modules"] = c.patterns->exclude;
   return json;
 }
 

@@ -97,14 +97,7 @@ inline void model_linears::make_adapters(nn::adapted_linear& l, const parameter_
 /// Names of extents, for the refusal of a GEMM.
 inline std::vector<nn::named_extent> extents_of(const architecture& shape, const model_options& options, bool head) {
   std::vector<nn::named_extent> known;
-  if (options.lora) {
-    if (options.lora->patterns) {
-      for (const lora_pattern& p : options.lora->patterns->rank) {
-        known.push_back({"lora.patterns.rank", static_cast<index_t>(p.value)});
-      }
-    }
-    known.push_back({"lora.rank", options.lora->rank});
-  }
+  if (options.lora) known.push_back({"lora.rank", options.lora->rank});
   if (head) known.push_back(shape.head.out.front());
   known.insert(known.end(), shape.extents.begin(), shape.extents.end());
   return known;

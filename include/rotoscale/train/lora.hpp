@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,43 +48,6 @@ enum class lora_init {
 };
 ROTOSCALE_ENUM_NAMES(lora_init, kaiming_uniform, xavier_normal)
 
-/// A number for modules that match a regular expression, as in PEFT's rank_pattern and alpha_pattern.
-struct lora_pattern {
-  std::string modules;  ///< matches a module's path, or its end after a dot: "q_proj", "layers.0.self_attn.q_proj"
-  double value = 0;     ///< of these modules
-};
-
-/// Ranks and alphas that differ between modules. The first pattern that matches decides.
-struct lora_patterns {
-  std::vector<lora_pattern> rank;   ///< whole numbers
-  std::vector<lora_pattern> alpha;  ///< like lora_config::alpha
-  std::string exclude;              ///< regular expression of whole paths without an adapter; empty: none
-  bool rslora = false;              ///< alpha is divided by the square root of the rank
-};
-
-namespace detail {
-
-/// Does a pattern match a module's path as PEFT matches it?
-inline bool matches_module(const std::string& pattern, const std::string& module) {
-  if (pattern.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789.") != pattern.npos)
-    return std::regex_match(module, std::regex("(?:.*\\.)?(?:" + pattern + ")"));
-  if (pattern.size() > module.size()) return false;  // the common form, whose points match any character
-  const std::size_t start = module.size() - pattern.size();
-  const bool equal = std::equal(pattern.begin(), pattern.end(), module.begin() + static_cast<std::ptrdiff_t>(start),
-                                [](char p, char m) { return p == '.' || p == m; });
-  return equal && (start == 0 || module[start - 1] == '.');
-}
-
-/// The number of the first pattern that matches, or `otherwise`.
-inline double pattern_value(const std::vector<lora_pattern>& patterns, const std::string& module, double otherwise) {
-  for (const lora_pattern& p : patterns) {
-    if (matches_module(p.modules, module)) return p.value;
-  }
-  return otherwise;
-}
-
-}  // namespace detail
-
 /// Adapters of a run. The defaults are from MLPerf's llama2_70b_lora.
 struct lora_config {
   int rank = 16;                                           ///< rows of A, columns of B
@@ -93,20 +55,9 @@ struct lora_config {
   double dropout = 0.1;                                    ///< probability, at the adapter's input
   std::vector<std::string> targets{"qkv_proj", "o_proj"};  ///< of lora_targets
   lora_init init = lora_init::kaiming_uniform;             ///< of A
-  std::optional<lora_patterns> patterns = {};              ///< null: rank and alpha hold for every module
 
-  /// Rank of a module ("model.layers.0.self_attn.q_proj"); 0: it has no adapter.
-  int rank_of(const std::string& module) const {
-    if (!patterns) return rank;
-    if (!patterns->exclude.empty() && std::regex_match(module, std::regex(patterns->exclude))) return 0;
-    return static_cast<int>(detail::pattern_value(patterns->rank, module, rank));
-  }
-  /// Factor of the adapter's output.
-  double scale_of(const std::string& module) const {
-    if (!patterns) return alpha / rank;
-    const double own = detail::pattern_value(patterns->alpha, module, alpha), r = rank_of(module);
-    return own / (patterns->rslora ? std::sqrt(r) : r);
-  }
+  /// Factor of the adapters' output.
+  double scale() const { return alpha / rank; }
   /// Is it among the targets?
   bool has(const std::string& target) const {
     return std::find(targets.begin(), targets.end(), target) != targets.end();
@@ -142,20 +93,6 @@ using rotoscale::names;
 using rotoscale::to_string;
 
 template <class Visitor>
-void describe(Visitor&& v, lora_pattern& p) {
-  v("modules", p.modules, "regular expression of their paths, or of the end of these");
-  v("value", p.value, "their number");
-}
-
-template <class Visitor>
-void describe(Visitor&& v, lora_patterns& p) {
-  v("rank", p.rank, "ranks by pattern of modules");
-  v("alpha", p.alpha, "alphas by pattern of modules");
-  v("exclude", p.exclude, "regular expression of modules without an adapter");
-  v("rslora", p.rslora, "alpha is divided by the square root of the rank");
-}
-
-template <class Visitor>
 void describe(Visitor&& v, lora_config& c) {
   v("rank", c.rank, "rank of the adapters");
   v("alpha", c.alpha, "scales the adapters' output, by alpha / rank");
@@ -164,7 +101,6 @@ void describe(Visitor&& v, lora_config& c) {
     "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; qkv_proj and gate_up_proj share one A; "
     "c_attn, c_proj, c_fc of GPT-2");
   v("init", c.init, "of A: kaiming_uniform (PEFT) or xavier_normal (Megatron); B starts at 0");
-  v("patterns", c.patterns, "ranks and alphas that differ between modules, as an adapter of PEFT has them, or null");
 }
 
 /// Every target's name.
@@ -185,55 +121,14 @@ inline std::vector<std::string> unfused_targets(const lora_config& c) {
   return names;
 }
 
-namespace detail {
-
-inline constexpr int most_lora_rank = 65536;
-
-/// A sentence that says which pattern is wrong, or nothing.
-inline std::optional<std::string> find_pattern_fault(const lora_config& c) {
-  const auto is_expression = [](const std::string& text) {
-    if (text.empty() || text.size() > 1000) return false;
-    try {
-      const std::regex compiled(text);
-      return true;
-    } catch (const std::regex_error&) {
-      return false;
-    }
-  };
-  const auto quoted = [](const std::string& text) { return "'" + io::printable(text.substr(0, 100)) + "'"; };
-  const std::string& exclude = c.patterns->exclude;
-  if (!exclude.empty() && !is_expression(exclude))
-    return "patterns.exclude: " + quoted(exclude) + " is no regular expression";
-  for (const bool of_rank : {true, false}) {
-    const std::string at = of_rank ? "patterns.rank: " : "patterns.alpha: ";
-    for (const lora_pattern& p : of_rank ? c.patterns->rank : c.patterns->alpha) {
-      if (!is_expression(p.modules)) return at + quoted(p.modules) + " is no regular expression";
-      const bool is_rank = p.value >= 1 && p.value <= most_lora_rank && p.value == std::floor(p.value);
-      if (of_rank && !is_rank) return at + quoted(p.modules) + ": its value is no whole number between 1 and 65536";
-      if (!(p.value > 0) || !std::isfinite(p.value))
-        return at + quoted(p.modules) + ": its value is not positive and finite";
-    }
-  }
-  for (const lora_target& t : lora_targets) {
-    if (t.fused && c.has(t.name))
-      return std::string("patterns: exclude the target '") + t.name + "' of several modules";
-  }
-  return std::nullopt;
-}
-
-}  // namespace detail
-
 /// A sentence that says which field is wrong, or nothing.
 inline std::optional<std::string> find_fault(const lora_config& c) {
-  constexpr int most = detail::most_lora_rank;
+  constexpr int most = 65536;
   if (c.rank < 1 || c.rank > most) return "rank: " + std::to_string(c.rank) + " is not between 1 and 65536";
   if (!(c.alpha > 0.0) || !std::isfinite(c.alpha))
     return "alpha: " + std::to_string(c.alpha) + " is not positive and finite";
   if (!(c.dropout >= 0.0 && c.dropout < 0.99999)) {
     return "dropout: " + std::to_string(c.dropout) + " is not from 0 to below 1";
-  }
-  if (c.patterns) {
-    if (auto fault = detail::find_pattern_fault(c)) return fault;
   }
   if (c.targets.empty()) return std::string("targets: names no linear layer");
   const std::vector<std::string> known = lora_target_names();

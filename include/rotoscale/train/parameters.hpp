@@ -78,30 +78,28 @@ class parameter_list : public nn::parameter_list {
     for (const lora_target& t : c.targets_in(std::string_view(first).substr(first.rfind('.') + 1))) {
       const std::vector<parameter::slice> parts =
           t.fused ? base.slices : std::vector{base.slices[static_cast<std::size_t>(t.slice)]};
-      if (c.rank_of(module_of(parts.front())) != 0) add_adapter(number, base, parts, t, c);
+      add_adapter(number, base, parts, t, c);
     }
   }
   void add_adapter(std::size_t number, const parameter& base, const std::vector<parameter::slice>& parts,
                    const lora_target& t, const lora_config& c) {
     using kind = nn::initial_distribution::kind;
     const index_t first = parts.front().first_row, end = parts.back().first_row + parts.back().rows;
-    const std::string module = module_of(parts.front());
-    const int rank = c.rank_of(module);
     std::vector<parameter::slice> a, b;
     for (const parameter::slice& s : parts) {
-      a.push_back({adapter_name(s, 'A'), 0, rank});
+      a.push_back({adapter_name(s, 'A'), 0, c.rank});
       b.push_back({adapter_name(s, 'B'), s.first_row - first, s.rows});
     }
     const bool uniform = c.init == lora_init::kaiming_uniform;
     const nn::initial_distribution initial =
         uniform ? nn::initial_distribution{kind::uniform, 1.0 / std::sqrt(static_cast<double>(base.cols))}
-                : nn::initial_distribution{kind::normal, std::sqrt(2.0 / static_cast<double>(base.cols + rank))};
-    const std::size_t i = add(rank, base.cols, a, initial), j = add(end - first, rank, b, {});
+                : nn::initial_distribution{kind::normal, std::sqrt(2.0 / static_cast<double>(base.cols + c.rank))};
+    const std::size_t i = add(c.rank, base.cols, a, initial), j = add(end - first, c.rank, b, {});
     all()[i].kind = parameter_kind::adapter_a;
     all()[i].stream = static_cast<std::uint64_t>(base.linear) << 8 | static_cast<std::uint64_t>(t.slice);
     all()[j].kind = parameter_kind::adapter_b;
     all()[j].base_row = first;
-    adapters_.push_back({t, base.linear, number, i, j, c.scale_of(module)});
+    adapters_.push_back({t, base.linear, number, i, j, c.scale()});
   }
   /// Path of the module that has a weight.
   static std::string module_of(const parameter::slice& weight) {
@@ -121,8 +119,7 @@ class parameter_list : public nn::parameter_list {
 };
 
 /// A sentence that names a target without a linear layer in the model, or nullopt.
-inline std::optional<std::string> find_target_fault(const architecture& shape, lora_config c) {
-  c.patterns.reset();  // patterns may exclude every layer of a target
+inline std::optional<std::string> find_target_fault(const architecture& shape, const lora_config& c) {
   const parameter_list list(shape, nullptr, c);
   for (const std::string& name : c.targets) {
     const auto is_it = [&](const adapter_parameters& own) { return own.target.name == name; };

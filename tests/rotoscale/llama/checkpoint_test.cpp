@@ -289,9 +289,8 @@ void write_adapter(const fs::path& directory, const llama::lora_config& lora) {
   io::write_json(directory / "adapter_config.json", llama::adapter_config_json(lora, ""));
 }
 
-/// The adapter merged with a base: every row is w + scale(module) B A. Returns how many weights changed.
-template <class Scale>
-std::size_t check_merged(const llama::lora_config& lora, const Scale& scale) {
+/// The adapter merged with a base: every row is w + alpha / rank B A. Returns how many weights changed.
+std::size_t check_merged(const llama::lora_config& lora) {
   const scratch_directory scratch;
   model_case(1).write(scratch / "base");
   write_adapter(scratch / "adapter", lora);
@@ -317,7 +316,7 @@ std::size_t check_merged(const llama::lora_config& lora, const Scale& scale) {
           for (index_t n = 0; n < rank; ++n)
             sum += double(b[std::size_t(rank * r + n)]) * double(a[std::size_t(n * p.cols + c)]);
           float& w = expected[static_cast<std::size_t>((list[own.b].base_row + r) * p.cols + c)];
-          w = static_cast<float>(std::fma(scale(list[own.a].name()), sum, double(w)));
+          w = static_cast<float>(std::fma(lora.alpha / double(rank), sum, double(w)));
         }
       }
     }
@@ -345,49 +344,27 @@ llama::lora_config adapter_of_eighths() {
 
 TEST_CASE("merged weights: any rows are those of the whole, and that is w + alpha / rank B A") {
   // Two layers of query, key and value, and of down.
-  CHECK(check_merged(adapter_of_eighths(), [](const std::string&) { return 1.5; }) == 4);
+  CHECK(check_merged(adapter_of_eighths()) == 4);
 }
 
-TEST_CASE("modules with ranks and alphas of their own are saved, read and merged") {
-  llama::lora_config lora = adapter_of_eighths();
-  lora.patterns = {{{"layers.0.self_attn.q_proj", 4}, {"v_proj", 1}}, {{"[qv]_proj", 8}}, R"(.*\.1\.mlp\..*)", true};
-  const auto scale = [](const std::string& module) {
-    if (module.find("v_proj") != module.npos) return 8.0;
-    if (module.find("q_proj") != module.npos)
-      return 8.0 / (module.find("layers.0.") != module.npos ? 2 : std::sqrt(2.0));
-    return 3.0 / std::sqrt(2.0);
-  };
-  CHECK(check_merged(lora, scale) == 3);
-
+TEST_CASE("PEFT's adapter_config.json is read, or refused by key") {
+  const llama::lora_config lora = adapter_of_eighths();
   const scratch_directory scratch;
   write_adapter(scratch / "adapter", lora);
-  CHECK(llama::adapter_config_json(llama::read_adapter_config(scratch / "adapter"), "") ==
-        llama::adapter_config_json(lora, ""));
-  // As PEFT writes them. A list of excluded modules names them or the ends of their paths.
+  auto json = llama::adapter_config_json(lora, "");
+  CHECK(llama::adapter_config_json(llama::read_adapter_config(scratch / "adapter"), "") == json);
   const auto tensors = io::safetensors_shards::open(scratch / "adapter", "adapter_model");
-  auto json = nlohmann::ordered_json::parse(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3, "use_rslora": false,
-    "target_modules": ["q_proj", "v_proj", "down_proj", "o_proj"], "alpha_pattern": {"v_proj": 16},
-    "rank_pattern": {"^model.layers.0.self_attn.q_proj": 4, "q_proj": 5}, "exclude_modules": ["lm_head", "o_proj"]})");
-  const llama::lora_config read = llama::read_adapter_config(json, tensors, "adapter_config.json");
-  const auto rank_of = [&](const char* module) { return read.rank_of(std::string("model.layers.") + module); };
-  CHECK(rank_of("0.self_attn.q_proj") == 4);
-  CHECK(rank_of("1.self_attn.q_proj") == 5);
-  CHECK(rank_of("10.self_attn.q_proj") == 5);
-  CHECK(rank_of("1.self_attn.o_proj") == 0);
-  CHECK(read.scale_of("model.layers.1.self_attn.v_proj") == 8);
-  CHECK(read.scale_of("model.layers.1.mlp.down_proj") == 1.5);
-
+  json["use_rslora"] = true;
+  CHECK(llama::read_adapter_config(json, tensors, "f").alpha == 3.0 * std::sqrt(2.0));
   const auto refused = [&](const char* key, const char* value) {
     nlohmann::ordered_json changed = json;
     changed[key] = nlohmann::ordered_json::parse(value);
     return message_of([&] { llama::read_adapter_config(changed, tensors, "f"); });
   };
-  CHECK(refused("rank_pattern", R"({"q_proj": 0})") ==
-        "f: rank_pattern: 'q_proj': its value is no whole number between 1 and 65536");
-  CHECK(refused("alpha_pattern", R"({"(": 1})") == "f: alpha_pattern: '(' is no regular expression");
-  CHECK(refused("exclude_modules", "\"[\"") == "f: exclude_modules: '[' is no regular expression");
+  CHECK(refused("rank_pattern", R"({"q_proj": 3})") == "f: rank_pattern: is not supported, found {\"q_proj\":3}");
   CHECK(refused("fan_in_fan_out", "true") == "f: fan_in_fan_out: is not supported, found true");
-  CHECK(refused("exclude_modules", "null") == "f: target_modules: adapter_model.safetensors has no tensor of 'o_proj'");
+  CHECK(refused("target_modules", R"(["q_proj", "v_proj", "down_proj", "o_proj"])") ==
+        "f: target_modules: adapter_model.safetensors has no tensor of 'o_proj'");
   json["target_modules"] = "all-linear";
   const float one = 1;
   io::safetensors_writer head;
