@@ -40,8 +40,8 @@ class session {
   session(nn::backend& ops, const train::architecture& shape, session_options options,
           const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr)
       : session(ops, shape, std::move(options), ranks, only_count{}) {
-    if (sums_.leaves() > nn::most_microbatches) {
-      throw std::invalid_argument("micro_batches: " + std::to_string(sums_.leaves()) +
+    if (exchange_.sums().leaves() > nn::most_microbatches) {
+      throw std::invalid_argument("micro_batches: " + std::to_string(exchange_.sums().leaves()) +
                                   " over all ranks, random words repeat after 256");
     }
     plan_ = count_within_limits(recipes);
@@ -51,12 +51,10 @@ class session {
     allocate();
     queue_ = {ops, "session"};
     if (!stash_.empty()) stash_queue_ = {ops, "stash"};
-    if (sums_.is_parallel() && options_.model.training) exchange_queue_ = {ops, "exchange"};
-    model_.weights().divided().gather_on(exchange_queue_);
+    exchange_.open();
     if (has_snapshot()) snapshot_.open(ops);
     recipe_ = recipes.front();
     bind(false);
-    are_weights_complete_ = !divides_masters();
     model_.scales().reset(ops, queue_);
   }
   session(const session&) = delete;
@@ -79,7 +77,7 @@ class session {
   /// Tokens of a micro-batch.
   index_t pass_tokens() const { return inputs_.pass_tokens(); }
   /// Index of this rank's microbatch i over all ranks.
-  int microbatch(int i) const { return static_cast<int>(sums_.leaf(static_cast<std::uint32_t>(i))); }
+  int microbatch(int i) const { return static_cast<int>(exchange_.sums().leaf(static_cast<std::uint32_t>(i))); }
   /// Tokens of a step and rank.
   index_t step_tokens() const { return inputs_.step_tokens(); }
 
@@ -100,20 +98,13 @@ class session {
   std::vector<float> gradients_under(const nn::recipe& r, nn::step_inputs inputs, token_ids tokens, token_ids targets,
                                      token_ids starts = {});
   /// Gradients of the step queued last, until another pass is queued. All ranks call it. Waits.
-  std::vector<float> gradients() const {
-    if (divides_gradients()) return gather_gradients();
-    sums_.gather_shards(queue_, model_.arena().gradient);
-    std::vector<float> host(static_cast<std::size_t>(model_.arena().size));
-    ops_->download(queue_, host.data(), model_.arena().gradient, host.size() * sizeof(float));
-    ops_->synchronize(queue_);
-    return host;
-  }
+  std::vector<float> gradients() const { return exchange_.gradients(queue_); }
   /// Resets to a new session under `r`: no gradients, moments or history, scales of 1, nothing quantized. Every
   /// parameter must be loaded again.
   void reset(const nn::recipe& r) {
     snapshot_.order(*ops_, queue_);
     model_.weights().clear(queue_);
-    are_weights_complete_ = !divides_masters();
+    exchange_.note_complete(!exchange_.divides_masters());
     use(r);
   }
   /// Sets other extents within the same memory, for evaluations and samples.
@@ -132,7 +123,7 @@ class session {
   /// Sets values of a parameter from element `first` on. They take effect once its last element is set.
   void load(std::size_t number, std::span<const float> values, index_t first = 0) {
     snapshot_.order(*ops_, queue_);
-    if (divides_masters()) are_weights_complete_ = false;
+    exchange_.note_loaded();
     model_.weights().load(evaluation_pass(), number, first, values);
     if (first + static_cast<index_t>(values.size()) < model_.parameters()[number].size()) return;
     stash_.keep(evaluation_pass(), number, model_.weights().loaded(number));
@@ -187,15 +178,16 @@ class session {
   /// Gathers the weights that other ranks have updated. All ranks call it after steps, before other uses of the
   /// weights. `inputs` are those of the next passes.
   void complete_weights(const nn::step_inputs& inputs) {
-    if (!divides_masters()) return gather_masters();
+    exchange_.gather_masters(queue_);
+    if (!exchange_.divides_masters()) return;
     ops_->upload(queue_, &inputs_.evaluation_state()->inputs, &inputs, sizeof inputs);
-    requantize(evaluation_pass());
+    exchange_.requantize(evaluation_pass());
     ops_->synchronize(queue_);
   }
   /// Losses of each token. Changes neither parameters nor scales.
   std::vector<float> evaluate(const nn::step_inputs& inputs, token_ids tokens, token_ids targets,
                               token_ids starts = {}) {
-    ROTOSCALE_ASSERT(are_weights_complete_);
+    ROTOSCALE_ASSERT(exchange_.is_complete());
     inputs_.upload(queue_, inputs_.evaluation_state(), inputs, tokens, targets, starts);
     model_.weights().requantize(evaluation_pass());
     if (!evaluation_) {
@@ -266,7 +258,7 @@ class session {
   void finish_snapshot() const { snapshot_.finish(*ops_); }
 
   /// First trained parameter that is not finite, or whose squares overflow; null: none. All ranks call it.
-  const parameter* find_overflow();
+  const parameter* find_overflow() { return exchange_.find_overflow(queue_); }
 
   /// A pass that a backward pass follows.
   nn::pass training_pass() {
@@ -299,45 +291,20 @@ class session {
       : ops_(&ops),
         ranks_(ranks),
         options_(settled(std::move(options), ranks)),
-        sums_(ops, options_.micro_batches, ranks, divides_gradients(), options_.reduce),
         model_(ops, shape, options_.model),
         inputs_(ops, options_.model.tokens(), options_.model.tokens() * options_.micro_batches, options_.documents),
-        gather_(ops, model_.weights(), sums_, ranks),
-        graphs_(model_, sums_, gather_, inputs_, options_.optimizer, options_.micro_batches),
+        exchange_(ops, model_, options_.micro_batches, ranks, options_.shard, options_.reduce),
+        graphs_(model_, exchange_, inputs_, options_.optimizer, options_.micro_batches),
         memory_(ops) {
     if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
-    if (sums_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
+    if (exchange_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
 
-  bool divides_gradients() const { return options_.shard == shard_level::gradients; }
-  bool divides_masters() const { return options_.shard != shard_level::moments; }
-  std::vector<std::vector<nn::arena_range>> groups() const {
-    std::vector<std::vector<nn::arena_range>> all;
-    for (std::size_t g = 0; g < model_.groups(); ++g) all.push_back(model_.ranges_of(g));
-    return all;
-  }
-  /// Divides the arenas among ranks. Rows of masters that a recipe quantizes together stay together.
-  void divide(const std::vector<nn::recipe>& recipes) {
-    std::vector<nn::arena_range> ranges;
-    for (const auto& g : groups()) ranges.insert(ranges.end(), g.begin(), g.end());
-    index_t rows = 1;
-    for (const nn::recipe& r : recipes) rows = std::max(rows, rows_quantized_together(r));
-    if (divides_masters()) {
-      sums_.divide(ranges, [&](index_t element) { return nearest_cut(model_.parameters(), element, rows); });
-    } else {
-      sums_.divide(ranges);
-    }
-    model_.weights().set_shards(sums_.shards({0, model_.parameters().arena_size()}), options_.shard);
-    if (!divides_gradients()) return;
-    std::vector<bool> early;
-    for (std::size_t g = 0; g < model_.groups(); ++g) early.push_back(model_.has_early_gradients(g));
-    model_.weights().set_gradient_places({groups(), early});
-  }
   nn::memory_plan count(const std::vector<nn::recipe>& recipes) {
-    divide(recipes);
+    exchange_.divide(recipes);
     const bool tracks =
         std::any_of(recipes.begin(), recipes.end(), [](auto& r) { return r.deoscillation.has_value(); });
-    if (tracks && sums_.is_parallel()) throw std::invalid_argument("deoscillation: needs one rank");
+    if (tracks && exchange_.is_parallel()) throw std::invalid_argument("deoscillation: needs one rank");
     model_.weights().track_oscillation(tracks && options_.model.training);
     std::vector<std::vector<weight_location>> places;
     for (const nn::recipe& r : recipes) {
@@ -393,15 +360,9 @@ class session {
                        model_.scales().state().count);
   }
   void lay_out(nn::memory_cursor& memory, const nn::recipe& r, bool same_recipe = false) {
-    constexpr nn::memory_category category = nn::memory_category::workspace;
     inputs_.lay_out(memory);
-    squares_ = memory.array<double>(category, static_cast<index_t>(model_.parameters().segments().size()));
     model_.lay_out(memory, r, same_recipe);
-    if (options_.model.training) {
-      const class weights& w = model_.weights();
-      sums_.lay_out(memory, divides_gradients() ? w.owned_count() : w.list().arena_size(), w.own_gradients());
-    }
-    if (divides_masters()) gather_.lay_out(memory, groups(), r);
+    exchange_.lay_out(memory, r);
     graphs_.lay_out(memory);
     stash_.lay_out(memory);
     if (has_snapshot()) snapshot_.lay_out(memory, model_);
@@ -415,31 +376,14 @@ class session {
     model_.prepare(queue_);
     model_.use_documents(inputs_.starts());
     evaluation_.reset();  // captured when there is something to evaluate
-    graphs_.capture(training_pass(), exchange_queue_, recipe_);
-  }
-  std::vector<float> gather_gradients() const;
-  /// Quantizes every weight that changed. All ranks call it if masters are divided.
-  void requantize(const nn::pass& p) {
-    model_.weights().requantize(p);
-    if (!divides_masters()) return;
-    ops_->follow(exchange_queue_, queue_);
-    nn::pass arriving = p;
-    arriving.queue = exchange_queue_;
-    gather_.gather_changed(arriving, !std::exchange(are_weights_complete_, true));
-    ops_->follow(queue_, exchange_queue_);
-    model_.weights().note_quantized();
-  }
-  /// Gathers the FP32 weights that other ranks have updated.
-  void gather_masters() {
-    if (std::exchange(are_weights_complete_, true)) return;
-    sums_.gather_shards(queue_, model_.arena().weight);
+    graphs_.capture(training_pass(), recipe_);
   }
   /// Queues the gradients of a step.
   void launch_gradients(bool observe = false) {
-    model_.weights().requantize(training_pass(), sums_.is_parallel());
+    model_.weights().requantize(training_pass(), exchange_.is_parallel());
     graphs_.gradients(observe);
     model_.weights().note_quantized();
-    are_weights_complete_ = true;
+    exchange_.note_complete(true);
   }
   template <class Use>
   void run_logits(const nn::pass& p, index_t first, index_t count, const Use& use) {
@@ -456,13 +400,13 @@ class session {
   void exchange_average() {
     snapshot_.order(*ops_, queue_);
     model_.weights().exchange_average(queue_);
-    are_weights_complete_ = false;
-    if (!divides_masters()) gather_masters();
+    exchange_.note_complete(false);
+    exchange_.gather_masters(queue_);
   }
   void initialize(std::uint64_t seed, std::size_t first) {
     for (std::size_t i = first; i < model_.parameters().all().size(); ++i) {
       const parameter& p = model_.parameters()[i];
-      const bool divided = p.trains && divides_masters();
+      const bool divided = p.trains && exchange_.divides_masters();
       const nn::arena_range own = divided ? model_.weights().owned(i, {0, p.size()}) : nn::arena_range{0, p.size()};
       load(i, initial_values(p, seed, own), own.first);
       if (own.first + own.count < p.size()) load(i, {}, p.size());
@@ -472,21 +416,18 @@ class session {
   nn::backend* ops_;
   nn::communicator* ranks_ = nullptr;
   session_options options_;
-  gradient_sums sums_;
   nn::memory_ledger ledger_;
   train::model model_;
   pass_inputs inputs_;
-  weight_gather gather_;
+  weight_exchange exchange_;
   step_graphs graphs_;
   frozen_weights stash_;
   switch_memory last_switch_;
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
   nn::arena_memory memory_;
-  nn::owned_queue queue_, stash_queue_, exchange_queue_;
+  nn::owned_queue queue_, stash_queue_;
   snapshot snapshot_;
-  double* squares_ = nullptr;
-  bool are_weights_complete_ = true;  ///< passes read what other ranks have updated
   std::unique_ptr<nn::graph> evaluation_;
   step_transfers transfers_;
 };
@@ -495,31 +436,6 @@ class session {
 inline nn::memory_plan plan_session(nn::backend& ops, const train::architecture& shape, session_options options,
                                     const std::vector<nn::recipe>& recipes, nn::communicator* ranks = nullptr) {
   return session(ops, shape, std::move(options), ranks, session::only_count{}).count_within_limits(recipes);
-}
-
-inline const parameter* session::find_overflow() {
-  if (!divides_masters()) gather_masters();
-  const parameter_list& list = model_.parameters();
-  std::vector<double> own(list.all().size()), squares(list.segments().size());
-  for (const nn::parameter_arena& part : model_.weights().shards()) {
-    ops_->sum_squares(queue_, {part.weight, part}, {squares_});
-    ops_->download(queue_, squares.data(), squares_, part.segments.size() * sizeof(double));
-    ops_->synchronize(queue_);
-    std::size_t i = 0;
-    for (std::size_t n = 0; n < own.size(); ++n) {
-      const nn::arena_range r = list[n].trains ? model_.weights().owned(n, {0, list[n].size()}) : nn::arena_range{};
-      if (r.count == 0) continue;
-      const float* const at = model_.weights().master(n, r.first);
-      if (at >= part.weight && at < part.weight + part.size) own[n] = squares[i++];
-    }
-  }
-  const auto all = ranks_ == nullptr ? std::vector<std::vector<double>>{own} : nn::gather_values<double>(*ranks_, own);
-  for (std::size_t n = 0; n < own.size(); ++n) {
-    double sum = 0;
-    for (const std::vector<double>& rank : all) sum += rank[n];
-    if (!std::isfinite(sum)) return &list[n];
-  }
-  return nullptr;
 }
 
 inline void session::train_step(const nn::step_inputs& inputs, token_ids tokens, token_ids targets, token_ids starts,
@@ -532,7 +448,7 @@ inline void session::train_step(const nn::step_inputs& inputs, token_ids tokens,
   std::copy(targets.begin(), targets.end(), t.targets.begin());
   std::copy(starts.begin(), starts.end(), t.starts.begin());
   t.state->inputs = inputs;
-  sums_.number(t.state->inputs);
+  exchange_.sums().number(t.state->inputs);
   inputs_.upload(queue_, inputs_.state(), t.state->inputs, t.tokens, t.targets, t.starts.first(starts.size()));
   if (model_.weights().tracks_oscillation()) snapshot_.order(*ops_, queue_);
   model_.weights().deoscillate(training_pass(), inputs.step, recipe_.deoscillation);
@@ -547,7 +463,7 @@ inline void session::train_step(const nn::step_inputs& inputs, token_ids tokens,
   t.done = ops_->record(queue_);
   t.in_flight = true;
   model_.weights().note_update();
-  are_weights_complete_ = !sums_.is_parallel();
+  exchange_.note_complete(!exchange_.is_parallel());
 }
 
 inline void session::use(const nn::recipe& r, nn::scale_handover how, const std::vector<float>& maxima,
@@ -564,7 +480,7 @@ inline void session::use(const nn::recipe& r, nn::scale_handover how, const std:
 
   recipe_ = r;
   bind(false);
-  if (divides_masters()) are_weights_complete_ = false;
+  exchange_.note_loaded();
   if (how == nn::scale_handover::seed) {
     model_.scales().record(*ops_, queue_, maxima);
     graphs_.update_scales();
@@ -587,11 +503,11 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, token_
   const nn::scaling_snapshot before = scales.save(*ops_, queue_);
   ops_->fill_zero(queue_, scales.state().amax, before.amax.size() * sizeof(float));
   scales.observe_all(true);
-  if (!divides_masters()) gather_masters();
+  exchange_.gather_masters(queue_);
   model_.weights().invalidate();
-  sums_.number(inputs);
+  exchange_.sums().number(inputs);
   inputs_.upload(queue_, inputs_.state(), inputs, tokens, targets, starts);
-  requantize(training_pass());
+  exchange_.requantize(training_pass());
   graphs_.gradients_with_all_maxima();
   const std::vector<float> maxima = scales.save(*ops_, queue_).amax;
   scales.observe_all(false);
@@ -599,32 +515,12 @@ inline std::vector<float> session::observe_maxima(nn::step_inputs inputs, token_
   return maxima;
 }
 
-/// Gradients of all ranks' parts, through host memory.
-inline std::vector<float> session::gather_gradients() const {
-  std::vector<float> own(static_cast<std::size_t>(model_.weights().owned_count()));
-  ops_->download(queue_, own.data(), model_.weights().own_gradients(), own.size() * sizeof(float));
-  ops_->synchronize(queue_);
-  const auto by_rank = nn::gather_values<float>(*ranks_, own);
-  std::vector<float> all(static_cast<std::size_t>(model_.parameters().arena_size()));
-  std::vector<std::size_t> taken(by_rank.size());
-  for (const auto& ranges : groups()) {
-    for (const nn::arena_range& r : ranges) {
-      for (std::size_t s = 0; s < by_rank.size(); ++s) {
-        const nn::arena_range part = sums_.part_of(r, static_cast<int>(s));
-        std::copy_n(by_rank[s].begin() + static_cast<std::ptrdiff_t>(taken[s]), part.count, all.begin() + part.first);
-        taken[s] += static_cast<std::size_t>(part.count);
-      }
-    }
-  }
-  return all;
-}
-
 inline std::vector<float> session::gradients_under(const nn::recipe& r, nn::step_inputs inputs, token_ids tokens,
                                                    token_ids targets, token_ids starts) {
   const nn::recipe own = recipe_;
   const nn::scaling_snapshot before = model_.scales().save(*ops_, queue_);
   use(r);
-  sums_.number(inputs);
+  exchange_.sums().number(inputs);
   inputs_.upload(queue_, inputs_.state(), inputs, tokens, targets, starts);
   launch_gradients();
   std::vector<float> found = gradients();
