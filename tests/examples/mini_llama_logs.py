@@ -3,7 +3,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of mini-llama other than log.jsonl:
 
-- CSV
 - TensorBoard's event files, read by this script, and by TensorBoard where it is installed
 - MLPerf's lines, checked by MLCommons' compliance checker where it is installed
 - FLOPs and roofs
