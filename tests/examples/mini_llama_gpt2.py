@@ -121,10 +121,6 @@ class Gpt2(OnDevice):
         start = records(self.folder / "run/log.jsonl", "start")[0]
         self.assertEqual(start["config"]["gpt2"], SHAPE)
 
-    def test_the_124m_configuration(self):
-        *_, parameters = self.planned("--config", "gpt2_124m", "--threads", 1)
-        self.assertIn("124475904", parameters)
-
 
 if __name__ == "__main__":
     mini_llama.main(__doc__)

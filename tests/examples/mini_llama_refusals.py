@@ -170,6 +170,7 @@ class Memory(Scratch):
         # Other vocabulary, other context: flags override.
         *_, parameters = self.planned("--config", "llama_124m", "--vocab-size", 256, "--threads", 1)
         self.assertEqual(parameters, f"parameters   {84953856 + 256 * 768}, {84953856 + 256 * 768} of them train")
+        self.assertIn("124475904", self.planned("--config", "gpt2_124m", "--threads", 1)[2])
         self.refuse(["plan", "--config", "llama_7b"], "llama_7b", "did you mean 'llama_")
 
     def test_the_plan_covers_a_synthetic_warm_up(self):
