@@ -248,10 +248,8 @@ def fp32(x):
 
 def bf16(x, truncate=False):
     """An FP32 number rounded to BF16."""
-    bits = struct.unpack("<I", struct.pack("<f", x))[0]
-    if not truncate:
-        bits += 0x7FFF + (bits >> 16 & 1)
-    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0]
+    stored = floats([x])[2:] if truncate else validate_quantizer.to_bf16(x)
+    return struct.unpack("<f", b"\0\0" + stored)[0]
 
 
 def floats(values):
