@@ -291,11 +291,11 @@ class session {
       : ops_(&ops),
         ranks_(ranks),
         options_(settled(std::move(options), ranks)),
+        memory_(ops),
         model_(ops, shape, options_.model),
         inputs_(ops, options_.model.tokens(), options_.model.tokens() * options_.micro_batches, options_.documents),
         exchange_(ops, model_, options_.micro_batches, ranks, options_.shard, options_.reduce),
-        graphs_(model_, exchange_, inputs_, options_.optimizer, options_.micro_batches),
-        memory_(ops) {
+        graphs_(model_, exchange_, inputs_, options_.optimizer, options_.micro_batches) {
     if (options_.divides_frozen && options_.model.training) model_.weights().divided().divide(ops, ranks);
     if (exchange_.is_parallel()) options_.snapshot = snapshot_use::none;  // each rank writes its part of a checkpoint
   }
@@ -417,6 +417,7 @@ class session {
   nn::communicator* ranks_ = nullptr;
   session_options options_;
   nn::memory_ledger ledger_;
+  nn::arena_memory memory_;  // outlives all queues
   train::model model_;
   pass_inputs inputs_;
   weight_exchange exchange_;
@@ -425,7 +426,6 @@ class session {
   switch_memory last_switch_;
   nn::recipe recipe_;
   nn::memory_plan plan_, in_use_;
-  nn::arena_memory memory_;
   nn::owned_queue queue_, stash_queue_;
   snapshot snapshot_;
   std::unique_ptr<nn::graph> evaluation_;
