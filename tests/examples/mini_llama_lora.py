@@ -94,12 +94,12 @@ class Init(Lora):
         shutil.copytree(self.checkpoint("growing", 4), self.folder / "copy")
         self.train("later", **{**growing, "keep_checkpoints": 2})
         shutil.copytree(self.checkpoint("later", 8), self.checkpoint("growing", 8))
-        for kind in kinds:
+        for kind, wanted in (("full", "weights that the run began"), ("lora", "base that the adapters were trained")):
             shutil.copytree(self.folder / f"{kind}-begun", self.folder / f"{kind}-left")
             self.succeed("train", "--resume", f"{kind}-begun", "--threads", 1)
             self.assert_same_checkpoint(f"{kind}-whole", f"{kind}-begun")
             self.refuse(["train", "--resume", f"{kind}-left", "--init", "growing"],
-                        "step-000000008: not the weights that the ")
+                        f"step-000000008: not the {wanted}")
         loss = records(self.folder / "lora-whole/log.jsonl", "end")[0]["final_val_loss"]
         self.assertEqual(self.evaluate("--checkpoint", "lora-whole"), loss)
         # The deleted checkpoint is asked for.
@@ -113,7 +113,7 @@ class Init(Lora):
             self.assertEqual(*(tree_of(self.checkpoint(f"{kind}-{run}"))[name] for run in ("whole", "left")))
         shutil.copytree(self.checkpoint("growing", 8), self.checkpoint("growing", 4))
         self.refuse(["eval", "--checkpoint", "lora-whole"], "growing/checkpoints/step-000000004",
-                    "not the weights that the adapters")
+                    "not the base that the adapters")
 
 
 class Adapters(Lora):

@@ -220,7 +220,7 @@ TEST_CASE("JSON that is not JSON lines of records is no text") {
   const std::string array = name + ": an array of JSON, not JSON lines" + hint;
   CHECK(failure_of("[" + record + ", " + record + "]") == array);
   CHECK(failure_of("[\n  " + record + "\n]\n") == array);
-  CHECK(failure_of("{\n  \"prompt\": \"a\",\n  \"answer\": \"b\"\n}\n").find(name + ": line 1: ") == 0);
+  CHECK(failure_of("{\n  \"prompt\": \"a\",\n  \"answer\": \"b\"\n}\n").find(name + ": line 1, ") == 0);
   for (const char* text : {"[Chapter 1]\nIt was a dark night", "\"Hello,\" he said.\n", "{curly} text",
                            "[1] A book.\n[2] B", "[1]\nA book, by someone", "[1, 2]\n[3]\n", "\"one\"\n\"two\"\n"}) {
     CHECK(failure_of(text) == "(no error)");
