@@ -132,6 +132,13 @@ class Scratch(unittest.TestCase):
         *rows, checkpoints, parameters = self.succeed("plan", *arguments).splitlines()
         return {row.split()[0]: int(row.split()[1]) for row in rows}, checkpoints, parameters
 
+    def sentencepiece(self, vocabulary=300):
+        done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out",
+                                "t.model")
+        if "built without SentencePiece" in done.stderr:
+            self.skipTest("no SentencePiece")
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", f"t.model: {vocabulary} pieces\n"))
+
     def refuse(self, arguments, *parts, code=2):
         """Expects the exit code, one line that contains every part, and unchanged files."""
         before = tree_of(self.folder)
@@ -436,7 +443,8 @@ class Log(Scratch):
                     "max_loss_jump": 0.1}
         done = self.run_program(*self.train_command("unstable", on_divergence="rollback", max_rollbacks=1, **unstable))
         self.assertIn(done.returncode, (0, 3), done.stderr)
-        seen = records(self.folder / "run/log.jsonl") + records(self.folder / "unstable/log.jsonl")
+        self.train("summed", "--ranks", 2, "--reduce", "library", steps=2, accumulate=2)
+        seen = [r for run in ("run", "unstable", "summed") for r in records(self.folder / run / "log.jsonl")]
         for record in seen:
             wanted = [key for key in keys[record["event"]] if key in record or key not in optional]
             self.assertEqual(list(record), [*wanted, "time"])

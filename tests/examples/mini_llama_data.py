@@ -32,13 +32,6 @@ class Data(Scratch):
             self.assertGreater(len(line.split()), 5, f"{line}: has no note")
         self.refuse(["recipes", "mxfp4"], "unknown argument 'mxfp4'")
 
-    def sentencepiece(self, vocabulary=300):
-        done = self.run_program("tokenizer", "train", "--data", "text.txt", "--vocab-size", vocabulary, "--out",
-                                "t.model")
-        if "built without SentencePiece" in done.stderr:
-            self.skipTest("no SentencePiece")
-        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", f"t.model: {vocabulary} pieces\n"))
-
     def start(self, run):
         return records(self.folder / run / "log.jsonl", "start")[0]
 

@@ -120,7 +120,7 @@ class Replays(Scratch):
         (self.folder / name).rename(self.folder / "moved" / name)
 
     def test_files_that_have_moved_are_named_to_a_replay(self):
-        self.succeed("tokenizer", "train", "--data", "text.txt", "--vocab-size", 300, "--out", "t.model")
+        self.sentencepiece()
         shape = {"tokenizer": "t.model", "vocab_size": 300, "steps": 4, "checkpoint_every": 2}
         self.train("base", **shape)
         self.train("given", "--init", "base", "--lora-rank", 4, **shape)
