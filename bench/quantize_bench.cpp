@@ -45,7 +45,7 @@ void set_bytes(benchmark::State& state, double read, double written) {
   state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<double>(state.iterations()) * (read + written)));
 }
 
-/// The roof: two threads read 256 MiB and write them with non-temporal stores.
+/// Roofline: two threads copy 256 MiB, on x86 with non-temporal stores.
 void copy(benchmark::State& state) {
   static float* const to = page_aligned<float>(elements);
   std::memset(to, 0, elements * sizeof(float));  // pages exist before the clock starts

@@ -14,7 +14,7 @@ namespace {
 using namespace rotoscale;
 using namespace rotoscale::gpu;
 
-/// choice: mode, split-K (0: as in the fastest measured kernel).
+/// choice: gemm_mode, split-K (0: that of the fastest measured kernel).
 gemm_call call_of(const void* const* pointers, const int* extents, const int* choice, const device_info& device) {
   const int m = extents[0], n = extents[1], k = extents[2];
   const auto operand = [&](int first, int rows) {

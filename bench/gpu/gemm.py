@@ -6,10 +6,10 @@
 usage: gemm.py LIBRARY [MxNxK ...]
        gemm.py --config CONFIG [--tokens N] LIBRARY
   LIBRARY is BUILD/bench/libgpu_gemm.so. --config times fprop, dgrad and wgrad of a model's linear layers, and shapes of
-  few rows or columns. It compares `accurate`, as gemm() chooses it, with cuBLAS BF16.
+  few rows or columns. It compares cuBLAS BF16 with the kernel that gemm() chooses for `accurate`.
   Variants of a shape take turns, and times are medians. Operands are N(0, 1) quantized to MXFP4. The peers multiply the
-  same values in their formats, cuBLAS also N(0, 1) itself. No row of "outside int8" folds into int8: the first block of
-  every row is scaled by 2^-12. Needs PyTorch and a CUDA device.
+  same values in their formats. cuBLAS BF16 also multiplies unquantized N(0, 1). No row of "outside int8" folds into
+  int8: the first block of every row is scaled by 2^-12. Needs PyTorch and a CUDA device.
 """
 import ctypes
 import json
@@ -111,7 +111,7 @@ def wide_operand(rows, k):
 
 
 def compare_orders(library, m, n, k):
-    """Prints errors, and the share of bits unlike the reference's, on data where the order of sums matters."""
+    """Prints errors, and the share of outputs unlike the reference's, on data where the order of sums matters."""
     (ca, sa, va), (cb, sb, vb) = wide_operand(m, k), wide_operand(n, k)
     out = {c: ours(library, (ca, sa), (cb, sb), m, n, k, c, 1, 4)() for c in CONTRACTS}
     out["cuBLAS BF16"] = torch.mm(va.to(torch.bfloat16), vb.to(torch.bfloat16).t(), out_dtype=torch.float32)
@@ -236,7 +236,7 @@ def against_cublas(library, m, n, k):
 
 
 def compare_model(library, config, tokens):
-    """Prints a line for each shape, then the least and the mean ratio."""
+    """Prints a line for each shape, the least and mean ratio, then shapes of few rows or columns."""
     ratios = []
     for count in tokens:
         for name, direction, m, n, k in layer_shapes(config, count):

@@ -8,8 +8,8 @@ usage: train.py MINI_LLAMA [--shapes llama_124m,llama_1b] [--recipes bf16_tc,fp8
   Shapes are configurations by name, Llamas without tied embeddings, or gpt2_124m with them. Recipes are presets. Both
   sides train on random tokens and report the median of 10 step times. The host is at least a step ahead on both sides,
   so steps follow each other. The peer is the same model in PyTorch: BF16 autocast over FP32 weights, SDPA, fused AdamW,
-  clipped norm. Its residual stream is FP32, BF16 under our recipes. Its RoPE frequencies are not scaled. It runs in a
-  separate process. Prints a Markdown table. The output of `profile` goes to standard error.
+  clipped norm. Its residual stream is FP32; that of the `_tc` recipes is BF16. Its RoPE frequencies are not scaled. It
+  runs in a separate process. Prints a Markdown table. The output of `profile` goes to standard error.
   Exit status: 1 if a run fails, 2 for bad usage.
 """
 import argparse
