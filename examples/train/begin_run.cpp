@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Gives a new run on text the tokenizer of its initial model, unless an option names one.
+/// For data other than token files: takes the initial model's tokenizer unless an option names one, and sets
+/// begin_of_text to "yes" if a begin-of-text token precedes each text.
 void settle_tokenizer(run_options& run) {
   if ((run.init.empty() && run.tokenizer.empty()) || run.data.empty() || are_token_files(data_of(run))) return;
   if (run.tokenizer.empty()) {

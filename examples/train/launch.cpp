@@ -82,7 +82,7 @@ std::string random_nonce() {
   return format_text("%08x%08x%08x%08x", draw(), draw(), draw(), draw());
 }
 
-/// The file that rank 0 writes while it waits.
+/// File by which other ranks find rank 0. It exists while rank 0 waits for them.
 class meeting_file {
  public:
   meeting_file(std::filesystem::path path, const launch_place& place, std::uint16_t port, const std::string& nonce)

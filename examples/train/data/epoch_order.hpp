@@ -36,7 +36,7 @@ class epoch_order {
     advance(now_, work_left(now_));
   }
 
-  /// Can its first window be handed out at once?
+  /// Is the order of `epoch` complete, so that draw(epoch) has no work?
   bool is_drawn(std::int64_t epoch) const {
     return (now_.epoch == epoch && work_left(now_) == 0) || (next_.epoch == epoch && work_left(next_) == 0);
   }

@@ -8,8 +8,8 @@
 
 namespace rotoscale::program {
 
-/// Is the first non-blank line a record? Throws io::error if it looks like a damaged one: a brace before a key or before
-/// a line that is a record. An array of objects is refused too. `name` stands for the file in messages.
+/// Is the first non-blank line a record? Throws io::error if it looks like a damaged one: a brace before a key or
+/// before a line that is a record. An array of objects is refused too. `name` stands for the file in messages.
 bool begins_as_records(std::string_view text, const std::string& name);
 
 /// Without the byte order mark that some editors put before UTF-8.

@@ -121,7 +121,7 @@ turn_text turn_of(const std::string& chat_template, const std::string& role) {
   return {"<|im_start|>" + role + "\n", "<|im_end|>\n"};
 }
 
-/// Adds the messages of a record. The assistant's content and the end of its turns are learnt.
+/// Adds the messages of a record. The assistant's content and the end of its turns count in the loss.
 void add_messages(record_list& list, record_list::record& r, const nlohmann::ordered_json& json,
                   const std::string& where, const tokenizer& t, const data_options& options) {
   if (options.chat_template.empty()) throw io::error(where, "messages need --chat-template (chatml or llama3)");

@@ -80,7 +80,7 @@ std::size_t plain_length(std::string_view text) {
   return at;
 }
 
-/// A status' message without its place in SentencePiece's sources, "./src/x.cc(660) [condition] ".
+/// Message of a status without SentencePiece's source location, "./src/x.cc(660) [condition] ".
 std::string reason(const sentencepiece::util::Status& status) {
   const std::string_view message = status.message();
   const std::size_t end =

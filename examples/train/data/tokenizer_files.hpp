@@ -17,7 +17,7 @@ class tokenizer_files {
   static tokenizer_files read(const std::string& path);
   /// Copies a directory's files unchanged, instead of writing new ones.
   void carry(const std::filesystem::path& directory);
-  /// Writes them into a directory. `longest` is the longest sequence of the model.
+  /// Writes the files into a directory. `longest` is the model's longest sequence.
   void write(const std::filesystem::path& directory, int longest) const;
 
  private:

@@ -209,7 +209,7 @@ class side_check {
     code_pair want;
     std::uint8_t got;
   };
-  /// Differences of the elements under one scale, and how unknown words rounded the others.
+  /// Elements that differ under one scale. `rounded` has the others that unknown random words rounded.
   struct block_difference {
     std::uint8_t scale = 0;
     std::vector<element_difference> elements;
@@ -421,7 +421,7 @@ class side_check {
     const auto name = [&](const char* what, const char* unit, index_t now, auto&& different_in) {
       constexpr auto& orders = enum_names<placement>::table;
       std::vector<std::optional<index_t>> different(std::size(orders));
-      // Without differences there is nothing to halve.
+      // If nothing differs, no order can leave less.
       if (now != 0) {
         for_each_or_throw(pool_, static_cast<index_t>(std::size(orders)), [&](index_t i) {
           const auto at = static_cast<std::size_t>(i);
