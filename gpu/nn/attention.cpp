@@ -152,7 +152,7 @@ Result with_attention_unit(const nn::attention_contract& contract, const Result&
   });
 }
 
-/// The same unit with tiles loaded by its threads.
+/// `Unit` with tiles loaded by its threads instead of TMA.
 template <class Unit>
 auto without_engine(Unit) {
   return typename Unit::without_engine{};

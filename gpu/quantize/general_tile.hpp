@@ -304,7 +304,7 @@ struct general_run {
   general_scale scale[2];
 };
 
-/// Measures a rotated run. True: it is off the fast path. `factor`: a power of two that elements lack.
+/// Measures `factor`, a power of two, times a rotated run. True: the run is off the fast path.
 template <format F, quantize_path Path, bool Rows>
 [[gnu::always_inline]] __device__ inline bool measure_loaded(const quantize_kernel_args& a, general_run& run,
                                                              float factor = 1.0f) {
@@ -350,7 +350,7 @@ template <class T, format F, quantize_path Path, bool Rows, bool Whole = true>
   return measure_loaded<F, Path, Rows>(a, run);
 }
 
-/// Chooses the scales of a measured run, and divides its elements, which lack `factor`, by them.
+/// Chooses the scales of a measured run, multiplies its elements by `factor` and divides them by the scales.
 template <format F, quantize_path Path, bool Rows>
 [[gnu::always_inline]] __device__ inline void scale_run(const quantize_kernel_args& a, general_run& run,
                                                         float factor = 1.0f) {
@@ -432,7 +432,7 @@ __device__ inline void store_run_scales(const quantize_kernel_args& a, const blo
   if (halves) to[1] = static_cast<std::uint8_t>(scales >> 8);
 }
 
-/// The general path along rows. The lanes of a subgroup hold 32 rows where a square shares its scale.
+/// The general path along rows. The lanes of a subgroup hold 32 rows of square blocks, which share an amax.
 template <class T, format F, quantize_path Path>
 __device__ inline void quantize_rows_generally(const quantize_kernel_args& a, const tile_view<T>& tile,
                                                const tile_origin& at) {

@@ -57,7 +57,7 @@ template <class T>
   a.maxima[g] = a.how.number(fp32_from_bits(most));
 }
 
-/// One thread per group: 1 for the groups with the largest maxima, of equal ones the first; else 0.
+/// One thread per group: 1 for the `count` groups with the largest maxima, else 0. Ties go to the lower index.
 [[maybe_unused]] static __global__ void __launch_bounds__(value_threads)
     mark_outliers_kernel(const float* maxima, index_t groups, index_t count, float* marks) {
   const index_t g = index_t{block_index().x} * value_threads + thread_index().x;

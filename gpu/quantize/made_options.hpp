@@ -42,7 +42,8 @@ __device__ inline std::uint32_t block_max(std::uint32_t x) {
   return x;
 }
 
-/// Writes a thread block's share of amax_words words. The grid has at most as many blocks.
+/// Writes a thread block's amax to its word. The first thread block zeroes all words past the grid, which has at most
+/// amax_words thread blocks.
 __device__ inline void store_amax(std::uint32_t* words, std::uint32_t amax) {
   amax = block_max(amax);
   const unsigned t = thread_index().x, block = block_index().x;

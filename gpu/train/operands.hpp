@@ -147,8 +147,9 @@ class operands final : public nn::operand_set {
     const place& of(nn::operand_form f) const { return forms[index(f)]; }
   };
 
-  /// A launch that makes one form, or both. dequantize_row makes the column form of the row form, requantize_row
-  /// quantizes it from that. values makes the BF16 of quantized values, in several launches.
+  /// A launch that makes one form, or both. dequantize_row makes the column form: the row form's values in BF16.
+  /// requantize_row quantizes those values into the column form. values makes the BF16 of quantized values, in several
+  /// launches.
   enum class launch_kind { cast, blocks, values, dequantize_row, requantize_row, bf16_copy };
   struct quantizer_launch {
     launch_kind kind;
