@@ -26,7 +26,7 @@ rotation make_rotation(int points, std::string_view signs) {
   return r;
 }
 
-// Options that the caller set. The preset has the others.
+// Options of the preset, replaced where the caller gives one.
 quantize_request make_request(const std::string& preset, const std::string& format_name, const text& source,
                               const text& scale_rule_name, const text& rounding_name,
                               const std::optional<rotation>& turned, const text& policy, std::uint64_t seed,

@@ -29,8 +29,8 @@ quantize_request make_request(const std::string& preset, const std::string& form
                               std::uint64_t stream, int random_count, std::optional<float> encode_factor,
                               bool two_levels, bool square, int axis, const text& scale_choice_name);
 
-/// The source as the blocks see it, and shapes of the result. Leading axes of the source are kept. Along axis 0 the
-/// result is transposed.
+/// The source as `rows` vectors of k elements along the blocks, and the shapes of the result. The result keeps the
+/// source's leading axes. Along axis 0 it is transposed.
 struct result_shape {
   block_axis axis = block_axis::row;
   index_t rows = 0, k = 0;

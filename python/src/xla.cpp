@@ -66,7 +66,7 @@ void dequantize_call(const custom_call& call) {
                   call.array(0), call.array(1), *call.elements<float>(2), call.result<float>(0));
 }
 
-/// Arguments: a and b, each numbers or codes, scales and factor; c if there is one. Result: FP32 (rows of a, of b).
+/// Arguments: a, b and, if there is one, c. a and b are numbers, or codes, scales and factor. Result: FP32 (M, N).
 void gemm_call(const custom_call& call) {
   std::int64_t next = 0;
   const auto operand_named = [&](const std::string& name) {

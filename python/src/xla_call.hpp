@@ -80,7 +80,7 @@ inline std::uint64_t random_number(const std::uint32_t* words, int i) {
   return words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32;
 }
 
-/// Answers XLA's question for the interface's version. XLA of version 0.1 lends no functions while it asks.
+/// Answers XLA's query for the interface version. XLA of interface version 0.1 passes no `api` with the query.
 inline void describe(const call_frame& frame) {
   metadata& m = *reinterpret_cast<metadata_extension*>(frame.extensions)->metadata;
   const int minor = frame.api == nullptr ? 1 : std::min(frame.api->version.minor, newest_minor_version);

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes, strides and dtypes: what is accepted has the bytes of a contiguous copy, what is not names its argument."""
+"""Shapes, strides and dtypes. An accepted array gives the bytes of its contiguous copy. Errors name the argument."""
 import threading
 
 import ml_dtypes
