@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Rotoscale authors
 # SPDX-License-Identifier: Apache-2.0
 # Cross-compiles the headers, the small examples and the digest for aarch64 and runs them under qemu-user. Their output
-# must be the recorded one. NEON's chains of BF16 must have the portable version's bits. Exit status 77 (skipped) without
-# the cross compiler or without qemu. usage: tests/aarch64.sh
+# must be the recorded one. NEON's chains of BF16 must have the portable version's bits. Exit status 77 (skipped)
+# without the cross compiler or without qemu. usage: tests/aarch64.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compiler=aarch64-linux-gnu-g++

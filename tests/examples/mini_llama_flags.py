@@ -11,7 +11,7 @@ import re
 import mini_llama
 from mini_llama import SHAPE, TRAIN, Scratch, as_flags
 
-# Flags that accept any text, or whose file is the only thing that can be wrong.
+# Flags that accept any text, or any file name (an error can be in the file alone).
 ANY_TEXT = {"--name", "--title", "--prompt", "--baseline", "--out", "--keep", "--logits", "--ignore-config-key"}
 # Flags with a file name or one of several names: messages name the value.
 NAMES = {"--config", "--model-config", "--data", "--tokenizer", "--init", "--adapter", "--checkpoint", "--resume",

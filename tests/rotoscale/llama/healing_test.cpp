@@ -212,7 +212,7 @@ TEST_CASE("scales at a switch: reset, kept where the format stays, seeded from t
   c.session.use(forward, nn::scale_handover::seed, maxima);
   CHECK(c.scales().scale[x] == 448.0f / maxima[x]);
   CHECK(c.scales().history[0] == maxima[x]);
-  // Kept: x and w have the previous format, dy is new. The newest entries of the history fit.
+  // keep: x and w have the previous format, dy is new. A history of 1024 entries begins with the previous four.
   for (std::uint64_t s = 2; s < 4; ++s) c.step(data, s);
   const nn::scaling_snapshot before = c.scales();
   c.session.use(whole, nn::scale_handover::keep);

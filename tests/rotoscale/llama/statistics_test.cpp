@@ -15,7 +15,7 @@ using nn::tensor_role;
 
 void with_statistics(llama::session_options& o) { o.model.statistics = true; }
 
-/// Three steps. Bit i of `observed`: step i is observed.
+/// Weights, moments and scales after three steps. Bit i of `observed`: step i is observed.
 std::vector<float> trained(session_case& c, const batch& data, unsigned observed) {
   for (std::uint64_t step = 0; step < 3; ++step) {
     nn::step_inputs inputs;
