@@ -75,7 +75,7 @@ class microbatch_sums {
 
   /// In order.
   const std::vector<leaf>& leaves() const { return leaves_; }
-  /// Nodes whose sums other ranks complete, ascending. One node if the number of leaves is a power of two.
+  /// Largest nodes over this rank's leaves, ascending. One node if the number of leaves is a power of two.
   const std::vector<leaf_range>& nodes() const { return nodes_; }
   /// Most waiting sums while a leaf is computed: log2 of a power of two.
   int most_waiting() const { return most_waiting_; }

@@ -349,8 +349,8 @@ inline std::vector<rank_socket> meet_as_first(const rank_meeting& m, const rank_
   return all;
 }
 
-/// Start of another rank. `find` returns rank 0's address and nonce; it is called again until one answers. Throws
-/// rank_failure.
+/// Start of another rank. `find` returns possible addresses of rank 0, each with a nonce. It is called until rank 0
+/// answers at one. Throws rank_failure.
 template <class Find>
 std::vector<rank_socket> meet_first(rank_meeting m, const Find& find) {
   const rank_listener here(m.is_local);

@@ -14,7 +14,7 @@
 
 namespace rotoscale::train {
 
-/// Parts of one rank, which may be the only one.
+/// This rank's parts of weights and gradients, and their exchange. A single rank owns all.
 class weight_exchange {
  public:
   /// `m` must outlive it. `micro_batches`: of a step and rank. `ranks` may be null: one rank.
