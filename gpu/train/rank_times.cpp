@@ -34,12 +34,12 @@ class timed_ranks final : public rank_times {
   void transfer(nn::queue q, std::span<const std::span<const std::byte>> send,
                 std::span<const std::span<std::byte>> receive) override {
     std::size_t bytes = 0;
-    bool to_all = true;  // the same
     for (std::size_t s = 0; s < send.size(); ++s) {
       if (static_cast<int>(s) != rank()) bytes += send[s].size();
-      to_all &= send[s].data() == send[0].data();
     }
-    note(q, to_all ? kind::gather : kind::reduce, bytes, [&] { ranks_->transfer(q, send, receive); });
+    // Each rank of a gather has a place for its own part, even for an empty one. Gradients have none.
+    const bool gathers = receive[static_cast<std::size_t>(rank())].data() != nullptr;
+    note(q, gathers ? kind::gather : kind::reduce, bytes, [&] { ranks_->transfer(q, send, receive); });
   }
   void sum(nn::queue q, nn::tensor_view x) override {
     note(q, kind::small, 8 * static_cast<std::size_t>(x.size()), [&] { ranks_->sum(q, x); });

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // A device's rank over a library with NCCL's functions, whose ranks are threads: calls are grouped, an own entry is
-// copied, and a rank that fails ends the calls of all others.
+// copied, and a rank that fails ends the calls of all others. Times of collectives.
 #include "gpu/train/nccl_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -182,6 +182,36 @@ TEST_CASE("a rank that fails ends calls that wait for its device") {
   };
   CHECK(run_device_ranks(group, body) == std::vector<std::string>(2, "rank 1 failed: no more"));
   CHECK(open_connections == 0);
+}
+
+/// One of two ranks, which moves nothing.
+class idle_rank final : public nn::communicator {
+ public:
+  int size() const override { return 2; }
+};
+
+TEST_CASE("an exchange of gradients has one kind on all ranks, also on one that sends none") {
+  using kind = gpu::queue_interval::kind;
+  gpu::device_backend ops{gpu::train_options{}};
+  idle_rank idle;
+  const auto times = gpu::make_rank_times(ops, idle);
+  const nn::owned_queue exchange(ops, "exchange");
+  std::byte arena[8];
+  const auto place = [&](std::size_t first, std::size_t count) { return std::span(arena + first, count); };
+  const auto transfer = [&](std::span<const std::byte> to_other, std::span<const std::byte> to_own,
+                            std::span<std::byte> own) {
+    const std::span<const std::byte> send[] = {to_own, to_other};
+    const std::span<std::byte> receive[] = {own, place(4, 4)};
+    times->transfer(exchange, send, receive);
+  };
+  times->begin({});
+  transfer(place(0, 4), {}, {});
+  transfer({}, {}, {});
+  transfer(place(0, 4), place(0, 4), place(0, 4));
+  transfer({}, {}, place(0, 0));  // a part without elements
+  std::vector<kind> kinds;
+  for (const gpu::queue_interval& x : times->end()) kinds.push_back(x.what);
+  CHECK((kinds == std::vector{kind::reduce, kind::reduce, kind::gather, kind::gather}));
 }
 
 }  // namespace train_nccl_ranks_test
