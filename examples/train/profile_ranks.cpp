@@ -75,12 +75,13 @@ rank_profile profile_rank(const trainer_state& state, const train::session_optio
   random_run run(state, ops, options, times.get());
   run.train(warm_steps);
   p.head = run.step_lines(run.train(measured_steps));
-  times->begin(run.session().queue());
-  p.eager_seconds = run.train(stamped_steps);  // the first launches
-  (void)times->end();
-  times->begin(run.session().queue());
-  p.eager_seconds = run.train(stamped_steps);
-  p.times = times->end();
+  const auto stamped = [&] {
+    times->begin(run.session().queue());
+    p.eager_seconds = run.train(stamped_steps);
+    return with_plan(run.plan(), "in a step", [&] { return times->end(); });
+  };
+  (void)stamped();  // the first launches
+  p.times = stamped();
   return p;
 }
 

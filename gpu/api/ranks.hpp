@@ -57,7 +57,7 @@ class rank_times : public nn::communicator {
  public:
   /// Begins to note. Operations are on `compute`, some collectives on other queues. Graphs are not replayed meanwhile.
   virtual void begin(nn::queue compute) = 0;
-  /// Ends that. Waits for the device.
+  /// Ends that. Waits for the device. Throws nn::backend_error, as collectives do meanwhile.
   virtual std::vector<queue_interval> end() = 0;
 };
 

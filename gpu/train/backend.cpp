@@ -105,11 +105,7 @@ void device_backend::release(void* memory, nn::memory_kind kind) noexcept {
 nn::queue device_backend::make_queue(const char*) {
   auto place = std::find(queues_.begin(), queues_.end(), nullptr);  // of one that was released
   if (place == queues_.end()) place = queues_.insert(place, nullptr);
-  try {
-    *place = std::make_unique<device_queue>();
-  } catch (const refused& e) {
-    throw nn::backend_error("make_queue", e.what(), is_of_device(e.why));
-  }
+  *place = naming_operation("make_queue", [] { return std::make_unique<device_queue>(); });
   return {static_cast<int>(place - queues_.begin())};
 }
 nn::event device_backend::record(nn::queue on) {

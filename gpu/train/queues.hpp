@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 
 #include "gpu/api/train.hpp"
 
@@ -24,6 +25,15 @@ class refused : public std::runtime_error {
 };
 inline void expect(const status& s) {
   if (!s.ok()) throw refused(s);
+}
+/// Returns f(). An error of a launcher in f becomes nn::backend_error of `operation`.
+template <class Function>
+std::invoke_result_t<Function> naming_operation(const char* operation, const Function& f) {
+  try {
+    return f();
+  } catch (const refused& e) {
+    throw nn::backend_error(operation, e.what(), is_of_device(e.why));
+  }
 }
 
 /// Range of an operation in a profiler (NVTX, ROCTX).

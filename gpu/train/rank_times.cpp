@@ -24,8 +24,11 @@ class timed_ranks final : public rank_times {
   }
   std::vector<queue_interval> end() override {
     ops_->note_intervals(nullptr);
-    expect(gpu::synchronize());
-    return std::exchange(log_, nullptr)->times();
+    const auto log = std::move(log_);
+    return naming_operation("time stamps", [&] {
+      expect(gpu::synchronize());
+      return log->times();
+    });
   }
 
   int rank() const override { return ranks_->rank(); }
@@ -61,7 +64,9 @@ class timed_ranks final : public rank_times {
   template <class Function>
   void note(nn::queue q, kind what, std::size_t bytes, const Function& f) {
     if (!log_) return f();
-    log_->note_collective(q == log_->compute() ? kind::small : what, bytes, ops_->stream_of(q), f);
+    naming_operation("time stamps", [&] {
+      log_->note_collective(q == log_->compute() ? kind::small : what, bytes, ops_->stream_of(q), f);
+    });
   }
 
   device_backend* ops_;

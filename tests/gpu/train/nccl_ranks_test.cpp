@@ -184,10 +184,11 @@ TEST_CASE("a rank that fails ends calls that wait for its device") {
   CHECK(open_connections == 0);
 }
 
-/// One of two ranks, which moves nothing.
+/// One of two ranks, which moves nothing. Its device fails in sums.
 class idle_rank final : public nn::communicator {
  public:
   int size() const override { return 2; }
+  void sum(nn::queue, nn::tensor_view) override { gpu::expect({gpu::error_code::device_error, "", "is lost"}); }
 };
 
 TEST_CASE("an exchange of gradients has one kind on all ranks, also on one that sends none") {
@@ -212,6 +213,21 @@ TEST_CASE("an exchange of gradients has one kind on all ranks, also on one that 
   std::vector<kind> kinds;
   for (const gpu::queue_interval& x : times->end()) kinds.push_back(x.what);
   CHECK((kinds == std::vector{kind::reduce, kind::reduce, kind::gather, kind::gather}));
+}
+
+TEST_CASE("a device that fails between time stamps is a failure of the device") {
+  gpu::device_backend ops{gpu::train_options{}};
+  idle_rank idle;
+  const auto times = gpu::make_rank_times(ops, idle);
+  times->begin({});
+  std::int64_t n = 0;
+  try {
+    times->sum({}, nn::dense_tensor(&n, nn::dtype::i64, {1}));
+    FAIL("returned");
+  } catch (const nn::backend_error& e) {
+    CHECK(e.of_device());
+  }
+  CHECK(times->end().size() == 1);
 }
 
 }  // namespace train_nccl_ranks_test
