@@ -48,7 +48,8 @@ class random_run {
   const train::session& session() const { return *session_; }
   /// Of this rank.
   const nn::memory_plan& plan() const { return plan_; }
-  /// Two lines without the last end: device, recipe, tokens; `seconds` a step.
+  /// Two lines, without a newline at the end: device, recipe and tokens, then time (`seconds` a step) and tokens a
+  /// second.
   std::string step_lines(double seconds) const {
     const std::size_t phases = state_.phases.size();
     const std::string phase = phases == 1 ? "" : " (the first of " + std::to_string(phases) + " phases)";

@@ -37,7 +37,8 @@ class rank_team {
   /// Runs this process's trainer, and those of its other ranks, which begin as it did. Returns the exit code.
   int run(trainer& first, const arguments& a, const trainer_state& state, const std::optional<resume_point>& from = {});
 
-  /// Calls body(backend, communicator) as each rank of this process, on threads but for rank 0.
+  /// Calls body(backend, communicator) as each rank of this process: as rank 0 on this thread, as others on one thread
+  /// each.
   void run_each(const std::function<void(nn::backend&, nn::communicator&)>& body);
 
   /// A line of plan for each rank but 0: bytes of all categories. `plan_of` gives a rank's plan.

@@ -17,7 +17,8 @@ class interval_log {
   /// Of a backend whose operations are computed on `compute`.
   explicit interval_log(nn::queue compute) : compute_(compute) {}
 
-  /// Is an operation, or a wait for another queue, noted by itself? Not within a collective.
+  /// Does an operation on q, or a wait of q for another queue, have an interval? The operations of a collective share
+  /// the collective's.
   bool notes(nn::queue q, bool waits) const { return !in_collective_ && waits == (q == compute_); }
   /// The compute queue.
   nn::queue compute() const { return compute_; }
@@ -36,7 +37,7 @@ class interval_log {
     } const close{now, s};
     return f();
   }
-  /// The same of a collective, whose operations are not noted by themselves.
+  /// note() of a collective. Its operations have no intervals.
   template <class Function>
   void note_collective(queue_interval::kind what, std::size_t bytes, stream s, const Function& f) {
     in_collective_ = true;

@@ -136,8 +136,8 @@ void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>
   });
 }
 
-/// Parts of one length are one ReduceScatter, what a part has beyond that a Reduce. Parts at other places are a Reduce
-/// each.
+/// One ReduceScatter adds the common length of all parts, and a Reduce adds the other elements of a part. Parts that
+/// are not at multiples of a common length take a Reduce each.
 void nccl_rank::reduce_scatter(nn::queue q, float* x, std::span<const index_t> cuts) {
   index_t even = cuts[1] - cuts[0];
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {

@@ -17,7 +17,8 @@ inline void check_reduce_scatter(communicator& rank) {
     const float values[] = {1e8f, static_cast<float>(i), -1e8f, 0.5f};
     return values[r % 4];
   };
-  std::vector<index_t> even(1, 0), ragged(1, 0);  // but for the last; no two of one length
+  std::vector<index_t> even(1, 0);    // lengths are equal, and the last part has one element more
+  std::vector<index_t> ragged(1, 0);  // all lengths differ
   for (int r = 0; r < rank.size(); ++r) {
     even.push_back(even.back() + 3 + (r + 1 == rank.size() ? 1 : 0));
     ragged.push_back(ragged.back() + 2 * r);
