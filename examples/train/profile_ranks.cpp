@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
-// mini-llama profile --gpus: time of a step on several GPUs, and of what they exchange by class. Hidden is what of an
-// exchange is under operations of the compute queue, by time stamps.
+// mini-llama profile --gpus: time of a step on several GPUs, and of their exchanges by class. An exchange is hidden
+// while the compute queue does not wait. Times are time stamps of the queues.
 #include <algorithm>
 #include <ostream>
+#include <stdexcept>
 #include <vector>
 
 #include "commands.hpp"
@@ -40,28 +41,48 @@ double hidden_of(const queue_interval& x, const rank_profile& p) {
   return x.end - x.begin - waited;
 }
 
-/// A line of the table: per step, of rank 0.
+/// Microseconds of all collectives of a kind, each on its fastest rank. Throws std::logic_error if ranks have other
+/// numbers of them.
+double fastest_of(const char* name, kind what, const std::vector<rank_profile>& ranks) {
+  std::vector<std::vector<double>> lengths;  // by rank
+  for (const rank_profile& r : ranks) {
+    std::vector<double>& own = lengths.emplace_back();
+    for (const queue_interval& x : r.times) {
+      if (x.what == what) own.push_back(x.end - x.begin);
+    }
+    if (own.size() == lengths[0].size()) continue;
+    throw std::logic_error(format_text("%s: rank %zu has %zu of them, rank 0 has %zu", name, lengths.size() - 1,
+                                       own.size(), lengths[0].size()));
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < lengths[0].size(); ++i) {
+    double least = lengths[0][i];
+    for (const std::vector<double>& own : lengths) least = std::min(least, own[i]);
+    sum += least;
+  }
+  return sum;
+}
+
+/// A line of the table: per step, of rank 0. Collectives alone are compared with those of other ranks.
 void print_row(const char* name, kind what, const std::vector<rank_profile>& ranks, std::ostream& out) {
   const rank_profile& own = ranks.front();
   int calls = 0;
-  double time = 0, fastest = 0, bytes = 0, hidden = 0;
-  for (std::size_t i = 0; i < own.times.size(); ++i) {
-    const queue_interval& x = own.times[i];
+  double time = 0, bytes = 0, hidden = 0;
+  for (const queue_interval& x : own.times) {
     if (x.what != what) continue;
     ++calls;
-    double least = x.end - x.begin;
-    time += least;
-    for (const rank_profile& r : ranks) least = std::min(least, r.times[i].end - r.times[i].begin);
-    fastest += least;
+    time += x.end - x.begin;
     bytes += static_cast<double>(x.bytes);
     hidden += hidden_of(x, own);
   }
+  const bool is_collective = what != kind::other && what != kind::wait;
+  const double fastest = is_collective ? fastest_of(name, what, ranks) : time;
   if (calls == 0) return;
   const auto per_step = [](double x) { return x / stamped_steps; };
-  out << format_text("%-17s %6d %9.1f %9.1f", name, (calls + stamped_steps - 1) / stamped_steps, per_step(time),
-                     per_step(fastest));
+  out << format_text("%-17s %6d %9.1f", name, (calls + stamped_steps - 1) / stamped_steps, per_step(time));
   if (what != kind::wait) {
-    out << format_text(" %9.2f %7.1f %9.1f %6.1f%%", per_step(bytes) * 1e-6, bytes / std::max(fastest, 1e-3) * 1e-3,
+    out << (is_collective ? format_text(" %9.1f", per_step(fastest)) : std::string(10, ' '))
+        << format_text(" %9.2f %7.1f %9.1f %6.1f%%", per_step(bytes) * 1e-6, bytes / std::max(fastest, 1e-3) * 1e-3,
                        per_step(hidden), 100 * hidden / std::max(time, 1e-3));
   }
   out << "\n";
