@@ -345,6 +345,22 @@ constexpr const char* not_profiled =
     "eval_every eval_windows final_eval_windows checkpoint_every target_loss eval_every_samples "
     "on_divergence max_loss_jump max_rollbacks keep_checkpoints";
 
+void define_profile(CLI::App& app, arguments& a) {
+  CLI::App* profile = app.add_subcommand("profile", "time of a step by class of kernel, on random tokens");
+  define_config(*profile, a);
+  define_device(*profile, a.device);
+  profile->get_option("--wait-for-each")->group("");  // which profile refuses
+  define_memory_limit(*profile, a);
+  define_gpus(*profile, a);
+  CLI::Option* const gpus = profile->get_option("--gpus");
+  for (const char* name : {"--shard", "--reduce", "--divide-frozen"}) profile->get_option(name)->needs(gpus);
+  profile
+      ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
+      ->excludes(gpus)
+      ->group("run");
+  define_run(*profile, a, words_of(not_profiled));
+}
+
 }  // namespace
 
 void define(CLI::App& app, arguments& a) {
@@ -384,18 +400,7 @@ void define(CLI::App& app, arguments& a) {
   define_run(*train, a);
 
   define_plan(app, a);
-
-  CLI::App* profile = app.add_subcommand("profile", "time of a step by class of kernel, on random tokens");
-  define_config(*profile, a);
-  define_device(*profile, a.device);
-  profile->get_option("--wait-for-each")->group("");  // which profile() refuses
-  define_memory_limit(*profile, a);
-  define_gpus(*profile, a);
-  profile
-      ->add_flag("--operations", a.profile_operations, "a second table: each operation by its name, the longest first")
-      ->group("run");
-  define_run(*profile, a, words_of(not_profiled));
-
+  define_profile(app, a);
   define_eval_and_sample(app, a);
   define_merge(app, a);
   define_convert(app, a);

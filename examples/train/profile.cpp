@@ -281,8 +281,6 @@ int profile(const trainer_state& state, const device_choice& choice, const profi
 #if !defined(ROTOSCALE_TRAIN_DEVICES)
   if (device.name == "auto") device.name = "cpu";
 #endif
-  if (device.wait_for_each)
-    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
   if (device.name == "cpu") {
     const auto make = [&](bool, std::vector<nn::timed_operation>* timing) {
       return nn::make_cpu_backend(device.threads, timing);

@@ -15,6 +15,9 @@ namespace {
 
 int profile_run(arguments& a) {
   const trainer_state state = begin(a, given_files::none);
+  if (a.device.wait_for_each) {
+    throw io::error("--wait-for-each", "a profile waits for the operations that it times anyway");
+  }
   if (a.gpus > 0) return profile_ranks(a, state, std::cout);
   return profile(state, a.device, {a.profile_operations, a.session.memory_limit}, std::cout);
 }

@@ -239,8 +239,15 @@ class Profiles(OnDevice):
               *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
         head = self.succeed(*on, "--no-graphs").split("\n\n")[0]
         self.assertRegex(head, r"tokens/s, without graphs\ncopy \d+ GB/s")
-        self.refuse([*on, "--wait-for-each"], "mini-llama: --wait-for-each: a profile waits for")
         self.assertNotIn("--wait-for-each", self.succeed("profile", "--help"))
+
+    def test_a_profile_refuses_options_that_would_do_nothing(self):
+        on = ["profile", "--recipe", "bf16", *as_flags({**SHAPE, "batch": 1, "sequence": 32})]
+        for ranks in ([], ["--gpus", 2, "--accumulate", 2]):
+            self.refuse([*on, *ranks, "--wait-for-each"], "mini-llama: --wait-for-each: a profile waits for")
+        self.refuse([*on, "--gpus", 2, "--operations"], "excludes")
+        for flag in (["--shard", "masters"], ["--reduce", "library"], ["--divide-frozen"]):
+            self.refuse([*on, *flag], f"mini-llama: {flag[0]}: needs --gpus")
 
 
 if __name__ == "__main__":
