@@ -92,7 +92,7 @@ void define_gpus(CLI::App& sub, arguments& a) {
   sub.add_option(
          "--reduce", a.session.reduce,
          "what adds the gradients of ranks: the tree of microbatches, or the library (NCCL, RCCL; CPU threads in "
-         "their order), whose bits depend on the number of ranks")
+         "their order), whose bits depend on ranks and --shard")
       ->capture_default_str()
       ->check(CLI::IsMember({"tree", "library"}))
       ->group("run");

@@ -95,21 +95,24 @@ class Ranks(OnRanks):
         self.assertEqual(len(switches), 2)
         self.assertLess(switches[1]["streamed"], 0.6 * switches[0]["streamed"])
 
+    def added(self, ranks, shard, **options):
+        """The last checkpoint of a run whose library adds."""
+        out = f"{ranks} {shard} {options}"
+        ended = self.on_ranks("threads", ranks, "--reduce", "library", "--shard", shard, out=out, steps=4, **options)
+        self.assertEqual(ended, [(0, "")])
+        start = records(self.folder / out / "log.jsonl", "start")[0]
+        self.assertEqual(start["reduce"], "library: bits depend on ranks and --shard")
+        return tree_of(self.folder / out / "checkpoints/step-000000004")
+
     def test_the_library_adds_ascending_ranks(self):
-        """Of two ranks these are the sums of the tree, of four they are not."""
+        """Two ranks leave the sums of the tree, unless they divide gradients of several microbatches."""
         self.unbroken(steps=4)
-        last = "checkpoints/step-000000004"
-        for ranks, shard in ((2, "moments"), (2, "gradients"), (4, "masters"), (4, "gradients")):
-            done = self.on_ranks("threads", ranks, "--reduce", "library", "--shard", shard, out=f"{ranks}{shard}",
-                                 steps=4)
-            self.assertEqual(done, [(0, "")])
-            start = records(self.folder / f"{ranks}{shard}/log.jsonl", "start")[0]
-            self.assertEqual(start["reduce"], "library: bits depend on the number of ranks")
-        found = [tree_of(self.folder / run / last) for run in ("whole", "2moments", "2gradients", "4masters",
-                                                               "4gradients")]
-        self.assertEqual(found[1:3], [found[0]] * 2)
-        self.assertEqual(found[3], found[4])
-        self.assertNotEqual(found[3], found[0])
+        tree = tree_of(self.folder / "whole/checkpoints/step-000000004")
+        self.assertEqual([self.added(2, "moments"), self.added(2, "gradients")], [tree] * 2)
+        four = self.added(4, "masters")
+        self.assertEqual(self.added(4, "gradients"), four)
+        self.assertNotEqual(four, tree)
+        self.assertNotEqual(self.added(2, "moments", accumulate=8), self.added(2, "gradients", accumulate=8))
 
     def test_a_signal_to_one_rank_stops_all(self):
         self.unbroken()

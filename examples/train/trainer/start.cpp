@@ -292,7 +292,7 @@ void trainer::begin_records() {
 void trainer::add_ranks(ordered_json& record) const {
   record["ranks"] = session_.ranks;
   if (session_.ranks > 1 && session_.reduce == "library") {
-    record["reduce"] = "library: bits depend on the number of ranks";
+    record["reduce"] = "library: bits depend on ranks and --shard";
   }
 }
 

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of a step's gradients over all microbatches of all ranks, by the tree of nn/microbatch_tree.hpp. The order does
 // not depend on the number of ranks. Each rank gets the sums of its shard of the arena, and updates it (ZeRO-1). With
-// divided gradients ranks own every R-th microbatch, and keep sums of their shards alone (ZeRO-2). By the library the
-// transport adds over ranks instead, after each rank's own tree.
+// divided gradients ranks own every R-th microbatch, and keep sums of their shards alone (ZeRO-2).
+// With gradient_reduction::library, each rank adds its microbatches by a tree of its own, and the transport adds the
+// ranks' sums. With divided gradients the transport adds each microbatch over the ranks, one after the other.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ using nn::arena_range;
 /// Who adds the gradients of ranks.
 enum class gradient_reduction {
   tree,    ///< kernels, by the tree of microbatches
-  library  ///< the transport: bits depend on the number of ranks
+  library  ///< the transport: bits depend on ranks and on the division of gradients
 };
 ROTOSCALE_ENUM_NAMES(gradient_reduction, tree, library)
 
