@@ -195,6 +195,21 @@ trainer_state state_at(const run_directory& run, std::int64_t step, const traine
   return state;
 }
 
+/// Throws io::error if the run's ranks left some of these steps' sums to the library. The log says so.
+void refuse_library_sums(const run_directory& run, step_range steps) {
+  if (!fs::exists(run.log())) return;
+  bool by_library = false;
+  for (const nlohmann::ordered_json& r : read_log(run.log())) {
+    if (r["event"] != "start" && r["event"] != "resume") continue;
+    const std::int64_t first = r.value("step", std::int64_t{0});
+    if (first >= steps.last) continue;
+    if (first <= steps.first) by_library = false;  // all of these steps were computed again
+    by_library |= r.contains("reduce");
+  }
+  if (!by_library) return;
+  throw io::error(run.path().string(), "--reduce library added gradients of these steps; a replay adds by the tree");
+}
+
 session_options session_for(const replay_options& o, const run_directory& run, const run_options& options,
                             std::int64_t last) {
   session_options session;
@@ -217,6 +232,7 @@ int replay(const replay_options& o, std::ostream& out) {
     if (step == 0 || fs::exists(run.checkpoint(step))) continue;
     throw io::error(run.checkpoint(step).string(), "no such checkpoint (--checkpoint-every, --keep-checkpoints)");
   }
+  refuse_library_sums(run, steps);
   trainer_state state = state_at(run, steps.first, read_there(run, steps.last));
   require_place(o.keep);
   device_choice device = o.device;

@@ -114,6 +114,13 @@ class Ranks(OnRanks):
         self.assertNotEqual(four, tree)
         self.assertNotEqual(self.added(2, "moments", accumulate=8), self.added(2, "gradients", accumulate=8))
 
+    def test_a_replay_refuses_steps_of_the_library(self):
+        for flags in (["--stop-at", 2], ["--reduce", "library"]):
+            self.assertEqual(self.on_ranks("threads", 2, *flags, steps=4), [(0, "")])
+        self.assertIn(" are equal", self.succeed("replay", "run", "--steps", "0:2"))
+        for steps in ("0:4", "2:4"):
+            self.refuse(["replay", "run", "--steps", steps], "run: --reduce library added gradients of these steps")
+
     def test_a_signal_to_one_rank_stops_all(self):
         self.unbroken()
         code, _, said = self.signalled(self.command("run", "--ranks", 2), step_record(3), signal.SIGTERM)
