@@ -60,16 +60,6 @@ __device__ inline float rounded_product(float x, float y) {
 #endif
 }
 
-/// x + y rounded toward zero, for 0 <= x < 1 and y = 1, or y = 0.
-__device__ inline float add_toward_zero(float x, float y) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  return __fadd_rz(x, y);
-#else
-  const float sum = x + y;
-  return sum - y > x ? fp32_from_bits(fp32_bits(sum) - 1) : sum;
-#endif
-}
-
 /// encode(F, x, nearest_even, saturate). F has at most 8 bits, subnormal numbers and, if signed, -0. x must not be NaN,
 /// nor negative if F is unsigned.
 template <format F>

@@ -130,14 +130,6 @@ __device__ inline std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std
 #endif
 }
 
-__device__ inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
-#if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)
-  return __vmaxu2(a, b);
-#else
-  return ~min_u16x2(~a, ~b);
-#endif
-}
-
 /// a * b + c of BF16 pairs, rounded once to nearest even. For finite numbers whose result FP64 holds exactly.
 __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 #if defined(ROTOSCALE_CUDA) && defined(__CUDA_ARCH__)

@@ -57,20 +57,12 @@ __host__ inline fast_rule make_fast_rule(format element, const block_options& o)
   return p;
 }
 
-/// amax / element_target(F, o.choice), correctly rounded: multiplied by the rounded inverse and corrected once. E2M1's
-/// three targets were tried with every mantissa.
+/// element_target of a format known at compile time.
 template <format F>
-__device__ inline float over_target(const block_options& o, float amax) {
+__device__ inline float known_target(const block_options& o) {
   constexpr float largest = element_target(F, scale_choice::amax), room = element_target(F, scale_choice::headroom),
                   eden = element_target(F, scale_choice::eden);
-  const auto pick_by_choice = [&](float of_amax, float of_room, float of_eden) {
-    return o.choice == scale_choice::headroom ? of_room : o.choice == scale_choice::eden ? of_eden : of_amax;
-  };
-  const float target = pick_by_choice(largest, room, eden);
-  const std::uint32_t bits = fp32_bits(amax);
-  if (F != formats::e2m1 || (bits != 0 && bits - (27u << 23) > 200u << 23)) return amax / target;  // 2^-100 to 2^100
-  const float inverse = pick_by_choice(1.0f / largest, 1.0f / room, 1.0f / eden), quotient = amax * inverse;
-  return __builtin_fmaf(__builtin_fmaf(-quotient, target, amax), inverse, quotient);
+  return o.choice == scale_choice::headroom ? room : o.choice == scale_choice::eden ? eden : largest;
 }
 
 /// Least amax, other than zero, of blocks on a fast path whose elements are FP32 numbers without the factor 1/4. The
@@ -384,36 +376,26 @@ template <format F, class Random>
   }
 }
 
-/// Rotates a run of 32 elements, without the factor: both halves by 16 points, or the whole run by 32. Returns the
-/// factor. `halves`: the run is two blocks of 16, whose signs are equal without a rotation of both. `Whole`: 32 points
-/// are possible.
-template <bool Whole = true>
-[[gnu::always_inline]] __device__ inline float butterflies_of_both(const rotation& r, bool halves, float (&y)[2][16]) {
-  const bool whole = Whole && r.points == 32;
-  const std::uint32_t signs = r.signs[0];
+/// Rotates a run of 32 elements like load_run, NaN excepted: both halves by 16 points, or the whole run by 32.
+/// `halves`: the run is two blocks of 16, whose signs are equal without a rotation of both.
+[[gnu::always_inline]] __device__ inline void rotate_both(const block_options& o, bool halves, float (&y)[2][16]) {
+  if (o.rotation.points == 0) return;
+  const bool whole = o.rotation.points == 32;
+  const std::uint32_t signs = o.rotation.signs[0];
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     negate(y[half], half == 1 && (whole || !halves) ? signs >> 16 : signs);
     butterflies16(y[half]);
   }
-  if constexpr (Whole) {
-    if (whole) {
-      ROTOSCALE_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        const float a = y[0][i], b = y[1][i];
-        y[0][i] = a + b;
-        y[1][i] = a - b;
-      }
+  if (whole) {
+    ROTOSCALE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      const float a = y[0][i], b = y[1][i];
+      y[0][i] = a + b;
+      y[1][i] = a - b;
     }
   }
-  return whole ? hadamard_factor(32) : 0.25f;
-}
-
-/// Rotates a run of 32 elements like load_run, NaN excepted.
-template <bool Whole = true>
-[[gnu::always_inline]] __device__ inline void rotate_both(const block_options& o, bool halves, float (&y)[2][16]) {
-  if (o.rotation.points == 0) return;
-  const float factor = butterflies_of_both<Whole>(o.rotation, halves, y);
+  const float factor = whole ? hadamard_factor(32) : 0.25f;
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
     ROTOSCALE_UNROLL

@@ -112,7 +112,7 @@ struct known_blocks {
 
   __device__ static std::uint8_t scale(const block_format& f, const block_options& o, std::uint32_t amax) {
     if constexpr (!format.has_e8m0_scale()) {
-      const float wanted = over_target<Element::format>(o, fp32_from_bits(amax)) * o.encode_factor;
+      const float wanted = fp32_from_bits(amax) / known_target<Element::format>(o) * o.encode_factor;
       if (amax != 0 && amax < fp32_infinity_bits && wanted >= 0.0f) {
         const std::uint32_t code = encode_nearest<Scale::format>(wanted);
         return static_cast<std::uint8_t>(code < o.policy.least_byte ? o.policy.least_byte : code);

@@ -5,7 +5,6 @@
 // time in the general one. Runs off the fast path take the definition's functions.
 #pragma once
 
-#include "gpu/dialect/math.hpp"
 #include "gpu/quantize/four_over_six.hpp"
 #include "gpu/quantize/tile_stores.hpp"
 
@@ -164,7 +163,7 @@ __device__ inline general_scale choose_general_scale(const quantize_kernel_args&
     const fast_scale s = choose_fast_scale<false>(rule, amax);
     return {s.byte, fp32_from_bits(s.inverse << 23)};
   }
-  const float wanted = over_target<F>(o, fp32_from_bits(amax)) * o.encode_factor;
+  const float wanted = fp32_from_bits(amax) / known_target<F>(o) * o.encode_factor;
   std::uint32_t byte = encode_nearest<formats::ue4m3>(wanted * expansion);
   byte = amax == 0 ? o.policy.zero_byte : byte < o.policy.least_byte ? o.policy.least_byte : byte;
   return {byte, multiplier[byte]};
@@ -172,12 +171,6 @@ __device__ inline general_scale choose_general_scale(const quantize_kernel_args&
 
 /// Bits of the largest magnitude. A NaN is above every number.
 __device__ inline std::uint32_t magnitude_of(const float (&y)[16]) {
-  if constexpr (has_packed_bf16) {  // one instruction an element on NVIDIA
-    float most = 0.0f;
-    ROTOSCALE_UNROLL
-    for (int i = 0; i < 16; ++i) most = larger_or_nan(__builtin_fabsf(y[i]), most);
-    return fp32_bits(most);
-  }
   std::uint32_t most = 0;
   ROTOSCALE_UNROLL
   for (int i = 0; i < 16; ++i) {
@@ -304,22 +297,26 @@ struct general_run {
   general_scale scale[2];
 };
 
-/// Measures `factor`, a power of two, times a rotated run. True: the run is off the fast path.
-template <format F, quantize_path Path, bool Rows>
-[[gnu::always_inline]] __device__ inline bool measure_loaded(const quantize_kernel_args& a, general_run& run,
-                                                             float factor = 1.0f) {
+/// Loads, rotates and measures the run from element `first` on of row `v` of the tile (Rows) or column `v`. True: the
+/// run is off the fast path.
+template <class T, format F, quantize_path Path, bool Rows>
+[[gnu::always_inline]] __device__ inline bool measure_run(const quantize_kernel_args& a, const tile_view<T>& tile,
+                                                          unsigned v, unsigned first, general_run& run) {
   using kind = run_kind<Path>;
   constexpr int side = Rows ? 0 : 1;
   const block_output& out = Rows ? a.row : a.column;
   const general_options& g = block_shared<general_options>();
   const block_options& o = g.of[side].get();
   const bool halves = kind::length(a.format) == 16;
-  run.expansion[0] = run.expansion[1] = 1.0f;
   std::uint32_t own[2];
   ROTOSCALE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    run.amax[half] = own[half] = fp32_bits(fp32_from_bits(magnitude_of(run.y[half])) * factor);
+    load_sixteen<T, Rows>(tile, v, first + 16 * static_cast<unsigned>(half), out.bf16_source, run.y[half]);
+    run.expansion[half] = 1.0f;
   }
+  rotate_both(o, halves, run.y);
+  ROTOSCALE_UNROLL
+  for (int half = 0; half < 2; ++half) run.amax[half] = own[half] = magnitude_of(run.y[half]);
   if (!halves) run.amax[0] = run.amax[1] = own[0] > own[1] ? own[0] : own[1];
   if (kind::height(a.format) != 1) share_amax<Path>(a, o, run.y, run.amax);
   if constexpr (kind::chooses) {
@@ -335,25 +332,9 @@ template <format F, quantize_path Path, bool Rows>
   return slow;
 }
 
-/// Loads, rotates and measures the run from element `first` on of row `v` of the tile (Rows) or column `v`. True: the
-/// run is off the fast path. `Whole`: rotations of 32 points are possible.
-template <class T, format F, quantize_path Path, bool Rows, bool Whole = true>
-[[gnu::always_inline]] __device__ inline bool measure_run(const quantize_kernel_args& a, const tile_view<T>& tile,
-                                                          unsigned v, unsigned first, general_run& run) {
-  const block_output& out = Rows ? a.row : a.column;
-  ROTOSCALE_UNROLL
-  for (unsigned half = 0; half < 2; ++half) {
-    load_sixteen<T, Rows>(tile, v, first + 16 * half, out.bf16_source, run.y[half]);
-  }
-  const block_options& o = block_shared<general_options>().of[Rows ? 0 : 1].get();
-  rotate_both<Whole>(o, run_kind<Path>::length(a.format) == 16, run.y);
-  return measure_loaded<F, Path, Rows>(a, run);
-}
-
-/// Chooses the scales of a measured run, multiplies its elements by `factor` and divides them by the scales.
+/// Chooses the scales of a measured run, and divides its elements by them.
 template <format F, quantize_path Path, bool Rows>
-[[gnu::always_inline]] __device__ inline void scale_run(const quantize_kernel_args& a, general_run& run,
-                                                        float factor = 1.0f) {
+[[gnu::always_inline]] __device__ inline void scale_run(const quantize_kernel_args& a, general_run& run) {
   constexpr int side = Rows ? 0 : 1;
   const general_options& g = block_shared<general_options>();
   const fast_rule& rule = (Rows ? a.row : a.column).fast;
@@ -361,9 +342,8 @@ template <format F, quantize_path Path, bool Rows>
   for (int half = 0; half < 2; ++half) {
     run.scale[half] = choose_general_scale<F, Path>(a, rule, g.of[side].get(), g.multiplier[side], run.amax[half],
                                                     run.expansion[half]);
-    const float multiplier = run.scale[half].multiplier * factor;
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 16; ++i) run.y[half][i] = rounded_product(run.y[half][i], multiplier);
+    for (int i = 0; i < 16; ++i) run.y[half][i] = rounded_product(run.y[half][i], run.scale[half].multiplier);
   }
 }
 

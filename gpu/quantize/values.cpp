@@ -41,10 +41,7 @@ inline quantize_path values_path(quantize_kernel_args a, bool row) {
   (row ? a.column : a.row).codes = nullptr;
   const block_output& out = row ? a.row : a.column;
   const bool mx = a.format.has_e8m0_scale() && a.format.length == 32 && a.format.rows == 1 && !out.exact;
-  if (!mx) {
-    const quantize_path known = known_path(quantize_path::general, a);
-    return is_of_sixteen(known) && out.options.rotation.points == 32 ? quantize_path::general : known;
-  }
+  if (!mx) return known_path(quantize_path::general, a);
   return out.options.rounding == rounding::stochastic ? quantize_path::mx_stochastic : quantize_path::mx_nearest;
 }
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "gpu/quantize/dequantize_kernel.hpp"
-#include "gpu/quantize/e2m1_values.hpp"
 #include "gpu/quantize/small_tile.hpp"
 
 namespace rotoscale::gpu {
@@ -32,17 +31,27 @@ __device__ inline std::uint32_t codes_of_group(const std::uint32_t (&code)[stora
   return (code[w] >> shift | high) & 0xFFFFFFu;
 }
 
-/// Calls emit(p, pair) with the numbers of codes as pairs of BF16, with the bits of dequantize. `scale`: of each half.
-template <format F, class Emit>
+/// The numbers of codes as pairs of BF16, with the bits of dequantize. `scale`: of each half. `Exact`: BF16 holds the
+/// products of E2M1 numbers with the scale.
+template <format F, bool Exact>
 [[gnu::always_inline]] __device__ inline void decode_run(const std::uint32_t (&code)[storage_bits(F)],
-                                                         const float (&scale)[2], const Emit& emit) {
+                                                         const float (&scale)[2], std::uint32_t (&pair)[16]) {
   constexpr unsigned count = word_count<F>, words = count / 2;
   ROTOSCALE_UNROLL
   for (unsigned g = 0; g < 32 / count; ++g) {
+    const std::uint32_t codes = codes_of_group<F>(code, g);
+    const float own = scale[g / (16 / count)];
     decoded<bf16, F> out;
-    decode_word<bf16, F>(codes_of_group<F>(code, g), scale[g / (16 / count)], 1.0f, out);
+    if constexpr (Exact && F.bits() == 4) {
+      const std::uint32_t high = fp32_bits(own) >> 16;
+      const vec16 eight = scale_eight(codes, high | high << 16);
+      ROTOSCALE_UNROLL
+      for (unsigned w = 0; w < words; ++w) out[w] = eight.word[w];
+    } else {
+      decode_word<bf16, F>(codes, own, 1.0f, out);
+    }
     ROTOSCALE_UNROLL
-    for (unsigned w = 0; w < words; ++w) emit(g * words + w, out[w]);
+    for (unsigned w = 0; w < words; ++w) pair[g * words + w] = out[w];
   }
 }
 
@@ -68,161 +77,79 @@ ROTOSCALE_NOINLINE void slow_values(const block_format& f, const block_options& 
   const std::uint32_t scales = quantize_slow_run<T, F, Rows>(f, o, tile, v, first, index, amax, expansion, code);
   const float scale[2] = {scale_of(f.scale, scales & 0xFFu),
                           scale_of(f.scale, f.length == 16 ? scales >> 8 : scales & 0xFFu)};
-  decode_run<F>(code, scale, [&](unsigned p, std::uint32_t numbers) { pair[p] = numbers; });
+  decode_run<F, false>(code, scale, pair);
 }
 
 /// scale_value of a byte below 0xFF.
 __device__ inline float e8m0_value(std::uint32_t byte) { return fp32_from_bits(byte == 0 ? 1u << 22 : byte << 23); }
 
-/// Calls emit(p, pair) with the numbers of a measured run of E2M1 on the fast path. `index`: of each half, the random
-/// word of its first element. False: they are not sure.
-template <quantize_path Path, bool Rows, pair_order Order, class Emit>
-[[gnu::always_inline]] __device__ inline bool fast_e2m1_values(const quantize_kernel_args& a,
-                                                               const std::uint64_t (&index)[2], general_run& run,
-                                                               const Emit& emit, float factor = 1.0f) {
+/// The numbers of a measured run on the fast path.
+template <format F, quantize_path Path, bool Rows>
+[[gnu::always_inline]] __device__ inline void fast_values(const quantize_kernel_args& a, std::uint64_t index,
+                                                          general_run& run, std::uint32_t (&pair)[16]) {
   using kind = run_kind<Path>;
-  constexpr int side = Rows ? 0 : 1;
-  const general_options& g = block_shared<general_options>();
-  const block_options& o = g.of[side].get();
-  scale_run<formats::e2m1, Path, Rows>(a, run, factor);
-  if constexpr (kind::corrects) correct_both(o, g.random[side], index[0], run.y, run.amax, run.scale);
-  std::uint32_t scale[2];
+  const block_options& o = block_shared<general_options>().of[Rows ? 0 : 1].get();
+  const bool direct = F.bits() != 4 && !kind::is_stochastic(o);
+  scale_run<F, Path, Rows>(a, run);
+  std::uint32_t code[storage_bits(F)];
+  if (!direct) encode_scaled_run<F, Path, Rows>(index, run, code);
+  float scale[2];
   ROTOSCALE_UNROLL
   for (int i = 0; i < 2; ++i) {
     const std::uint32_t byte = run.scale[i].byte;
-    scale[i] = fp32_bits(kind::has_e8m0_scale(a.format) ? e8m0_value(byte) : fp8_value(true, byte)) >> 16;
+    scale[i] = kind::has_e8m0_scale(a.format) ? e8m0_value(byte) : fp8_value(true, byte);
   }
-  if (!kind::is_stochastic(o)) {
-    nearest_e2m1_run<Order>(run.y, scale, emit);
-    return true;
-  }
-  const std::uint64_t block[2] = {index[0] / 4, index[1] / 4};
-  if constexpr (bounds_count_waves) {
-    return stochastic_e2m1_run<Order>(run.y, o.random, block, scale, emit);  // keys would cost a wave of occupancy
-  } else {
-    return stochastic_e2m1_run<Order>(run.y, g.random[side], block, scale, emit);
-  }
-}
-
-/// Calls emit(p, pair) with the numbers of a measured run on the fast path. False: they are not sure.
-template <format F, quantize_path Path, bool Rows, class Emit>
-[[gnu::always_inline]] __device__ inline bool fast_values(const quantize_kernel_args& a, std::uint64_t index,
-                                                          general_run& run, const Emit& emit) {
-  if constexpr (F == formats::e2m1) {
-    return fast_e2m1_values<Path, Rows, pair_order::run>(a, {index, index + 16}, run, emit);
-  } else {
-    using kind = run_kind<Path>;
-    const block_options& o = block_shared<general_options>().of[Rows ? 0 : 1].get();
-    const bool direct = !kind::is_stochastic(o);
-    scale_run<F, Path, Rows>(a, run);
-    std::uint32_t code[storage_bits(F)];
-    if (!direct) encode_scaled_run<F, Path, Rows>(index, run, code);
-    float scale[2];
+  if (!direct) return decode_run<F, F.bits() == 4>(code, scale, pair);
+  if constexpr (F.bits() != 4) {
     ROTOSCALE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t byte = run.scale[i].byte;
-      scale[i] = kind::has_e8m0_scale(a.format) ? e8m0_value(byte) : fp8_value(true, byte);
-    }
-    if (!direct) {
-      decode_run<F>(code, scale, emit);
-      return true;
-    }
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 16; ++i) {
+    for (int i = 0; i < 16; ++i) {
       const float* const two = &run.y[i / 8][i % 8 * 2];
       const float own = scale[i / 8];
-      emit(i, bf16_pair(nearest_value<F>(two[0]) * own, nearest_value<F>(two[1]) * own));
+      pair[i] = bf16_pair(nearest_value<F>(two[0]) * own, nearest_value<F>(two[1]) * own);
     }
-    return true;
   }
 }
 
-/// True for paths of blocks of 16 that choose their scales alone. They take rotations of 16 points (values_path).
-ROTOSCALE_HD constexpr bool is_of_sixteen(quantize_path path) {
-  return path == quantize_path::nvfp4_nearest || path == quantize_path::nvfp4_stochastic;
-}
-
-/// Calls emit(p, pair) with the numbers of a run. A run off the fast path is emitted twice, so that no register of the
-/// fast path lives across the call.
-template <class T, format F, quantize_path Path, bool Rows, class Emit>
+/// Passes the numbers of a run to `store`. A run off the fast path is stored twice, so that no register of the fast
+/// path lives across the call.
+template <class T, format F, quantize_path Path, bool Rows, class Store>
 [[gnu::always_inline]] __device__ inline void make_values(const quantize_kernel_args& a, const tile_view<T>& tile,
                                                           unsigned v, unsigned first, std::uint64_t index,
-                                                          const Emit& emit) {
+                                                          const Store& store) {
   general_run run;
-  bool slow = measure_run<T, F, Path, Rows, !is_of_sixteen(Path)>(a, tile, v, first, run);
-  slow = !fast_values<F, Path, Rows>(a, index, run, emit) || slow;
+  const bool slow = measure_run<T, F, Path, Rows>(a, tile, v, first, run);
+  {
+    std::uint32_t pair[16];
+    fast_values<F, Path, Rows>(a, index, run, pair);
+    store(pair);
+  }
   if (!slow) return;
   with_slow_arguments<Path, Rows>(a, run,
                                   [&](const block_options& o, const std::uint32_t* amax, const float* expansion) {
                                     std::uint32_t pair[16];
                                     slow_values<T, F, Rows>(a.format, o, tile, v, first, index, amax, expansion, pair);
-                                    ROTOSCALE_UNROLL
-                                    for (unsigned p = 0; p < 16; ++p) emit(p, pair[p]);
+                                    store(pair);
                                   });
-}
-
-/// Stages the numbers of a thread's pair of columns.
-template <quantize_path Path>
-__device__ inline void stage_values_of_pairs(const quantize_kernel_args& a, const tile_view<bf16>& tile,
-                                             const tile_view<bf16>& stage, const tile_origin& at) {
-  constexpr format F = formats::e2m1;
-  const block_output& out = a.column;
-  const column_pair own;
-  const unsigned v = at.column + own.column;
-  if (v >= a.columns) return;
-  const block_options& o = block_shared<general_options>().of[1].get();
-  const bool turns = o.rotation.points != 0;
-  general_run run;
-  load_column_pair(tile, turns ? o.rotation.signs[0] : 0, run.y);
-  if (turns) {
-    butterflies16(run.y[0]);
-    butterflies16(run.y[1]);
-  }
-  // BF16 numbers and normal multipliers keep all bits when they are divided by 4.
-  const float factor = turns ? 0.25f : 1.0f;
-  const std::uint64_t first = out.random_first + v * out.random_step + at.row;
-  bool slow = measure_loaded<F, Path, false>(a, run, factor);
-  const auto emit = [&](unsigned p, std::uint32_t pair) {
-    *reinterpret_cast<any_word*>(stage.element(16 * own.half + p, own.column)) = pair;
-  };
-  const std::uint64_t index[2] = {first + 16 * own.half, first + 16 * own.half + out.random_step};
-  slow = !fast_e2m1_values<Path, false, pair_order::columns>(a, index, run, emit, factor) || slow ||
-         run.scale[0].multiplier < 0x1p-120f || run.scale[1].multiplier < 0x1p-120f;
-  if (!slow) return;
-  ROTOSCALE_KEEP_LOOP
-  for (unsigned k = 0; k < 2; ++k) {
-    std::uint32_t pair[16];
-    slow_values<bf16, F, false>(a.format, o, tile, own.column + k, 0, first + k * out.random_step, nullptr, nullptr,
-                                pair);
-    ROTOSCALE_UNROLL
-    for (unsigned i = 0; i < 16; ++i) {
-      if (i / 8 != own.half) continue;
-      *reinterpret_cast<any_half*>(stage.element(2 * i, own.column + k)) = static_cast<std::uint16_t>(pair[i]);
-      *reinterpret_cast<any_half*>(stage.element(2 * i + 1, own.column + k)) =
-          static_cast<std::uint16_t>(pair[i] >> 16);
-    }
-  }
 }
 
 /// Stages the numbers of a thread's column. The tile has all rows of its runs.
 template <class T, format F, quantize_path Path>
 __device__ inline void stage_values_of_columns(const quantize_kernel_args& a, const tile_view<T>& tile,
                                                const tile_view<bf16>& stage, const tile_origin& at) {
-  if constexpr (std::is_same_v<T, bf16> && is_of_sixteen(Path)) {
-    return stage_values_of_pairs<Path>(a, tile, stage, at);
-  } else {
-    const block_output& out = a.column;
-    const unsigned c = thread_index().x, v = at.column + c;
-    if (v >= a.columns) return;
-    // All even rows of the stage have one swizzle, all odd rows another.
-    auto* const even = reinterpret_cast<any_half*>(stage.element(0, c));
-    auto* const odd = reinterpret_cast<any_half*>(stage.element(1, c));
-    const auto emit = [&](unsigned p, std::uint32_t pair) {
-      even[2 * p * tile_columns] = static_cast<std::uint16_t>(pair);
-      odd[2 * p * tile_columns] = static_cast<std::uint16_t>(pair >> 16);
-    };
-    make_values<T, F, Path, false>(a, tile, c, 0, out.random_first + v * out.random_step + at.row, emit);
-  }
+  const block_output& out = a.column;
+  const unsigned c = thread_index().x, v = at.column + c;
+  if (v >= a.columns) return;
+  // All even rows of the stage have one swizzle, all odd rows another.
+  auto* const even = reinterpret_cast<any_half*>(stage.element(0, c));
+  auto* const odd = reinterpret_cast<any_half*>(stage.element(1, c));
+  const auto store = [&](const std::uint32_t(&pair)[16]) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 16; ++i) {
+      even[2 * i * tile_columns] = static_cast<std::uint16_t>(pair[i]);
+      odd[2 * i * tile_columns] = static_cast<std::uint16_t>(pair[i] >> 16);
+    }
+  };
+  make_values<T, F, Path, false>(a, tile, c, 0, out.random_first + v * out.random_step + at.row, store);
 }
 
 /// Stages the numbers of a thread's run along a row.
@@ -233,12 +160,13 @@ __device__ inline void stage_values_of_rows(const quantize_kernel_args& a, const
   const row_run own(run_kind<Path>::height(a.format) != 1);
   const unsigned v = at.row + own.row, first = at.column + own.first;
   if (v >= a.rows || first >= a.columns) return;
-  vec16 eight;
-  const auto emit = [&](unsigned p, std::uint32_t pair) {
-    eight.word[p % 4] = pair;
-    if (p % 4 == 3) *stage.vec(own.row, own.first / 8 + p / 4) = eight;
+  const auto store = [&](const std::uint32_t(&pair)[16]) {
+    ROTOSCALE_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      *stage.vec(own.row, own.first / 8 + i) = {{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]}};
+    }
   };
-  make_values<T, F, Path, true>(a, tile, own.row, own.first, out.random_first + v * out.random_step + first, emit);
+  make_values<T, F, Path, true>(a, tile, own.row, own.first, out.random_first + v * out.random_step + first, store);
 }
 
 /// Stores the staged tile, 16 bytes per thread and row.
@@ -263,8 +191,8 @@ __global__ void __launch_bounds__(tile_threads, values_blocks_per_processor<Path
   wait_for_kernel_before();
   auto* shared = dynamic_shared<unsigned char>();
   const tile_view<bf16> stage{shared + small_tile_bytes<T>};
-  const auto prepare = [&] { make_general_options(a); };
-  walk_small_tiles<T>(a, shared, prepare, [&](const tile_view<T>& tile, const tile_origin& at) {
+  make_general_options(a);
+  walk_small_tiles<T>(a, shared, [&](const tile_view<T>& tile, const tile_origin& at) {
     if (a.column.codes != nullptr) {
       stage_values_of_columns<T, F, Path>(a, tile, stage, at);
       block_barrier();
