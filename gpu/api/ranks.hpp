@@ -46,10 +46,10 @@ struct queue_interval {
     other,   ///< an operation on another queue than the compute queue
     wait     ///< the compute queue waited for another one
   };
-  kind what = kind::other;
-  std::size_t bytes = 0;  ///< that this rank sent
-  double begin = 0;       ///< microseconds since the first interval began
-  double end = 0;         ///< microseconds
+  kind what = kind::other;  ///< use of the time
+  std::size_t bytes = 0;    ///< that this rank sent
+  double begin = 0;         ///< microseconds since the first interval began
+  double end = 0;           ///< microseconds
 };
 
 /// A communicator that notes the times of another one's collectives.
