@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
 #include <ostream>
 
 #include "rotoscale/io/error.hpp"
@@ -232,8 +234,9 @@ json stored_results(const study_results& r) {
 namespace {
 
 struct stored_arm {
-  std::vector<double> losses;
+  std::map<std::int64_t, double> losses;  ///< by seed
   int runs = 0;
+  int lost() const { return runs - static_cast<int>(losses.size()); }
 };
 
 stored_arm read_stored(const json& a, const std::string& where) {
@@ -242,9 +245,26 @@ stored_arm read_stored(const json& a, const std::string& where) {
   for (const json& run : a["runs"]) {
     ++s.runs;
     if (run.is_object() && run.contains("final") && run["final"].is_number())
-      s.losses.push_back(run["final"].get<double>());
+      s.losses[run.value("seed", std::int64_t{0})] = run["final"].get<double>();
   }
   return s;
+}
+
+/// Losses of the seeds that both have.
+struct paired_losses {
+  std::vector<double> was, is, difference;
+};
+
+paired_losses pairs_of(const stored_arm& was, const stored_arm& is) {
+  paired_losses p;
+  for (const auto& [seed, loss] : is.losses) {
+    const auto old = was.losses.find(seed);
+    if (old == was.losses.end()) continue;
+    p.was.push_back(old->second);
+    p.is.push_back(loss);
+    p.difference.push_back(loss - old->second);
+  }
+  return p;
 }
 
 void require_same_definition(const json& stored, const json& here, const std::string& arm, const std::string& where) {
@@ -282,20 +302,20 @@ bool accept_results(const study_results& r, const json& stored, const std::strin
     const stored_arm was = read_stored(a, where), is = read_stored(*own, where);
     if (was.runs < 2 || is.runs < 2) throw io::error(where, name + ": needs two finished runs there and here");
     require_same_definition(a.value("definition", json()), own->value("definition", json()), name, where);
-    const auto failed = [](const stored_arm& s) { return s.runs - static_cast<int>(s.losses.size()); };
-    const std::string counts = name + ": " + std::to_string(failed(was)) + " of " + std::to_string(was.runs) +
-                               " runs without a loss were stored, here " + std::to_string(failed(is)) + " of " +
+    const std::string counts = name + ": " + std::to_string(was.lost()) + " of " + std::to_string(was.runs) +
+                               " runs without a loss were stored, here " + std::to_string(is.lost()) + " of " +
                                std::to_string(is.runs);
-    bool agrees = (failed(was) == was.runs) == (failed(is) == is.runs) && (failed(was) > 0 || failed(is) == 0);
-    if (was.losses.size() < 2 || is.losses.size() < 2) {
+    bool agrees = (was.lost() == was.runs) == (is.lost() == is.runs) && (was.lost() > 0 || is.lost() == 0);
+    const paired_losses pairs = pairs_of(was, is);
+    if (pairs.is.size() < 2) {
       out << counts << (agrees ? ": agrees\n" : ": DIFFERS\n");
       all = all && agrees;
       continue;
     }
-    const double difference = study_statistics::mean(is.losses) - study_statistics::mean(was.losses);
-    const double half = study_statistics::welch_half_width(is.losses, was.losses, level);
-    out << name << ": stored " << fixed(study_statistics::mean(was.losses), 4) << ", here "
-        << fixed(study_statistics::mean(is.losses), 4) << ", difference " << signed_fixed(difference, 4)
+    const double difference = study_statistics::mean(pairs.difference);
+    const double half = study_statistics::student_interval(pairs.difference, level).high - difference;
+    out << name << ": stored " << fixed(study_statistics::mean(pairs.was), 4) << ", here "
+        << fixed(study_statistics::mean(pairs.is), 4) << ", difference " << signed_fixed(difference, 4)
         << ", interval ±" << fixed(half, 4) << (std::abs(difference) <= half ? ": agrees\n" : ": DIFFERS\n");
     if (!agrees) out << counts << ": DIFFERS\n";
     all = all && agrees && std::abs(difference) <= half;

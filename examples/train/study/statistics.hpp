@@ -103,20 +103,6 @@ inline double pairs_needed(double deviation, double difference) {
   }
 }
 
-/// Half width of the interval of the difference of two independent means (Welch 1947, degrees of freedom rounded
-/// down); n >= 2 for both.
-inline double welch_half_width(std::span<const double> a, std::span<const double> b, double level = 0.95) {
-  const auto part = [](std::span<const double> v) {
-    const double s = deviation(v);
-    return s * s / static_cast<double>(v.size());
-  };
-  const double x = part(a), y = part(b);
-  if (x + y == 0) return 0;
-  const double freedom =
-      (x + y) * (x + y) / (x * x / static_cast<double>(a.size() - 1) + y * y / static_cast<double>(b.size() - 1));
-  return student_quantile(level, std::max(1, static_cast<int>(freedom))) * std::sqrt(x + y);
-}
-
 struct curve_point {
   double tokens = 0;
   double loss = 0;
