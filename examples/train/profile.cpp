@@ -135,7 +135,7 @@ measured_rates measure_device_rates() {
 /// Makes the backend to profile. `timing`: appends every operation that is waited for, or null.
 using make_backend = std::function<std::unique_ptr<nn::backend>(bool graphs, std::vector<nn::timed_operation>* timing)>;
 
-/// With a backend of its own.
+/// A run and its backend.
 struct device_run {
   device_run(const trainer_state& state, std::unique_ptr<nn::backend> made, const train::session_options& options)
       : ops(std::move(made)), steps(state, *ops, options) {}

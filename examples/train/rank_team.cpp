@@ -170,37 +170,34 @@ void rank_team::run_first(trainer& first, std::optional<int>& code) const {
   if (link) link->close();
 }
 
-/// Opens the device of another rank than the first. Returns that rank's communicator.
-nn::communicator& rank_team::open(nn::thread_rank& rank) {
+/// Calls body(backend, communicator) as a rank of this process. Opens the device of another rank than the first.
+void rank_team::run_as(nn::thread_rank& rank, const rank_body& body) {
   member& own = members_[static_cast<std::size_t>(rank.rank())];
-  device_choice choice = choice_;
-  if (has_numbers(choice)) choice.number += rank.rank();
-  own.device = choose_backend(choice);
-  link(own, rank);
-  return own.link ? static_cast<nn::communicator&>(*own.link) : rank;
+  if (rank.rank() != 0) {
+    device_choice choice = choice_;
+    if (has_numbers(choice)) choice.number += rank.rank();
+    own.device = choose_backend(choice);
+    link(own, rank);
+  }
+  if (own.link) own.link->connect();
+  body(*own.device.ops, own.link ? static_cast<nn::communicator&>(*own.link) : rank);
+  if (own.link) own.link->close();
 }
 
 /// Trains as one of the other ranks.
 void rank_team::run_other(nn::thread_rank& rank, const arguments& a, const trainer_state& state,
                           const std::optional<resume_point>& from) {
-  member& own = members_[static_cast<std::size_t>(rank.rank())];
-  session_options session = a.session;
-  session.communicator = &open(rank);
-  session.progress = false;
-  session.roof.clear();
-  if (own.link) own.link->connect();
-  trainer(*own.device.ops, state, session, from).run();
-  if (own.link) own.link->close();
+  run_as(rank, [&](nn::backend& ops, nn::communicator& link) {
+    session_options session = a.session;
+    session.communicator = &link;
+    session.progress = false;
+    session.roof.clear();
+    trainer(ops, state, session, from).run();
+  });
 }
 
-void rank_team::run_each(const std::function<void(nn::backend&, nn::communicator&)>& body) {
-  nn::run_ranks(group_, [&](nn::thread_rank& rank) {
-    member& own = members_[static_cast<std::size_t>(rank.rank())];
-    if (rank.rank() != 0) (void)open(rank);
-    if (own.link) own.link->connect();
-    body(*own.device.ops, own.link ? static_cast<nn::communicator&>(*own.link) : rank);
-    if (own.link) own.link->close();
-  });
+void rank_team::run_each(const rank_body& body) {
+  nn::run_ranks(group_, [&](nn::thread_rank& rank) { run_as(rank, body); });
 }
 
 int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,

@@ -37,9 +37,10 @@ class rank_team {
   /// Runs this process's trainer, and those of its other ranks, which begin as it did. Returns the exit code.
   int run(trainer& first, const arguments& a, const trainer_state& state, const std::optional<resume_point>& from = {});
 
-  /// Calls body(backend, communicator) as each rank of this process: as rank 0 on this thread, as others on one thread
-  /// each.
-  void run_each(const std::function<void(nn::backend&, nn::communicator&)>& body);
+  /// Work of a rank, with its backend and communicator.
+  using rank_body = std::function<void(nn::backend&, nn::communicator&)>;
+  /// Calls body as each rank of this process: as rank 0 on this thread, as others on one thread each.
+  void run_each(const rank_body& body);
 
   /// A line of plan for each rank but 0: bytes of all categories. `plan_of` gives a rank's plan.
   std::string memory_lines(const std::function<nn::memory_plan(nn::communicator*)>& plan_of);
@@ -54,7 +55,7 @@ class rank_team {
   void join(arguments& a);
   void link(member& own, nn::communicator& host) const;
   void run_first(trainer& first, std::optional<int>& code) const;
-  nn::communicator& open(nn::thread_rank& rank);
+  void run_as(nn::thread_rank& rank, const rank_body& body);
   void run_other(nn::thread_rank& rank, const arguments& a, const trainer_state& state,
                  const std::optional<resume_point>& from);
 
