@@ -86,7 +86,7 @@ std::string random_nonce() {
 class meeting_file {
  public:
   meeting_file(std::filesystem::path path, const launch_place& place, std::uint16_t port, const std::string& nonce)
-      : path_(std::move(path)) {
+      : path_(std::move(path)), nonce_(nonce) {
     io::write_json(path_, ordered_json{{"start", place.start},
                                        {"nonce", nonce},
                                        {"host", host_name()},
@@ -96,12 +96,15 @@ class meeting_file {
   meeting_file(const meeting_file&) = delete;
   meeting_file& operator=(const meeting_file&) = delete;
   ~meeting_file() {
-    std::error_code failed;
-    std::filesystem::remove(path_, failed);
+    try {
+      if (io::read_json(path_).at("nonce") == nonce_) std::filesystem::remove(path_);  // else it is of a later start
+    } catch (const std::exception&) {                                                  // it is gone
+    }
   }
 
  private:
   std::filesystem::path path_;
+  std::string nonce_;
 };
 
 using meeting_places = std::vector<std::pair<nn::rank_address, std::string>>;  ///< with the nonce there
@@ -181,8 +184,7 @@ std::vector<nn::rank_socket> meet_ranks(const launch_place& place, const std::st
                                         std::chrono::milliseconds timeout) {
   const bool by_port = where == "env";
   const std::string start = place.start + ":" + variable("MASTER_PORT");  // a neighbour may try this start's ports
-  nn::rank_meeting meeting{place.rank, place.size, place.is_local(), by_port ? start : random_nonce(),
-                           std::chrono::steady_clock::now() + timeout};
+  nn::rank_meeting meeting{place.rank, place.size, place.is_local(), by_port ? start : random_nonce(), timeout};
   if (place.rank == 0) {
     const nn::rank_listener here = by_port ? listen_at_master(place.is_local()) : nn::rank_listener(place.is_local());
     std::optional<meeting_file> file;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rotoscale/nn/rank_sockets.hpp"
+#include "rotoscale/nn/rank_meeting.hpp"
 
 namespace rotoscale::program {
 

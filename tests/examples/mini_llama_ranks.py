@@ -228,17 +228,19 @@ class Random(OnRanks):
                 shutil.rmtree(self.folder / "run")
 
     def test_a_stopped_rank_is_named(self):
-        processes = self.processes(3, "--timeout", 3, steps=3000, accumulate=3, max_epochs=99)
-        log = self.folder / "run/log.jsonl"
-        while not log.exists() or step_record(3) not in log.read_text():
-            self.assertIsNone(processes[0].poll())
-            time.sleep(0.05)
-        processes[1].send_signal(signal.SIGSTOP)
-        others = self.outcomes([processes[0], processes[2]])
-        processes[1].send_signal(signal.SIGCONT)
-        for code, said in [*others, *self.outcomes([processes[1]])]:
-            self.assertEqual(code, 2)
-            self.assertRegex(said, r"\Amini-llama: rank 1 did not come to \w+ within 3000 ms\n\Z")
+        for stopped in (0, 2, 3):
+            processes = self.processes(4, "--timeout", 3, steps=3000, max_epochs=99)
+            log = self.folder / "run/log.jsonl"
+            while not log.exists() or step_record(3) not in log.read_text():
+                self.assertIsNone(processes[0].poll())
+                time.sleep(0.05)
+            processes[stopped].send_signal(signal.SIGSTOP)
+            others = self.outcomes(processes[:stopped] + processes[stopped + 1:])
+            processes[stopped].send_signal(signal.SIGCONT)
+            for code, said in [*others, *self.outcomes([processes[stopped]])]:
+                self.assertEqual(code, 2)
+                self.assertRegex(said, rf"\Amini-llama: rank {stopped} did not come to \w+ within 3000 ms\n\Z")
+            shutil.rmtree(self.folder / "run")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Rotoscale authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes with a TCP socket to each other (rank_sockets.hpp). A thread sends, receives and watches the
-// sockets: a rank that is killed, fails, stops or calls another collective ends all ranks with one message.
+// sockets: a rank that is killed, fails, stops or calls another collective ends all ranks with one message. A rank that
+// waits says so to all, since it is not to be named when others wait for it in vain.
 #pragma once
 
 #include <poll.h>
@@ -9,11 +10,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,8 +29,9 @@ namespace rotoscale::nn {
 
 /// Timeouts of a rank.
 struct process_rank_options {
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of each collective
-  std::chrono::milliseconds grace = std::chrono::seconds(10);    ///< after a failure, before `lost`
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);     ///< of each collective
+  std::chrono::milliseconds tell = std::chrono::milliseconds(100);  ///< in a collective, before all hear of the wait
+  std::chrono::milliseconds grace = std::chrono::seconds(10);       ///< after a failure, before `lost`
   /// Called by the watching thread if the own thread does not notice a failure within `grace`, because it computes or
   /// waits for a device.
   std::function<void(const rank_failure&)> lost = {};
@@ -67,10 +73,12 @@ class process_rank final : public host_ranks {
   void leave() {
     std::unique_lock lock(mutex_);
     throw_if_failed();
-    const header bye{.kind = frame::leave};
-    for (link& l : links_) l.send(bye, {});
+    const header bye{.kind = frame::leave, .number = ++now_.number};
+    for (int s = 0; s < size(); ++s) {
+      if (s != rank_) of(s).send(bye, {});
+    }
     wake_.ring();
-    const auto is_done = [&](int s) { return of(s).has_left && of(s).is_sent(); };
+    const auto is_done = [&](int s) { return of(s).has_left && of(s).is_body_sent(); };
     await(lock, "end", is_done);
     has_left_ = true;
   }
@@ -99,15 +107,15 @@ class process_rank final : public host_ranks {
       if (of(s).is_whole) deliver(s);
     }
     wake_.ring();
-    await(lock, what, [&](int s) { return !of(s).is_expected && of(s).is_sent(); });
+    await(lock, what, [&](int s) { return !of(s).is_expected && of(s).is_body_sent(); });
   }
 
  private:
-  enum class frame : std::uint32_t { data = 1, failure, leave };
+  enum class frame : std::uint32_t { data = 1, failure, leave, wait };
   /// Before each message.
   struct header {
     frame kind = frame::data;
-    std::uint32_t rank = 0;       ///< that failed
+    std::uint32_t rank = 0;       ///< that failed, or that the sender waits for (itself: it waits no more)
     std::uint64_t number = 0;     ///< of the collective
     std::uint64_t bytes = 0;      ///< that follow
     std::array<char, 16> what{};  ///< name of the collective
@@ -116,7 +124,7 @@ class process_rank final : public host_ranks {
   enum class input { header, body, dropped };
   struct link {
     rank_socket socket;
-    // Output: a header, bytes of the collective, zeros in place of freed bytes, a failure.
+    // Output: a header, bytes of the collective, zeros in place of freed bytes, then waits and a failure.
     std::vector<std::byte> head, tail;
     std::span<const std::byte> body;
     std::size_t zeros = 0;
@@ -131,13 +139,20 @@ class process_rank final : public host_ranks {
     std::vector<std::byte> early;
     bool is_whole = false;
     bool is_expected = false, has_left = false;
+    std::uint64_t latest = 0;     ///< its latest collective, as far as this rank knows
+    std::optional<int> awaited;   ///< the rank that it waits for
+    std::uint64_t awaits_in = 0;  ///< the collective in which it does
 
+    /// Is the collective sent? Words about waiting may follow.
+    bool is_body_sent() const { return !socket.is_open() || (head.empty() && body.empty()); }
     bool is_sent() const { return !socket.is_open() || (head.empty() && body.empty() && zeros == 0 && tail.empty()); }
     void send(const header& h, std::span<const std::byte> bytes) {
-      ROTOSCALE_ASSERT(body.empty());
+      ROTOSCALE_ASSERT(head.empty() && body.empty());
+      head.swap(tail);
       append(head, &h, sizeof h);
       body = bytes;
     }
+    void send_wait(const header& h) { append(tail, &h, sizeof h); }
     void send_failure(const header& h, const std::string& what) {
       zeros = body.size();
       body = {};
@@ -193,18 +208,56 @@ class process_rank final : public host_ranks {
   /// Waits until is_done(s) for each other rank. Throws rank_failure, after the timeout too.
   template <class Done>
   void await(std::unique_lock<std::mutex>& lock, const char* what, const Done& is_done) {
-    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    const auto began = std::chrono::steady_clock::now();
     const auto missing = [&] {
       int s = 0;
       while (s < size() && (s == rank_ || is_done(s))) ++s;
       return s;
     };
-    changed_.wait_until(lock, deadline, [&] { return failure_ || missing() == size(); });
-    if (const int s = missing(); s < size()) {
-      fail(s, std::string("did not come to ") + what + " within " + std::to_string(options_.timeout.count()) + " ms");
+    const auto is_over = [&] { return failure_ || missing() == size(); };
+    int told = rank_;
+    while (!is_over()) {
+      const bool has_told = told != rank_;
+      const auto limit = began + (has_told ? options_.timeout : std::min(options_.timeout / 2, options_.tell));
+      const auto is_new = [&] { return is_over() || (has_told && missing() != told); };
+      if (!changed_.wait_until(lock, limit, is_new) && has_told) {
+        catch_up(lock);
+        if (is_over()) break;
+        fail(find_cause(missing()),
+             std::string("did not come to ") + what + " within " + std::to_string(options_.timeout.count()) + " ms");
+      } else if (!is_over()) {
+        tell_wait(told = missing());
+      }
     }
+    if (told != rank_ && !failure_) tell_wait(rank_);
     place_ = nullptr;
     throw_if_failed();
+  }
+  /// Waits until all that has arrived is read: this process may have been stopped.
+  void catch_up(std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t whole = rounds_ + 2;
+    while (!failure_ && rounds_ < whole) {
+      wake_.ring();
+      changed_.wait_for(lock, std::chrono::milliseconds(100));
+    }
+  }
+  /// Tells all ranks which one this rank waits for.
+  void tell_wait(int s) {
+    for (link& l : links_) {
+      const header wait{.kind = frame::wait, .rank = static_cast<std::uint32_t>(s), .number = now_.number};
+      if (l.socket.is_open()) l.send_wait(wait);
+    }
+    wake_.ring();
+  }
+  /// Rank s, or the one that it waits for, directly or through others. A rank that does not notice that its wait is
+  /// over waits for nobody.
+  int find_cause(int s) {
+    for (int steps = 0; steps < size() && of(s).awaited; ++steps) {
+      const int next = *of(s).awaited;
+      if (next == rank_ || of(next).latest > of(s).awaits_in) break;
+      s = next;
+    }
+    return s;
   }
   /// The first call counts: tells all ranks.
   void fail(int rank, const std::string& what) {
@@ -235,6 +288,8 @@ class process_rank final : public host_ranks {
       lock.lock();
       wake_.silence();
       for (int s = 0; s < size(); ++s) serve(s, waits[static_cast<std::size_t>(s) + 1].revents);
+      ++rounds_;
+      changed_.notify_all();
       if (failure_ && !is_seen_ && std::chrono::steady_clock::now() >= failed_at_ + options_.grace) {
         is_seen_ = true;
         if (options_.lost) options_.lost(*failure_);
@@ -294,10 +349,16 @@ class process_rank final : public host_ranks {
   void take_header(int s) {
     link& l = of(s);
     l.received = 0;
+    l.latest = std::max(l.latest, l.in.number);
     if (l.in.kind == frame::leave) {
       l.has_left = true;
       l.state = input::header;
       if (l.is_expected) fail(s, std::string("has left before ") + now_.what.data());
+    } else if (l.in.kind == frame::wait) {
+      l.awaited.reset();
+      if (static_cast<int>(l.in.rank) != s) l.awaited = static_cast<int>(l.in.rank);
+      l.awaits_in = l.in.number;
+      l.state = input::header;
     } else if (l.in.kind == frame::failure) {
       l.message.resize(l.in.bytes);
       l.to = l.message;
@@ -365,6 +426,7 @@ class process_rank final : public host_ranks {
   std::vector<link> links_;
   header now_;  ///< the latest collective
   const place_function* place_ = nullptr;
+  std::uint64_t rounds_ = 0;  ///< of the watching thread, in each of which it reads all sockets
   std::optional<rank_failure> failure_;
   std::chrono::steady_clock::time_point failed_at_;
   bool is_seen_ = false;  ///< failure_, by the own thread

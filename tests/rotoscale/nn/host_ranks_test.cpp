@@ -11,6 +11,7 @@
 #include <string>
 
 #include "rotoscale/nn/process_ranks.hpp"
+#include "rotoscale/nn/rank_meeting.hpp"
 #include "rotoscale/nn/reduce_scatter_check.hpp"
 #include "rotoscale/nn/thread_ranks.hpp"
 
@@ -30,12 +31,11 @@ void run_threads(int size, std::chrono::milliseconds timeout, const part& body) 
 
 /// Sockets between all ranks, in any order of their coming.
 std::vector<std::vector<nn::rank_socket>> connect_all(int size) {
-  const auto deadline = std::chrono::steady_clock::now() + minute;
   const nn::rank_listener first(true);
   const std::pair place{nn::rank_address{0, first.port()}, std::string("nonce")};
   std::vector<std::future<std::vector<nn::rank_socket>>> met;
   for (int r = size - 1; r >= 0; --r) {
-    const nn::rank_meeting m{r, size, true, "nonce", deadline};
+    const nn::rank_meeting m{r, size, true, "nonce", minute};
     met.push_back(std::async(std::launch::async, [=, &first] {
       return r == 0 ? nn::meet_as_first(m, first) : nn::meet_first(m, [&] { return std::vector{place}; });
     }));
@@ -154,8 +154,9 @@ TEST_CASE("a rank that fails, sleeps or does something else ends all others with
 TEST_CASE("a process that ends names itself to ranks that wait, and to those that compute") {
   auto sockets = connect_all(3);
   std::promise<std::string> lost;
-  const nn::process_rank_options options{minute, std::chrono::milliseconds(0),
-                                         [&](const nn::rank_failure& e) { lost.set_value(e.what()); }};
+  const nn::process_rank_options options{.timeout = minute,
+                                         .grace = std::chrono::milliseconds(0),
+                                         .lost = [&](const nn::rank_failure& e) { lost.set_value(e.what()); }};
   nn::process_rank computes(0, std::move(sockets[0]), options), waits(1, std::move(sockets[1]), {minute});
   auto waiting = std::async(std::launch::async, [&] { waits.barrier(); });
   sockets[2].clear();  // as the system does after kill -9
@@ -165,42 +166,151 @@ TEST_CASE("a process that ends names itself to ranks that wait, and to those tha
   CHECK_THROWS_WITH_AS(computes.barrier(), "rank 2 has ended", nn::rank_failure);
 }
 
-TEST_CASE("ranks of another start, of another number or started twice are refused") {
-  const auto deadline = std::chrono::steady_clock::now() + minute;
-  const auto start = [&](const std::vector<nn::rank_meeting>& others, int size) {
-    const nn::rank_listener first(true);
-    std::vector<std::future<void>> come;
-    for (const nn::rank_meeting& m : others) {
-      come.push_back(std::async(std::launch::async, [&] {
-        int asked = 0;  // an old file first, then the present one
-        (void)nn::meet_first(m, [&] {
-          return std::vector{std::pair{nn::rank_address{0, first.port()}, std::string(asked++ == 0 ? "old" : m.nonce)}};
-        });
-      }));
-    }
-    std::string said = "all are here";
-    std::vector<nn::rank_socket> met;
-    try {
-      met = nn::meet_as_first({0, size, true, "new", deadline}, first);
-    } catch (const nn::rank_failure& e) {
-      said = e.what();
-    }
-    for (auto& c : come) {
-      try {
-        c.get();
-      } catch (const nn::rank_failure& e) {
-        CHECK((e.what() == said || e.rank() == 0));
-      }
-    }
-    return said;
+TEST_CASE("the rank is named that waits for nobody") {
+  const nn::process_rank_options soon{std::chrono::seconds(2)}, late{minute};
+  const auto begin = [](nn::process_rank& rank, int barriers) {
+    return std::async(std::launch::async, [&rank, barriers] {
+      for (int i = 0; i < barriers; ++i) rank.barrier();
+    });
   };
-  const auto rank = [&](int r, int size) { return nn::rank_meeting{r, size, true, "new", deadline}; };
-  CHECK(start({rank(2, 3), rank(1, 3)}, 3) == "all are here");
-  CHECK(start({rank(1, 2)}, 3) == "rank 1 counts 2 ranks, rank 0 counts 3");
-  CHECK(start({rank(1, 3), rank(1, 3)}, 3) == "rank 1 was started twice");
-  CHECK(start({rank(3, 3)}, 3) == "rank 3 is no rank of this run");
-  CHECK_THROWS_WITH_AS((void)nn::meet_as_first({0, 2, true, "new", {}}, nn::rank_listener(true)),
-                       "rank 1 did not come to the start in time", nn::rank_failure);
+  const auto check = [](std::vector<std::future<void>> all, const std::string& said) {
+    for (auto& rank : all) CHECK_THROWS_WITH_AS(rank.get(), said.c_str(), nn::rank_failure);
+  };
+  {  // rank 3 computes
+    auto s = connect_all(4);
+    nn::process_rank zero(0, std::move(s[0]), soon), one(1, std::move(s[1]), soon), two(2, std::move(s[2]), soon);
+    nn::process_rank three(3, std::move(s[3]), late);
+    std::vector<std::future<void>> all;
+    for (nn::process_rank* const rank : {&zero, &one, &two}) all.push_back(begin(*rank, 1));
+    check(std::move(all), "rank 3 did not come to gather within 2000 ms");
+  }
+  {  // rank 1 sleeps in a barrier that it has announced to rank 2 alone; rank 0 waits for rank 1, and rank 2 for both
+    auto s = connect_all(3);
+    const nn::rank_socket unused = std::exchange(s[1][0], {});
+    nn::process_rank zero(0, std::move(s[0]), late), two(2, std::move(s[2]), soon);
+    nn::process_rank one(1, std::move(s[1]), {minute, minute});
+    std::vector<std::future<void>> all;
+    all.push_back(begin(zero, 1));
+    all.push_back(begin(one, 1));
+    all.push_back(begin(two, 2));
+    check(std::move(all), "rank 1 did not come to gather within 2000 ms");
+    ::shutdown(unused.get(), SHUT_RDWR);
+  }
+  {  // rank 1 has said that it waits for rank 0, and sleeps since
+    auto s = connect_all(3);
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    const nn::rank_socket of_zero = std::exchange(s[1][0], nn::rank_socket(ends[0])), heard(ends[1]);
+    nn::process_rank zero(0, std::move(s[0]), soon), one(1, std::move(s[1]), late), two(2, std::move(s[2]), soon);
+    auto asleep = begin(one, 1);
+    std::array<char, 80> frames;  // the barrier, and whom it waits for
+    REQUIRE(nn::detail::receive_all(heard, frames.data(), frames.size(), std::chrono::steady_clock::now() + minute));
+    REQUIRE(nn::detail::send_all(of_zero, frames.data(), frames.size(), std::chrono::steady_clock::now() + minute));
+    std::vector<std::future<void>> all;
+    for (nn::process_rank* const rank : {&zero, &two}) all.push_back(begin(*rank, 2));
+    all.push_back(std::move(asleep));
+    check(std::move(all), "rank 1 did not come to gather within 2000 ms");
+    ::shutdown(of_zero.get(), SHUT_RDWR);
+    ::shutdown(heard.get(), SHUT_RDWR);
+  }
+}
+
+/// A start of `size` ranks, each with the message that it ends with.
+struct meeting {
+  explicit meeting(int ranks, std::chrono::milliseconds timeout = minute) : size(ranks) {
+    rank_0 = std::async(std::launch::async, [this, timeout] {
+      return ended([&] { return nn::meet_as_first({0, size, true, "new", timeout}, first); });
+    });
+  }
+  template <class Meet>
+  static std::string ended(const Meet& meet) {
+    try {
+      (void)meet();
+    } catch (const nn::rank_failure& e) {
+      return e.what();
+    }
+    return "all are here";
+  }
+  /// Another rank, which finds an old file first.
+  void come(int rank, int counted) {
+    others.push_back(std::async(std::launch::async, [=, this, asked = 0]() mutable {
+      return ended([&] {
+        return nn::meet_first({rank, counted, true, "", minute}, [&] {
+          return std::vector{std::pair{nn::rank_address{0, first.port()}, std::string(asked++ == 0 ? "old" : "new")}};
+        });
+      });
+    }));
+  }
+  /// The socket of a rank that does no more than to say who it is.
+  nn::rank_socket greet(int rank) const {
+    const auto until = std::chrono::steady_clock::now() + minute;
+    nn::rank_socket s = nn::detail::connect_to({0, first.port()}, until);
+    const nn::detail::rank_hello hello = nn::detail::hello_of({rank, size, true, "new", minute}, 1);
+    CHECK(nn::detail::send_all(s, &hello, sizeof hello, until));
+    return s;
+  }
+  static void hear_first(const nn::rank_socket& s) {
+    CHECK(nn::detail::read_note(s, std::chrono::steady_clock::now() + minute));
+  }
+  /// The message of all ranks.
+  std::string said() {
+    const std::string all = rank_0.get();
+    for (auto& other : others) CHECK(other.get() == all);
+    return all;
+  }
+
+  int size;
+  nn::rank_listener first{true};
+  std::future<std::string> rank_0;
+  std::vector<std::future<std::string>> others;
+};
+
+TEST_CASE("ranks of another start, of another number or started twice are refused") {
+  meeting whole(3);
+  whole.come(2, 3);
+  whole.come(1, 3);
+  CHECK(whole.said() == "all are here");
+  meeting number(2);
+  number.come(1, 3);
+  CHECK(number.said() == "rank 1 counts 3 ranks, rank 0 counts 2");
+  meeting twice(3);
+  nn::rank_socket one = twice.greet(1);
+  twice.greet(1);
+  twice.come(2, 3);
+  twice.hear_first(one);
+  one = {};
+  CHECK(twice.said() == "rank 1 was started twice");
+  meeting more(2);
+  more.greet(2);
+  more.come(1, 2);
+  CHECK(more.said() == "rank 2 is no rank of this run");
+}
+
+TEST_CASE("all ranks name the one that is missing at the start") {
+  meeting ended_early(4);
+  ended_early.come(1, 4);
+  ended_early.greet(3) = {};
+  ended_early.come(2, 4);  // rank 0 knows by now, or soon
+  CHECK(ended_early.said() == "rank 3 has ended");
+  meeting late(3, std::chrono::seconds(1));
+  const nn::rank_socket silent =
+      nn::detail::connect_to({0, late.first.port()}, std::chrono::steady_clock::now() + minute);
+  late.come(1, 3);
+  CHECK(late.said() == "rank 2 did not come to the start in time");
+  meeting connecting(4);  // all are here, but rank 2 does not connect to rank 1
+  connecting.come(1, 4);
+  connecting.come(3, 4);
+  connecting.hear_first(connecting.greet(2));
+  CHECK(connecting.said() == "rank 2 has ended");
+  meeting chain(4);  // rank 1 misses rank 2, which misses rank 3
+  std::vector<nn::rank_socket> ranks;
+  for (int r = 1; r < 4; ++r) ranks.push_back(chain.greet(r));
+  for (const nn::rank_socket& r : ranks) chain.hear_first(r);
+  for (int r = 1; r < 3; ++r) {
+    nn::detail::send_failure(ranks[static_cast<std::size_t>(r) - 1], nn::rank_failure(r + 1, "cannot be reached"));
+  }
+  ranks.clear();
+  CHECK(chain.said() == "rank 3 has ended");
 }
 
 /// The definition: the sum of the leaves below a node, as a text of parentheses.
