@@ -26,6 +26,12 @@ std::optional<std::string> find_scale_fault(const nn::recipe& r) {
          "leaves the same bytes on any number of ranks";
 }
 
+/// Ends this process after a failure that one of its ranks does not notice. A kill leaves as little.
+void end(const nn::rank_failure& e) {
+  print_error(program_name, e.what());
+  std::_Exit(exit_bad_input);
+}
+
 /// Has the host more than one of these?
 bool has_numbers(const device_choice& d) { return d.name == "cuda" || d.name == "hip"; }
 
@@ -87,10 +93,6 @@ void rank_team::join(arguments& a) {
     a.device.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, place.local_size));
   }
-  const auto end = [](const nn::rank_failure& e) {
-    print_error(program_name, e.what());
-    std::_Exit(exit_bad_input);  // the run's thread computes; a kill leaves as little
-  };
   process_.emplace(place.rank, meet_ranks(place, a.rendezvous, timeout_),
                    nn::process_rank_options{.timeout = timeout_, .lost = end});
   a.session.ranks = size_ = place.size;
@@ -197,7 +199,7 @@ void rank_team::run_other(nn::thread_rank& rank, const arguments& a, const train
 }
 
 void rank_team::run_each(const rank_body& body) {
-  nn::run_ranks(group_, [&](nn::thread_rank& rank) { run_as(rank, body); });
+  nn::run_ranks(group_, [&](nn::thread_rank& rank) { run_as(rank, body); }, {.lost = end});
 }
 
 int rank_team::run(trainer& first, const arguments& a, const trainer_state& state,
@@ -207,11 +209,12 @@ int rank_team::run(trainer& first, const arguments& a, const trainer_state& stat
     run_first(first, code);
     return *code;
   }
+  const auto body = [&](nn::thread_rank& rank) {
+    if (rank.rank() != 0) return run_other(rank, a, state, from);
+    run_first(first, code);
+  };
   try {
-    nn::run_ranks(group_, [&](nn::thread_rank& rank) {
-      if (rank.rank() != 0) return run_other(rank, a, state, from);
-      run_first(first, code);
-    });
+    nn::run_ranks(group_, body, {.lost = end});
   } catch (const nn::rank_failure&) {
     if (!code || *code == 0) throw;  // else rank 0 has said why
   }

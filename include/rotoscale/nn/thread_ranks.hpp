@@ -8,9 +8,11 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rotoscale/nn/host_ranks.hpp"
@@ -64,6 +66,11 @@ class rank_group {
   void check() {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
+  }
+  /// The first failure of a rank.
+  std::optional<rank_failure> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
   /// Makes waiting and later calls of every rank throw. The first call counts.
   void fail(int rank, const std::string& what) {
@@ -148,17 +155,26 @@ class thread_rank final : public host_ranks {
   int rank_;
 };
 
+/// What happens if a rank computes or sleeps on after a failure.
+struct unended_ranks {
+  std::chrono::milliseconds grace = std::chrono::seconds(10);  ///< of a rank that has ended by the failure
+  std::function<void(const rank_failure&)> lost = {};          ///< then called, once, on its thread; empty: it waits
+};
+
 /// Calls body(rank) for each rank of a group: rank 0 on this thread, others on one thread each. If one throws, all
 /// others throw at their next collective. Then throws the first error, or rank_failure if it is another rank's.
 template <class Body>
-void run_ranks(rank_group& group, const Body& body) {
+void run_ranks(rank_group& group, const Body& body, const unended_ranks& late = {}) {
   std::mutex mutex;
+  std::condition_variable ended;
+  int running = group.size();
+  bool is_lost = false;
   std::exception_ptr first;
   const auto keep = [&](std::exception_ptr thrown) {
     const std::lock_guard lock(mutex);
     if (!first) first = std::move(thrown);
   };
-  const auto run = [&](int r) {
+  const auto call = [&](int r) {
     thread_rank rank(group, r);
     try {
       body(rank);
@@ -173,6 +189,17 @@ void run_ranks(rank_group& group, const Body& body) {
       keep(std::current_exception());
       rank.abort("failed");
     }
+  };
+  const auto run = [&](int r) {
+    call(r);
+    std::unique_lock lock(mutex);
+    --running;
+    ended.notify_all();
+    const std::optional<rank_failure> failure = group.failure();
+    if (!failure || !late.lost || ended.wait_for(lock, late.grace, [&] { return running == 0; })) return;
+    if (std::exchange(is_lost, true)) return;
+    lock.unlock();
+    late.lost(*failure);
   };
   std::vector<std::thread> threads;
   for (int r = 1; r < group.size(); ++r) threads.emplace_back(run, r);

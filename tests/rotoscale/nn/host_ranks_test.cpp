@@ -166,6 +166,20 @@ TEST_CASE("a process that ends names itself to ranks that wait, and to those tha
   CHECK_THROWS_WITH_AS(computes.barrier(), "rank 2 has ended", nn::rank_failure);
 }
 
+TEST_CASE("threads that do not notice a failure are lost") {
+  for (const int asleep : {0, 1, 2}) {
+    nn::rank_group group(3, std::chrono::milliseconds(50));
+    std::promise<std::string> lost;
+    const auto lose = [&](const nn::rank_failure& e) { lost.set_value(e.what()); };
+    auto said = lost.get_future();
+    const auto body = [&](nn::thread_rank& rank) { rank.rank() == asleep ? said.wait() : rank.barrier(); };
+    const std::string want = "rank " + std::to_string(asleep) + " did not come to gather within 50 ms";
+    CHECK_THROWS_WITH_AS(nn::run_ranks(group, body, {std::chrono::milliseconds(0), lose}), want.c_str(),
+                         nn::rank_failure);
+    CHECK(said.get() == want);
+  }
+}
+
 TEST_CASE("the rank is named that waits for nobody") {
   const nn::process_rank_options soon{std::chrono::seconds(2)}, late{minute};
   const auto begin = [](nn::process_rank& rank, int barriers) {
