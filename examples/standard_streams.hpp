@@ -39,9 +39,10 @@ inline void finish_standard_output() {
     throw io::error("standard output", "cannot write");
 }
 
-/// Prints "program: what" as one line, for any characters in file names and arguments.
+/// Prints "program: what" as one line, for any characters in file names and arguments. One write, since other processes
+/// may share standard error.
 inline void print_error(const std::string& program, const std::string& what) {
-  std::cerr << program << ": " << io::printable(what, what.size()) << "\n";
+  std::cerr << program + ": " + io::printable(what, what.size()) + "\n";
 }
 
 }  // namespace rotoscale
