@@ -40,7 +40,7 @@ class OnRanks(Runs):
             "base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "at": 3, "scales": "seed"}]})
 
     def processes(self, ranks, *more, out="run", launcher=TORCHRUN, place="meet", of_rank={}, variables={}, **options):
-        """Starts ranks that are processes. `of_rank` has a rank's other options, program and faults."""
+        """Starts ranks that are processes. `of_rank` has a rank's other command, options, program and faults."""
         started = []
         for rank in range(ranks):
             own = of_rank.get(rank, {})
@@ -49,7 +49,8 @@ class OnRanks(Runs):
                            **{name: str(value) for name, value in own.get("faults", {}).items()}}
             if "faults" in own:
                 environment["LD_PRELOAD"] = str(FAULTS)
-            command = self.command(out, "--rendezvous", place, *more, **{**options, **own.get("options", {})})
+            command = own.get("command") or self.command(out, *more, **{**options, **own.get("options", {})})
+            command = [*command, "--rendezvous", place]
             started.append(subprocess.Popen([own.get("program", mini_llama.PROGRAM), *map(str, command)],
                                             cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -180,6 +181,21 @@ class Ranks(OnRanks):
                 self.assertEqual((code, said.count("\n")), (2, 1), said)
                 self.assertIn(part, said)
             self.assertFalse((self.folder / "run").exists())
+
+    def test_a_run_goes_on_in_one_directory(self):
+        """Other numbers of threads change nothing."""
+        self.unbroken()
+        self.assertEqual(self.on_ranks("processes", 2, "--stop-at", 4, of_rank={1: {"options": {"threads": 2}}}),
+                         [(0, "")] * 2)
+        shutil.copytree(self.folder / "run", self.folder / "copy")
+        of_rank = {0: {"command": ["train", "--resume", "run"]},
+                   1: {"command": ["train", "--resume", "copy", "--out", "new"]}}
+        self.assertEqual(self.on_ranks("processes", 2, of_rank=of_rank), [
+            (2, "mini-llama: rank 1 has --out of a new run, rank 0 has --out of the resumed run\n")] * 2)
+        self.assertFalse((self.folder / "new").exists())
+        of_rank[1] = of_rank[0]
+        self.assertEqual(self.on_ranks("processes", 2, of_rank=of_rank), [(0, "")] * 2)
+        self.assert_like_unbroken()
 
     def test_places_to_meet(self):
         """A file of an earlier start is ignored. The agent of torchrun may have MASTER_PORT itself."""

@@ -12,11 +12,15 @@
 
 namespace rotoscale::program {
 
-/// Throws nn::rank_failure if ranks have different builds, options, data or contracts.
+/// Throws nn::rank_failure if ranks have different builds, options, data, contracts or kinds of devices.
 void trainer::require_equal_ranks() const {
   if (ranks_->size() == 1) return;
+  const std::string device = ops_->description();  // with its size, which changes no bits
   std::vector<std::pair<std::string, std::string>> own = {
-      {"version", ROTOSCALE_VERSION}, {"commit", ROTOSCALE_COMMIT}, {"device", ops_->description()}};
+      {"version", ROTOSCALE_VERSION},
+      {"commit", ROTOSCALE_COMMIT},
+      {"device", device.substr(0, device.find(" ("))},
+      {"--out", is_own_run() ? "of the resumed run" : "of a new run"}};
   const auto state = io::to_json(state_).flatten();
   for (const auto& [name, value] : state.items()) own.emplace_back(name.substr(1), value.dump());
   // They decide which collectives a step has.
