@@ -115,6 +115,16 @@ class Ranks(OnRanks):
         self.assertNotEqual(four, tree)
         self.assertNotEqual(self.added(2, "moments", accumulate=8), self.added(2, "gradients", accumulate=8))
 
+    def test_the_library_allows_scales_of_each_rank(self):
+        """From one step to the next, of a microbatch or a step. Ranks have other data, so other maxima."""
+        scaled = {}
+        for update in ("micro_batch", "step"):
+            for all_ranks in (False, True):
+                fp8 = {"update": update, "reduce_amax": all_ranks, "history_length": 1}
+                file = self.write(f"{update}-{all_ranks}.json", {"base": "fp8_amd", "name": "scaled", "fp8": fp8})
+                scaled[file] = self.added(2, "masters", schedule=file)["model.safetensors"]
+        self.assertEqual(len(set(scaled.values())), 4)
+
     def test_a_replay_refuses_steps_of_the_library(self):
         for flags in (["--stop-at", 2], ["--reduce", "library"]):
             self.assertEqual(self.on_ranks("threads", 2, *flags, steps=4), [(0, "")])
