@@ -181,7 +181,8 @@ void rank_team::run_as(nn::thread_rank& rank, const rank_body& body) {
     device_choice choice = choice_;
     if (has_numbers(choice)) choice.number += rank.rank();
     own.device = choose_backend(choice);
-    link(own, rank);
+    own.host = std::make_unique<nn::thread_rank>(group_, rank.rank());
+    link(own, *own.host);
   }
   if (own.link) own.link->connect();
   body(*own.device.ops, own.link ? static_cast<nn::communicator&>(*own.link) : rank);

@@ -49,6 +49,7 @@ class rank_team {
   /// A rank's backend, and its communicator if ranks do not share memory. All outlive the last rank's work.
   struct member {
     chosen_backend device;
+    std::unique_ptr<nn::thread_rank> host;  ///< that the link uses
     std::unique_ptr<gpu::device_rank> link;
   };
 

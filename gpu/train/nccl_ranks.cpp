@@ -16,6 +16,7 @@ namespace rotoscale::gpu {
 namespace {
 
 constexpr auto watch_interval = std::chrono::milliseconds(20);
+constexpr auto verdict_time = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -36,6 +37,7 @@ void nccl_rank::connect() {
   nccl::result found = rank() == 0 ? nccl_.GetUniqueId(&id) : nccl::success;
   const auto expect = [&] {
     if (found == nccl::success) return;
+    await_verdict();
     throw nn::rank_failure(rank(), std::string("cannot connect its device: ") + nccl_.GetErrorString(found));
   };
   expect();
@@ -95,6 +97,26 @@ void nccl_rank::close() {
   is_open_ = false;
 }
 
+/// NCCL may notice the end of another rank before the host, which knows that rank. Throws nn::rank_failure if the host
+/// does within some seconds.
+void nccl_rank::await_verdict() const {
+  for (const auto until = clock::now() + verdict_time; clock::now() < until;) {
+    host_->check();
+    std::this_thread::sleep_for(watch_interval);
+  }
+}
+
+/// Runs an operation with calls of NCCL.
+template <class Operation>
+void nccl_rank::run_on(nn::queue q, const char* name, const Operation& f) {
+  try {
+    ops_->run_on(q, {name, nn::op_class::copy}, f);
+  } catch (const nn::backend_error&) {
+    await_verdict();
+    throw;
+  }
+}
+
 /// Calls f(), a function of NCCL, unless this rank is disconnected.
 template <class Call>
 status nccl_rank::call(const Call& f) {
@@ -118,7 +140,7 @@ status nccl_rank::call_group(const Calls& calls) {
 
 void nccl_rank::transfer(nn::queue q, std::span<const std::span<const std::byte>> send,
                          std::span<const std::span<std::byte>> receive) {
-  ops_->run_on(q, {"transfer", nn::op_class::copy}, [&](stream s) {
+  run_on(q, "transfer", [&](stream s) {
     const auto own = static_cast<std::size_t>(rank());
     if (receive[own].data() != send[own].data()) {
       const status copied = gpu::copy(receive[own].data(), send[own].data(), receive[own].size(), s);
@@ -144,7 +166,7 @@ void nccl_rank::reduce_scatter(nn::queue q, float* x, std::span<const index_t> c
     if (cuts[s] != even * static_cast<index_t>(s) || cuts[s + 1] - cuts[s] < even) even = 0;
   }
   const auto n = [](index_t count) { return static_cast<std::size_t>(count); };
-  ops_->run_on(q, {"reduce_scatter", nn::op_class::copy}, [&](stream stream) {
+  run_on(q, "reduce_scatter", [&](stream stream) {
     return call_group([&](const auto& keep) {
       if (even > 0) {
         keep(nccl_.ReduceScatter(x, x + even * rank(), n(even), nccl::float32, nccl::sum, comm_, stream.handle));
@@ -160,7 +182,7 @@ void nccl_rank::reduce_scatter(nn::queue q, float* x, std::span<const index_t> c
 }
 
 void nccl_rank::reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how) {
-  ops_->run_on(q, {name, nn::op_class::copy}, [&](stream s) {
+  run_on(q, name, [&](stream s) {
     return call([&] {
       return nccl_.AllReduce(x.data, x.data, static_cast<std::size_t>(x.size()), type, how, comm_, s.handle);
     });
@@ -174,7 +196,7 @@ void nccl_rank::wait(const std::function<void()>& for_device) {
     for_device();
   } catch (const nn::backend_error&) {
     waits_since_ = 0;
-    host_->check();
+    await_verdict();
     throw;
   }
   waits_since_ = 0;
@@ -184,6 +206,7 @@ void nccl_rank::wait(const std::function<void()>& for_device) {
 /// Body of the thread: disconnects when a rank has failed, so that no device waits for it.
 void nccl_rank::watch() {
   (void)select_device(ops_->number());
+  wrong_since_ = clock::now();
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, watch_interval, [&] { return stops_; })) {
     lock.unlock();
@@ -194,13 +217,15 @@ void nccl_rank::watch() {
 
 bool nccl_rank::has_failed() {
   const clock::rep since = waits_since_;
-  const clock::time_point began{clock::duration(since)};
+  const clock::time_point began{clock::duration(since)}, now = clock::now();
   nccl::result result = nccl::success;
   const nccl::result asked = nccl_.CommGetAsyncError(comm_, &result);
   if (asked != nccl::success) result = asked;
-  if (result != nccl::success && result != nccl::in_progress) {
+  const bool is_wrong = result != nccl::success && result != nccl::in_progress;
+  if (!is_wrong) wrong_since_ = now;
+  if (now - wrong_since_ > verdict_time) {
     host_->abort(std::string("failed: ") + nccl_.GetErrorString(result));
-  } else if (since != 0 && clock::now() - began > options_.timeout) {
+  } else if (since != 0 && now - began > options_.timeout) {
     host_->abort("waited " + std::to_string(options_.timeout.count()) + " ms for another rank's device");
   }
   try {

@@ -43,6 +43,9 @@ class nccl_rank final : public device_rank, private wait_guard {
 
   void wait(const std::function<void()>& for_device) override;
   void reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how);
+  void await_verdict() const;
+  template <class Operation>
+  void run_on(nn::queue q, const char* name, const Operation& f);
   template <class Call>
   status call(const Call& f);
   template <class Calls>
@@ -64,7 +67,8 @@ class nccl_rank final : public device_rank, private wait_guard {
   std::atomic<clock::rep> waits_since_ = 0;  ///< when the host began to wait; 0: does not wait
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stops_ = false;  ///< the thread shall end
+  bool stops_ = false;             ///< the thread shall end
+  clock::time_point wrong_since_;  ///< when NCCL reported no error for the last time; of the thread
   std::thread watcher_;
 };
 

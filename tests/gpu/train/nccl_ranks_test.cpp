@@ -33,6 +33,7 @@ std::mutex mutex;
 std::map<std::string, std::unique_ptr<nn::rank_group>> groups;  // by id
 thread_local connection* grouped = nullptr;
 std::atomic<int> open_connections = 0;
+std::atomic<bool> misses_rank = false;
 
 connection& of(nccl::comm c) { return *static_cast<connection*>(c); }
 /// 3, NCCL's internal error, if f throws.
@@ -66,7 +67,10 @@ nccl::functions library() {
     --open_connections;
     return nccl::success;
   };
-  f.CommGetAsyncError = [](nccl::comm, nccl::result* r) { return *r = nccl::success; };
+  f.CommGetAsyncError = [](nccl::comm, nccl::result* r) {
+    *r = misses_rank ? 6 : nccl::success;  // ncclRemoteError
+    return nccl::success;
+  };
   f.GetErrorString = [](nccl::result) { return "internal error"; };
   f.GroupStart = [] { return nccl::success; };
   f.Send = [](const void* from, std::size_t n, nccl::data_type, int peer, nccl::comm c, void*) {
@@ -137,13 +141,15 @@ template <class Body>
 std::vector<std::string> run_device_ranks(nn::rank_group& group, const Body& body) {
   struct member {
     gpu::device_backend ops{gpu::train_options{}};
+    std::optional<nn::thread_rank> host;
     std::unique_ptr<gpu::nccl_rank> rank;
   };
   std::vector<member> members(static_cast<std::size_t>(group.size()));
   std::vector<std::string> said;
-  const auto run = [&](nn::thread_rank& host) {
-    member& own = members[static_cast<std::size_t>(host.rank())];
-    own.rank = std::make_unique<gpu::nccl_rank>(own.ops, host, gpu::rank_options{}, library());
+  const auto run = [&](const nn::thread_rank& thread) {
+    member& own = members[static_cast<std::size_t>(thread.rank())];
+    own.host.emplace(group, thread.rank());
+    own.rank = std::make_unique<gpu::nccl_rank>(own.ops, *own.host, gpu::rank_options{}, library());
     try {
       own.rank->connect();
       body(own.ops, *own.rank);
@@ -182,6 +188,18 @@ TEST_CASE("a rank that fails ends calls that wait for its device") {
   };
   CHECK(run_device_ranks(group, body) == std::vector<std::string>(2, "rank 1 failed: no more"));
   CHECK(open_connections == 0);
+}
+
+TEST_CASE("the host names the rank whose end the library notices first") {
+  nn::rank_group group(2);
+  const auto body = [&](nn::backend&, nn::communicator& rank) {
+    misses_rank = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (rank.rank() == 1) throw std::domain_error("no more");
+    for (;; std::this_thread::yield()) rank.check();
+  };
+  CHECK(run_device_ranks(group, body) == std::vector<std::string>{"rank 1 failed: no more"});
+  misses_rank = false;
 }
 
 /// One of two ranks, which moves nothing. Its device fails in sums.
