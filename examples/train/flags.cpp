@@ -289,11 +289,13 @@ void define_memory(CLI::App& sub, arguments& a) {
 
 /// GPUs whose step plan predicts.
 void define_prediction(CLI::App& plan, cluster& c) {
-  plan.add_option("--profile", c.profile, "predict a step of many GPUs from this output of profile on one")
-      ->group("run");
-  plan.add_option("--nodes", c.nodes, "nodes of --gpus each")->check(CLI::Range(1, 1024))->group("run");
-  plan.add_option("--link", c.link, "GB/s of a GPU to GPUs of its node, each way")->group("run");
-  plan.add_option("--node-link", c.node_link, "GB/s of a GPU to other nodes, each way")->group("run");
+  CLI::Option* const profile =
+      plan.add_option("--profile", c.profile, "predict a step of many GPUs from this output of profile on one");
+  plan.add_option("--nodes", c.nodes, "nodes of --gpus each")->check(CLI::Range(1, 1024));
+  plan.add_option("--link", c.link, "GB/s of a GPU to GPUs of its node, each way");
+  plan.add_option("--node-link", c.node_link, "GB/s of a GPU to other nodes, each way");
+  profile->group("run");
+  for (const char* name : {"--nodes", "--link", "--node-link"}) plan.get_option(name)->needs(profile)->group("run");
 }
 
 void define_plan(CLI::App& app, arguments& a) {

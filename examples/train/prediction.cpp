@@ -57,7 +57,7 @@ class planned_rank final : public nn::communicator {
 /// Seconds of a step.
 struct predicted_step {
   double compute = 0, optimizer = 0;
-  double bytes = 0;  ///< that a rank sends, and receives, in one exchange
+  double reduced = 0, gathered = 0;  ///< bytes that a rank sends, and receives
   double reduce = 0, gather = 0;
   double shown_reduce = 0, shown_gather = 0;  ///< exchanges that no pass hides
   double frozen = 0, shown_frozen = 0;        ///< gathers of divided operands, in all passes
@@ -80,10 +80,13 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   predicted_step s;
   s.compute = micro * own;
   s.optimizer = p.optimizer * scale / ranks;
-  s.bytes = arena * (ranks - 1) / ranks;
-  s.gather = seconds_of(arena);
-  s.reduce = s.gather * static_cast<double>(nodes);
-  s.shown_reduce = std::max(s.reduce - micro * run.backward, s.reduce / run.groups);
+  const double reductions = run.reduces_each ? own : static_cast<double>(nodes);
+  s.reduced = arena * reductions * (ranks - 1) / ranks;
+  s.gathered = run.gathered * (ranks - 1) / ranks;
+  s.gather = seconds_of(run.gathered);
+  s.reduce = seconds_of(arena) * reductions;
+  const double passes = run.reduces_each ? own : 1;  // that hide the reductions
+  s.shown_reduce = std::max(s.reduce - passes * micro * run.backward, s.reduce / run.groups);
   s.shown_gather = std::max(s.gather - micro * (1 - run.backward), s.gather / run.groups);
   const double pass = seconds_of(run.frozen);
   s.frozen = 2 * own * pass;
@@ -131,11 +134,10 @@ void predict(const cluster& c, const predicted_run& run, std::ostream& out) {
                                  static_cast<double>(own) * ranks));
   line("profile", p.name + format_text(", times %.3f for this model's FLOP a token", scale));
   line("compute", format_text("%.2f ms, optimizer %.2f ms", s.compute * 1e3, s.optimizer * 1e3));
-  line("reduce",
-       format_text("%.3f GB a rank each way, %.2f ms, %.2f of them after the backward pass",
-                   s.bytes * (s.reduce / std::max(s.gather, 1e-30)) * 1e-9, s.reduce * 1e3, s.shown_reduce * 1e3));
+  line("reduce", format_text("%.3f GB a rank each way, %.2f ms, %.2f of them after the backward pass", s.reduced * 1e-9,
+                             s.reduce * 1e3, s.shown_reduce * 1e3));
   line("gather", format_text("%.3f GB a rank each way, %.2f ms, %.2f of them outside the next forward pass",
-                             s.bytes * 1e-9, s.gather * 1e3, s.shown_gather * 1e3));
+                             s.gathered * 1e-9, s.gather * 1e3, s.shown_gather * 1e3));
   if (s.frozen > 0) {
     line("frozen", format_text("%.3f GB gathered a pass, %.2f ms a step, %.2f of them not under the passes",
                                run.frozen * (1 - 1.0 / ranks) * 1e-9, s.frozen * 1e3, s.shown_frozen * 1e3));
@@ -146,8 +148,9 @@ void predict(const cluster& c, const predicted_run& run, std::ostream& out) {
                                  alone / worst));
   print_memory(ranks, own, run, out);
   line("assumed",
-       format_text("links at full rate, no latency; near and far bytes one after the other; FP32 gradients "
-                   "and weights; the last group of each exchange is waited for; backward pass %.2f of a microbatch",
+       format_text("links at full rate, no latency; near and far bytes one after the other; exchanges slow no kernel; "
+                   "FP32 gradients; the last group of each exchange is waited for; any memory; backward pass %.2f of a "
+                   "microbatch",
                    run.backward));
   if (own * ranks > static_cast<int>(nn::most_microbatches)) {
     line("limit", "train adds at most " + std::to_string(nn::most_microbatches) + " microbatches a step");

@@ -25,11 +25,13 @@ struct cluster {
 /// Options that the prediction needs.
 struct predicted_run {
   double flops_per_token = 0;
-  double trained = 0;   ///< parameters in the arena
-  double frozen = 0;    ///< bytes of operands that ranks divide
-  double backward = 0;  ///< share of a microbatch that is its backward pass
-  int groups = 1;       ///< of gradients that are reduced one after the other
-  int tokens = 0;       ///< of a microbatch
+  double trained = 0;         ///< parameters in the arena
+  double gathered = 0;        ///< bytes of updated weights or operands, of all ranks
+  bool reduces_each = false;  ///< gradients of each microbatch are reduced, else their sums
+  double frozen = 0;          ///< bytes of operands that ranks divide
+  double backward = 0;        ///< share of a microbatch that is its backward pass
+  int groups = 1;             ///< of gradients that are reduced one after the other
+  int tokens = 0;             ///< of a microbatch
   int microbatches = 1;
   std::function<nn::memory_plan(nn::communicator&, int microbatches)> memory;  ///< of a rank
 };

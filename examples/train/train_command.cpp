@@ -99,10 +99,13 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
   const nn::recipe& recipe = state.phases.front().recipe;
   train::model counted(*device.ops, state.run.architecture(), options.model);
   nn::memory_cursor counting;
+  counted.weights().set_shards({{0, counted.parameters().arena_size()}}, options.shard);
   naming_flags(a.names, [&] { counted.lay_out(counting, recipe); });
   predicted_run run;
   run.flops_per_token = model_flops_per_token(counted, state.run.train.sequence);
   run.trained = static_cast<double>(counted.parameters().arena_size());
+  run.gathered = static_cast<double>(train::bytes_gathered(counted.weights()));
+  run.reduces_each = options.shard == train::shard_level::gradients;
   for (const train::weight_location& w : counted.weights().locations()) {
     const bool is_divided = options.divides_frozen && !w.trains && counted.parameters()[w.number].linear >= 0;
     run.frozen += is_divided ? static_cast<double>(w.bytes) : 0;

@@ -225,8 +225,16 @@ class Memory(Scratch):
         # Each pass of four microbatches gathers half of the BF16 weights, under 20 ms of compute.
         out = self.succeed(*on, "--nodes", 1, "--link", 1e-6, "--lora-rank", 4, "--divide-frozen")
         self.assertIn(f"{8 * 12288:.2f} ms a step, {8 * (12288 - 20):.2f} of them not under the passes", out)
+        # ZeRO-2 reduces each of four microbatches, and gathers BF16 operands of one layer and the head.
+        times = {}
+        for shard in ("moments", "gradients"):
+            out = self.succeed(*on, "--link", 1e-6, "--shard", shard)
+            times[shard] = [float(re.search(rf"^{name} .*?([\d.]+) ms", out, re.M)[1]) for name in ("reduce", "gather")]
+        operands, table, norms = 2 * (12288 + 8192), 4 * 8192, 4 * 96
+        self.assertEqual(times["gradients"], [4 * times["moments"][0], (operands + table + norms) / 2])
         self.refuse(on, "--link: is required")
         self.refuse([*on, "--link", 1, "--nodes", 3], "--node-link: is required")
+        self.refuse(["plan", "--nodes", 2, *options], "--nodes: needs --profile")
         self.refuse(["plan", "--profile", "text.txt", *options], "--profile: text.txt is no output of profile")
 
     def test_a_snapshot_is_taken_where_it_fits(self):

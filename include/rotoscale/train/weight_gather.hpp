@@ -88,6 +88,32 @@ inline void place_rows(nn::backend& ops, nn::queue q, const nn::operand_set& par
 
 }  // namespace detail
 
+/// Do ranks gather the operands of a parameter with divided masters? Else its FP32 values. After operands were laid
+/// out.
+inline bool gathers_operands(const weights& w, std::size_t number) {
+  bool has_linear = false;
+  for (const nn::linear* l : w.linears()) {
+    if (l->w.number != number) continue;
+    has_linear = true;
+    if (!can_quantize_rows(l->request(nn::tensor_role::w))) return false;
+  }
+  return has_linear && !w.has_copy(number);
+}
+
+/// Bytes of all trained parameters that ranks gather after an update.
+inline std::size_t bytes_gathered(const weights& w) {
+  if (!w.divides_masters()) return static_cast<std::size_t>(w.list().arena_size()) * sizeof(float);
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < w.list().all().size(); ++i) {
+    if (w.list()[i].trains && !gathers_operands(w, i))
+      bytes += static_cast<std::size_t>(w.list()[i].size()) * sizeof(float);
+  }
+  for (const weight_location& l : w.locations()) {
+    if (l.trains && gathers_operands(w, l.number)) bytes += l.bytes;
+  }
+  return bytes;
+}
+
 /// Gathers a group of parameters at a time. All ranks call the same functions.
 class weight_gather {
  public:
@@ -177,13 +203,10 @@ class weight_gather {
     item& x = g.items.emplace_back();
     const parameter& p = list()[number];
     x.number = number;
-    bool by_rows = true;
     for (nn::linear* l : weights_->linears()) {
-      if (l->w.number != number) continue;
-      x.linears.push_back(l);
-      by_rows &= can_quantize_rows(l->request(nn::tensor_role::w));
+      if (l->w.number == number) x.linears.push_back(l);
     }
-    x.is_direct = !p.is_vector && (weights_->has_copy(number) || !by_rows);
+    x.is_direct = !p.is_vector && !gathers_operands(*weights_, number);
     for (int s = 0; s < sums_->size(); ++s) {
       arena_range own = intersection(sums_->part_of(range, s), {p.offset, p.size()});
       own.first -= p.offset;
