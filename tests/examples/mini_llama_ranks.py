@@ -20,7 +20,7 @@ import unittest
 
 import mini_llama
 from mini_llama import records, tree_of
-from mini_llama_kill import Runs, step_record
+from mini_llama_kill import Runs, step_record, story
 
 FAULTS = ""
 SLOW = "--slow" in sys.argv
@@ -95,6 +95,26 @@ class Ranks(OnRanks):
         switches = [r["memory"] for run in ("whole", "run") for r in records(self.folder / run / "log.jsonl", "switch")]
         self.assertEqual(len(switches), 2)
         self.assertLess(switches[1]["streamed"], 0.6 * switches[0]["streamed"])
+
+    def test_triggers_rollbacks_and_statistics(self):
+        """Ranks with divided masters observe no weights."""
+        self.write("noise.json", {"phases": [{"recipe": "mxfp4_h16"}, {
+            "recipe": {"base": "fp8_amd", "fp8": {"update": "step", "reduce_amax": True}}, "scales": "seed",
+            "trigger": {"kind": "gradient_noise", "patience": 2, "ratio": 1e9, "every": 2}}]})
+        options = {"schedule": "noise.json", "on_divergence": "rollback", "max_loss_jump": 0.2, "max_rollbacks": 3,
+                   "learning_rate": 1, "warmup": 0.5, "steps": 20, "statistics_every": 2}
+        self.assertEqual(self.run_program(*self.command("whole", **options)).returncode, 3)  # too many
+        log = self.folder / "whole/log.jsonl"
+        self.assertEqual({r["reason"]["kind"] for r in records(log, "switch")}, {"gradient_noise"})
+        self.assertEqual(len(records(log, "rollback")), 3)
+        for kind, ranks, shard in (("threads", 2, "gradients"), ("processes", 4, "moments")):
+            ended = self.on_ranks(kind, ranks, "--shard", shard, out=shard, **options)
+            self.assertEqual({code for code, _ in ended}, {3}, ended)
+            for of in (lambda run: tree_of(run / "checkpoints"), lambda run: story(run / "log.jsonl")):
+                self.assertEqual(of(self.folder / shard), of(self.folder / "whole"))
+            seen = [[r for r in records(self.folder / run / "statistics.jsonl")
+                     if shard == "moments" or r.get("tensor") != "w"] for run in (shard, "whole")]
+            self.assertEqual(*seen)
 
     def added(self, ranks, shard, **options):
         """The last checkpoint of a run whose library adds."""
