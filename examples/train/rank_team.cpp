@@ -16,6 +16,11 @@
 
 namespace rotoscale::program {
 
+void end(const nn::rank_failure& e) {
+  print_error(program_name, e.what());
+  std::_Exit(exit_bad_input);
+}
+
 namespace {
 
 /// Why ranks would not leave the bytes of one rank; nullopt: they do.
@@ -25,12 +30,6 @@ std::optional<std::string> find_scale_fault(const nn::recipe& r) {
          ": each rank would have FP8 scales of its own; \"fp8\": {\"update\": \"step\", \"reduce_amax\": true} leaves "
          "the "
          "same bytes on any number of ranks, and --reduce library allows others";
-}
-
-/// Ends this process after a failure that one of its ranks does not notice. A kill leaves as little.
-void end(const nn::rank_failure& e) {
-  print_error(program_name, e.what());
-  std::_Exit(exit_bad_input);
 }
 
 /// Has the host more than one of these?

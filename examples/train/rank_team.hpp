@@ -17,6 +17,10 @@
 
 namespace rotoscale::program {
 
+/// Prints a rank's failure and ends this process at once: threads may still compute, or connect a device. A kill leaves
+/// as little.
+[[noreturn]] void end(const nn::rank_failure& e);
+
 class rank_team {
  public:
   /// Of a.gpus or a.session.ranks ranks, or of a launcher's, which it meets: sets their number, this process's

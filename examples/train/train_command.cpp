@@ -128,8 +128,12 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
 }  // namespace
 
 int train(int argc, char** argv, arguments& a) {
-  rank_team team(a);
-  return team.run_process([&] { return train(argc, argv, a, team); });
+  try {
+    rank_team team(a);
+    return team.run_process([&] { return train(argc, argv, a, team); });
+  } catch (const nn::rank_failure& e) {
+    end(e);
+  }
 }
 
 int plan(arguments& a) {
