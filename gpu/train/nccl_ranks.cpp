@@ -16,6 +16,7 @@ namespace rotoscale::gpu {
 namespace {
 
 constexpr auto watch_interval = std::chrono::milliseconds(20);
+constexpr auto noted_time = std::chrono::milliseconds(100);  // longer waits are told to all ranks
 constexpr auto verdict_time = std::chrono::seconds(5);
 
 }  // namespace
@@ -62,10 +63,12 @@ std::pair<nccl::result, nccl::comm> nccl_rank::join_ranks(const nccl::unique_id&
     made->set_value({found, joined});
   }).detach();
   const auto until = clock::now() + options_.timeout;
+  host_->note_wait(true);
   while (done.wait_for(watch_interval) != std::future_status::ready) {
+    if (clock::now() > until) host_->abort_late(options_.timeout);
     host_->check();
-    if (clock::now() > until) throw nn::rank_failure(rank(), "waited too long to connect its device");
   }
+  host_->note_wait(false);
   return done.get();
 }
 
@@ -221,12 +224,14 @@ bool nccl_rank::has_failed() {
   nccl::result result = nccl::success;
   const nccl::result asked = nccl_.CommGetAsyncError(comm_, &result);
   if (asked != nccl::success) result = asked;
+  const bool waits = since != 0 && now - began > noted_time;
+  if (std::exchange(is_noted_, waits) != waits) host_->note_wait(waits);
   const bool is_wrong = result != nccl::success && result != nccl::in_progress;
   if (!is_wrong) wrong_since_ = now;
   if (now - wrong_since_ > verdict_time) {
     host_->abort(std::string("failed: ") + nccl_.GetErrorString(result));
   } else if (since != 0 && now - began > options_.timeout) {
-    host_->abort("waited " + std::to_string(options_.timeout.count()) + " ms for another rank's device");
+    host_->abort_late(options_.timeout);
   }
   try {
     host_->check();

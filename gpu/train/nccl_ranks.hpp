@@ -37,6 +37,8 @@ class nccl_rank final : public device_rank, private wait_guard {
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) override { return host_->gather(own); }
   void check() override { host_->check(); }
   void abort(const std::string& what) noexcept override { host_->abort(what); }
+  void note_wait(bool waits) noexcept override { host_->note_wait(waits); }
+  void abort_late(std::chrono::milliseconds timeout) noexcept override { host_->abort_late(timeout); }
 
  private:
   using clock = std::chrono::steady_clock;
@@ -68,6 +70,7 @@ class nccl_rank final : public device_rank, private wait_guard {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stops_ = false;             ///< the thread shall end
+  bool is_noted_ = false;          ///< ranks know that the host waits; of the thread
   clock::time_point wrong_since_;  ///< when NCCL reported no error for the last time; of the thread
   std::thread watcher_;
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <stdexcept>
@@ -73,6 +74,10 @@ class communicator {
   virtual void check() {}
   /// Ends all ranks: their next collective throws rank_failure with this rank and `what`. The first call counts.
   virtual void abort(const std::string& what) noexcept { (void)what; }
+  /// Notes that this rank waits for the others' devices, or no more. Any thread may call it.
+  virtual void note_wait(bool waits) noexcept { (void)waits; }
+  /// Ends all ranks after such a wait of `timeout`, as abort does. Names a rank that does not wait, else this one.
+  virtual void abort_late(std::chrono::milliseconds timeout) noexcept { (void)timeout; }
 };
 
 /// Values of each rank, ascending.

@@ -43,8 +43,19 @@ class host_ranks : public communicator {
     combine<float>("reduce_scatter", std::span(x + cuts[own], send[own].size() / sizeof(float)), all, std::plus());
   }
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) final { return gather_as("gather", own); }
+  void abort(const std::string& what) noexcept final { end_all(rank(), what); }
+  void abort_late(std::chrono::milliseconds timeout) noexcept final {
+    const int idle = find_idle();
+    const char* const what =
+        idle == rank() ? "waited for another rank's device for " : "did not come to a device's exchange within ";
+    end_all(idle, what + std::to_string(timeout.count()) + " ms");
+  }
 
  protected:
+  /// Ends all ranks by a failure of `rank`.
+  virtual void end_all(int rank, const std::string& what) noexcept = 0;
+  /// A rank that waits for nobody, else this one.
+  virtual int find_idle() noexcept = 0;
   /// Memory for the bytes that rank s sends here. May throw.
   using place_function = std::function<std::span<std::byte>(int s, std::size_t bytes)>;
   /// Sends send[s] to each rank s, and stores the bytes from each rank, itself included. All ranks are in the

@@ -66,9 +66,16 @@ class process_rank final : public host_ranks {
     const std::lock_guard lock(mutex_);
     if (failure_) throw rank_failure(*failure_);
   }
-  void abort(const std::string& what) noexcept override { end_all(rank_, what); }
+  using host_ranks::abort;
   /// Tells all ranks of a failure that this one has found.
   void abort(const rank_failure& found) noexcept { end_all(found.rank(), found.reason()); }
+  void note_wait(bool waits) noexcept override {
+    try {
+      const std::lock_guard lock(mutex_);
+      tell_wait(waits ? size() : rank_);
+    } catch (...) {  // no memory for a message
+    }
+  }
   /// Leaves without a failure, together with all ranks. Throws rank_failure.
   void leave() {
     std::unique_lock lock(mutex_);
@@ -84,6 +91,18 @@ class process_rank final : public host_ranks {
   }
 
  protected:
+  void end_all(int rank, const std::string& what) noexcept override {
+    try {
+      const std::lock_guard lock(mutex_);
+      fail(rank, what);
+      is_seen_ |= std::this_thread::get_id() == own_;
+    } catch (...) {  // no memory for a message: the socket closes
+    }
+  }
+  int find_idle() noexcept override {
+    const std::lock_guard lock(mutex_);
+    return idle_or(rank_);
+  }
   void exchange(const char* what, std::span<const std::span<const std::byte>> send,
                 const place_function& place) override {
     const std::span<const std::byte> own = send[static_cast<std::size_t>(rank_)];
@@ -115,7 +134,7 @@ class process_rank final : public host_ranks {
   /// Before each message.
   struct header {
     frame kind = frame::data;
-    std::uint32_t rank = 0;       ///< that failed, or that the sender waits for (itself: it waits no more)
+    std::uint32_t rank = 0;       ///< that failed, or that the sender waits for (itself: none; their number: any)
     std::uint64_t number = 0;     ///< of the collective
     std::uint64_t bytes = 0;      ///< that follow
     std::array<char, 16> what{};  ///< name of the collective
@@ -191,14 +210,6 @@ class process_rank final : public host_ranks {
     }
   };
 
-  void end_all(int rank, const std::string& what) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      fail(rank, what);
-      is_seen_ |= std::this_thread::get_id() == own_;
-    } catch (...) {  // no memory for a message: the socket closes
-    }
-  }
   link& of(int s) { return links_[static_cast<std::size_t>(s)]; }
   void throw_if_failed() {
     if (!failure_) return;
@@ -241,7 +252,7 @@ class process_rank final : public host_ranks {
       changed_.wait_for(lock, std::chrono::milliseconds(100));
     }
   }
-  /// Tells all ranks which one this rank waits for.
+  /// Tells all ranks which one this rank waits for: itself for none, their number for any.
   void tell_wait(int s) {
     for (link& l : links_) {
       const header wait{.kind = frame::wait, .rank = static_cast<std::uint32_t>(s), .number = now_.number};
@@ -249,11 +260,19 @@ class process_rank final : public host_ranks {
     }
     wake_.ring();
   }
+  /// A rank that waits for nobody, or s.
+  int idle_or(int s) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank_ && !of(r).awaited) return r;
+    }
+    return s;
+  }
   /// Rank s, or the one that it waits for, directly or through others. A rank that does not notice that its wait is
   /// over waits for nobody.
   int find_cause(int s) {
     for (int steps = 0; steps < size() && of(s).awaited; ++steps) {
       const int next = *of(s).awaited;
+      if (next == size()) return idle_or(s);
       if (next == rank_ || of(next).latest > of(s).awaits_in) break;
       s = next;
     }

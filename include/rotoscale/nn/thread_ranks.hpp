@@ -67,6 +67,16 @@ class rank_group {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
   }
+  /// A rank waits for the others' devices, or no more.
+  void note_wait(int rank, bool waits) {
+    const std::lock_guard lock(mutex_);
+    of(rank).waits = waits;
+  }
+  /// A rank that waits for nobody, else `rank`.
+  int find_idle(int rank) {
+    const std::lock_guard lock(mutex_);
+    return idle_or(rank, rank);
+  }
   /// The first failure of a rank.
   std::optional<rank_failure> failure() {
     const std::lock_guard lock(mutex_);
@@ -82,6 +92,7 @@ class rank_group {
   struct member {
     shown published;
     const char* at = nullptr;  ///< the collective that it waits in
+    bool waits = false;        ///< for a device
   };
   member& of(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   void fail_locked(int rank, const std::string& what) {
@@ -99,11 +110,17 @@ class rank_group {
       throw_if_failed();
     }
   }
-  void name_missing(const char* what) {
-    for (int r = 0; r < size() && !failure_; ++r) {
-      if (of(r).at != nullptr) continue;
-      fail_locked(r, std::string("did not come to ") + what + " within " + std::to_string(timeout_.count()) + " ms");
+  int idle_or(int fallback, int except) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != except && of(r).at == nullptr && !of(r).waits) return r;
     }
+    return fallback;
+  }
+  void name_missing(const char* what) {
+    int missing = 0;
+    while (missing + 1 < size() && of(missing).at != nullptr) ++missing;
+    fail_locked(idle_or(missing, -1),
+                std::string("did not come to ") + what + " within " + std::to_string(timeout_.count()) + " ms");
   }
 
   std::mutex mutex_;
@@ -124,14 +141,16 @@ class thread_rank final : public host_ranks {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   void check() override { group_->check(); }
-  void abort(const std::string& what) noexcept override {
+  void note_wait(bool waits) noexcept override { group_->note_wait(rank_, waits); }
+
+ protected:
+  void end_all(int rank, const std::string& what) noexcept override {
     try {
-      group_->fail(rank_, what);
+      group_->fail(rank, what);
     } catch (...) {  // no memory for a message: the others' timeout names this rank
     }
   }
-
- protected:
+  int find_idle() noexcept override { return group_->find_idle(rank_); }
   /// All ranks show the bytes that they send, and copy the bytes for them.
   void exchange(const char* what, rank_group::shown send, const place_function& place) override {
     group_->published(rank_) = send;

@@ -229,6 +229,37 @@ TEST_CASE("the rank is named that waits for nobody") {
   }
 }
 
+/// Ranks 0 and 2 of three wait for devices. `all_meet` makes them meet.
+void check_idle(const std::vector<nn::communicator*>& ranks, bool one_waits, const std::function<void()>& all_meet,
+                const char* said) {
+  ranks[2]->note_wait(true);
+  ranks[1]->note_wait(true);
+  ranks[1]->note_wait(one_waits);
+  all_meet();
+  ranks[0]->abort_late(std::chrono::milliseconds(5));
+  CHECK_THROWS_WITH_AS(ranks[0]->check(), said, nn::rank_failure);
+  CHECK_THROWS_WITH_AS(ranks[1]->barrier(), said, nn::rank_failure);
+}
+
+TEST_CASE("a rank is named that does not wait for a device") {
+  for (const bool one_waits : {false, true}) {
+    const char* const said = one_waits ? "rank 0 waited for another rank's device for 5 ms"
+                                       : "rank 1 did not come to a device's exchange within 5 ms";
+    nn::rank_group group(3);
+    nn::thread_rank a(group, 0), b(group, 1), c(group, 2);
+    check_idle(
+        {&a, &b, &c}, one_waits, [] {}, said);
+    auto s = connect_all(3);
+    const nn::process_rank_options quiet{minute, minute};
+    nn::process_rank zero(0, std::move(s[0]), quiet), one(1, std::move(s[1]), quiet), two(2, std::move(s[2]), quiet);
+    const auto meet = [&] {
+      std::vector<std::future<void>> all;
+      for (auto* rank : {&zero, &one, &two}) all.push_back(std::async(std::launch::async, [rank] { rank->barrier(); }));
+    };
+    check_idle({&zero, &one, &two}, one_waits, meet, said);
+  }
+}
+
 /// A start of `size` ranks, each with the message that it ends with.
 struct meeting {
   explicit meeting(int ranks, std::chrono::milliseconds timeout = minute) : size(ranks) {
