@@ -183,7 +183,7 @@ launch_place find_launch() {
 std::vector<nn::rank_socket> meet_ranks(const launch_place& place, const std::string& where,
                                         std::chrono::milliseconds timeout) {
   const bool by_port = where == "env";
-  const std::string start = place.start + ":" + variable("MASTER_PORT");  // a neighbour may try this start's ports
+  const std::string start = variable("MASTER_PORT") + ":" + place.start;  // a neighbour may try this start's ports
   nn::rank_meeting meeting{place.rank, place.size, place.is_local(), by_port ? start : random_nonce(), timeout};
   if (place.rank == 0) {
     const nn::rank_listener here = by_port ? listen_at_master(place.is_local()) : nn::rank_listener(place.is_local());

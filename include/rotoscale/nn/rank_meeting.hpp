@@ -58,6 +58,12 @@ inline void send_note(const rank_socket& s, const rank_note& note) {
 inline void send_failure(const rank_socket& s, const rank_failure& e) {
   send_note(s, {rank_note::failure, static_cast<std::uint32_t>(e.rank()), e.reason()});
 }
+/// Sends no more, and reads until the peer leaves: closing a socket with unread bytes discards sent ones.
+inline void drain(const rank_socket& s, clock::time_point until) {
+  ::shutdown(s.get(), SHUT_WR);
+  for (char byte; receive_all(s, &byte, 1, until);) {
+  }
+}
 /// Nullopt: the connection or the time limit has ended.
 inline std::optional<rank_note> read_note(const rank_socket& s, clock::time_point until) {
   std::array<std::uint32_t, 3> head;
@@ -145,6 +151,14 @@ class rank_visitors {
       if (waits[0].revents == 0) continue;
       if (rank_socket s = here_->take(); s.is_open()) silent_.push_back(std::move(s));
     }
+  }
+
+  /// Tells the silent ones to look elsewhere: they may be ranks of another start. Waits until they have left, or 1 s.
+  void refuse_rest() {
+    const auto until = clock::now() + std::chrono::seconds(1);
+    for (const rank_socket& s : silent_) send_note(s, {rank_note::refusal});
+    for (const rank_socket& s : silent_) drain(s, until);
+    silent_.clear();
   }
 
  private:
@@ -261,12 +275,8 @@ inline void tell_all(const rank_meeting& m, rank_visitors& visitors, std::vector
       }
     }
   }
-  // Closing a socket with unread bytes discards sent ones.
   for (const rank_socket& s : all) {
-    if (!s.is_open()) continue;
-    ::shutdown(s.get(), SHUT_WR);
-    for (char byte; receive_all(s, &byte, 1, until);) {
-    }
+    if (s.is_open()) drain(s, until);
   }
 }
 
@@ -336,6 +346,7 @@ inline std::vector<rank_socket> meet_as_first(const rank_meeting& m, const rank_
       table[static_cast<std::size_t>(hello.rank)] = {detail::host_of(s), static_cast<std::uint16_t>(hello.port)};
     };
     detail::take_higher(m, visitors, all, detail::clock::now() + m.timeout, record);
+    visitors.refuse_rest();
     detail::rank_note addresses{.text = std::string(table.size() * sizeof(rank_address), 0)};
     std::memcpy(addresses.text.data(), table.data(), addresses.text.size());
     for (const rank_socket& s : all) detail::send_note(s, addresses);
