@@ -17,7 +17,7 @@ using result = int;  ///< ncclResult_t
 struct unique_id {   ///< ncclUniqueId
   char internal[128];
 };
-inline constexpr result success = 0, in_progress = 7;
+inline constexpr result success = 0, remote_error = 6, in_progress = 7;
 enum data_type : int { int8 = 0, int64 = 4, float32 = 7 };  ///< ncclDataType_t
 enum reduction : int { sum = 0, max = 2 };                  ///< ncclRedOp_t
 

@@ -17,7 +17,6 @@ namespace {
 
 constexpr auto watch_interval = std::chrono::milliseconds(20);
 constexpr auto noted_time = std::chrono::milliseconds(100);  // longer waits are told to all ranks
-constexpr auto verdict_time = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -63,8 +62,11 @@ std::pair<nccl::result, nccl::comm> nccl_rank::join_ranks(const nccl::unique_id&
     made->set_value({found, joined});
   }).detach();
   const auto until = clock::now() + options_.timeout;
-  host_->note_wait(true);
-  while (done.wait_for(watch_interval) != std::future_status::ready) {
+  for (clock::time_point noted; done.wait_for(watch_interval) != std::future_status::ready;) {
+    if (clock::now() - noted > nn::repeat_of_waits) {
+      noted = clock::now();
+      host_->note_wait(true);
+    }
     if (clock::now() > until) host_->abort_late(options_.timeout);
     host_->check();
   }
@@ -103,10 +105,15 @@ void nccl_rank::close() {
 /// NCCL may notice the end of another rank before the host, which knows that rank. Throws nn::rank_failure if the host
 /// does within some seconds.
 void nccl_rank::await_verdict() const {
-  for (const auto until = clock::now() + verdict_time; clock::now() < until;) {
+  for (const auto until = clock::now() + verdict_time(); clock::now() < until;) {
     host_->check();
     std::this_thread::sleep_for(watch_interval);
   }
+}
+
+/// A rank whose own device fails tells the others before they name themselves.
+nccl_rank::clock::duration nccl_rank::verdict_time() const {
+  return std::chrono::seconds(last_ == nccl::remote_error ? 5 : 1);
 }
 
 /// Runs an operation with calls of NCCL.
@@ -126,6 +133,7 @@ status nccl_rank::call(const Call& f) {
   const std::lock_guard lock(calls_);
   if (!is_open_) return {error_code::device_error, "", "the ranks are not connected"};
   const nccl::result result = f();
+  if (result != nccl::success) last_ = result;
   return result == nccl::success ? status{} : status{error_code::device_error, "", nccl_.GetErrorString(result)};
 }
 
@@ -225,10 +233,15 @@ bool nccl_rank::has_failed() {
   const nccl::result asked = nccl_.CommGetAsyncError(comm_, &result);
   if (asked != nccl::success) result = asked;
   const bool waits = since != 0 && now - began > noted_time;
-  if (std::exchange(is_noted_, waits) != waits) host_->note_wait(waits);
+  const bool is_again = waits && now - noted_at_ > nn::repeat_of_waits;
+  if (std::exchange(is_noted_, waits) != waits || is_again) {
+    noted_at_ = now;
+    host_->note_wait(waits);
+  }
   const bool is_wrong = result != nccl::success && result != nccl::in_progress;
+  if (is_wrong) last_ = result;
   if (!is_wrong) wrong_since_ = now;
-  if (now - wrong_since_ > verdict_time) {
+  if (now - wrong_since_ > verdict_time()) {
     host_->abort(std::string("failed: ") + nccl_.GetErrorString(result));
   } else if (since != 0 && now - began > options_.timeout) {
     host_->abort_late(options_.timeout);

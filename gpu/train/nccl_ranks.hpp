@@ -46,6 +46,7 @@ class nccl_rank final : public device_rank, private wait_guard {
   void wait(const std::function<void()>& for_device) override;
   void reduce(nn::queue q, const char* name, nn::tensor_view x, nccl::data_type type, nccl::reduction how);
   void await_verdict() const;
+  clock::duration verdict_time() const;
   template <class Operation>
   void run_on(nn::queue q, const char* name, const Operation& f);
   template <class Call>
@@ -69,9 +70,11 @@ class nccl_rank final : public device_rank, private wait_guard {
   std::atomic<clock::rep> waits_since_ = 0;  ///< when the host began to wait; 0: does not wait
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stops_ = false;             ///< the thread shall end
-  bool is_noted_ = false;          ///< ranks know that the host waits; of the thread
-  clock::time_point wrong_since_;  ///< when NCCL reported no error for the last time; of the thread
+  bool stops_ = false;                              ///< the thread shall end
+  std::atomic<nccl::result> last_ = nccl::success;  ///< NCCL's last error
+  clock::time_point noted_at_;                      ///< when ranks were told so; of the thread
+  bool is_noted_ = false;                           ///< ranks know that the host waits; of the thread
+  clock::time_point wrong_since_;                   ///< when NCCL reported no error for the last time; of the thread
   std::thread watcher_;
 };
 

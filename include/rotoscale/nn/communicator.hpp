@@ -34,6 +34,8 @@ class rank_failure : public std::runtime_error {
   std::string reason_;
 };
 
+inline constexpr auto repeat_of_waits = std::chrono::seconds(1);  ///< of note_wait
+
 /// Collectives over the ranks. They throw rank_failure if a rank fails, calls another collective or does not come
 /// before the timeout.
 class communicator {
@@ -74,7 +76,8 @@ class communicator {
   virtual void check() {}
   /// Ends all ranks: their next collective throws rank_failure with this rank and `what`. The first call counts.
   virtual void abort(const std::string& what) noexcept { (void)what; }
-  /// Notes that this rank waits for the others' devices, or no more. Any thread may call it.
+  /// Notes that this rank waits for the others' devices, or no more. Any thread may call it, and does so again every
+  /// repeat_of_waits while it waits.
   virtual void note_wait(bool waits) noexcept { (void)waits; }
   /// Ends all ranks after such a wait of `timeout`, as abort does. Names a rank that does not wait, else this one.
   virtual void abort_late(std::chrono::milliseconds timeout) noexcept { (void)timeout; }

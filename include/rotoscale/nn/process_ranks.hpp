@@ -64,7 +64,9 @@ class process_rank final : public host_ranks {
 
   void check() override {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw rank_failure(*failure_);
+    if (!failure_) return;
+    is_seen_ |= std::this_thread::get_id() == own_;
+    throw rank_failure(*failure_);
   }
   using host_ranks::abort;
   /// Tells all ranks of a failure that this one has found.
@@ -72,7 +74,7 @@ class process_rank final : public host_ranks {
   void note_wait(bool waits) noexcept override {
     try {
       const std::lock_guard lock(mutex_);
-      tell_wait(waits ? size() : rank_);
+      tell({.kind = frame::device, .rank = waits ? 1u : 0u});
     } catch (...) {  // no memory for a message
     }
   }
@@ -130,11 +132,11 @@ class process_rank final : public host_ranks {
   }
 
  private:
-  enum class frame : std::uint32_t { data = 1, failure, leave, wait };
+  enum class frame : std::uint32_t { data = 1, failure, leave, wait, device };
   /// Before each message.
   struct header {
     frame kind = frame::data;
-    std::uint32_t rank = 0;       ///< that failed, or that the sender waits for (itself: none; their number: any)
+    std::uint32_t rank = 0;       ///< that failed, or that the sender waits for (itself: none); 1: it waits for devices
     std::uint64_t number = 0;     ///< of the collective
     std::uint64_t bytes = 0;      ///< that follow
     std::array<char, 16> what{};  ///< name of the collective
@@ -161,6 +163,11 @@ class process_rank final : public host_ranks {
     std::uint64_t latest = 0;     ///< its latest collective, as far as this rank knows
     std::optional<int> awaited;   ///< the rank that it waits for
     std::uint64_t awaits_in = 0;  ///< the collective in which it does
+    std::optional<std::chrono::steady_clock::time_point> device_wait;  ///< when it said last that it waits for devices
+
+    bool waits_for_device() const {
+      return device_wait && std::chrono::steady_clock::now() - *device_wait < 3 * repeat_of_waits;
+    }
 
     /// Is the collective sent? Words about waiting may follow.
     bool is_body_sent() const { return !socket.is_open() || (head.empty() && body.empty()); }
@@ -252,18 +259,18 @@ class process_rank final : public host_ranks {
       changed_.wait_for(lock, std::chrono::milliseconds(100));
     }
   }
-  /// Tells all ranks which one this rank waits for: itself for none, their number for any.
-  void tell_wait(int s) {
+  void tell(const header& h) {
     for (link& l : links_) {
-      const header wait{.kind = frame::wait, .rank = static_cast<std::uint32_t>(s), .number = now_.number};
-      if (l.socket.is_open()) l.send_wait(wait);
+      if (l.socket.is_open()) l.send_wait(h);
     }
     wake_.ring();
   }
+  /// Tells all ranks which one this rank waits for: itself for none.
+  void tell_wait(int s) { tell({.kind = frame::wait, .rank = static_cast<std::uint32_t>(s), .number = now_.number}); }
   /// A rank that waits for nobody, or s.
   int idle_or(int s) {
     for (int r = 0; r < size(); ++r) {
-      if (r != rank_ && !of(r).awaited) return r;
+      if (r != rank_ && !of(r).awaited && !of(r).waits_for_device()) return r;
     }
     return s;
   }
@@ -272,11 +279,10 @@ class process_rank final : public host_ranks {
   int find_cause(int s) {
     for (int steps = 0; steps < size() && of(s).awaited; ++steps) {
       const int next = *of(s).awaited;
-      if (next == size()) return idle_or(s);
       if (next == rank_ || of(next).latest > of(s).awaits_in) break;
       s = next;
     }
-    return s;
+    return of(s).waits_for_device() ? idle_or(s) : s;
   }
   /// The first call counts: tells all ranks.
   void fail(int rank, const std::string& what) {
@@ -377,6 +383,10 @@ class process_rank final : public host_ranks {
       l.awaited.reset();
       if (static_cast<int>(l.in.rank) != s) l.awaited = static_cast<int>(l.in.rank);
       l.awaits_in = l.in.number;
+      l.state = input::header;
+    } else if (l.in.kind == frame::device) {
+      l.device_wait.reset();
+      if (l.in.rank != 0) l.device_wait = std::chrono::steady_clock::now();
       l.state = input::header;
     } else if (l.in.kind == frame::failure) {
       l.message.resize(l.in.bytes);

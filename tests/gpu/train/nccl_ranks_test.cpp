@@ -68,7 +68,7 @@ nccl::functions library() {
     return nccl::success;
   };
   f.CommGetAsyncError = [](nccl::comm, nccl::result* r) {
-    *r = misses_rank ? 6 : nccl::success;  // ncclRemoteError
+    *r = misses_rank ? nccl::remote_error : nccl::success;
     return nccl::success;
   };
   f.GetErrorString = [](nccl::result) { return "internal error"; };
