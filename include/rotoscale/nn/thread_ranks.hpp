@@ -63,9 +63,19 @@ class rank_group {
     wake_.wait(lock, [&] { return generation_ != now; });
   }
   /// Throws rank_failure if a rank has failed.
-  void check() {
+  void check() const {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
+  }
+  /// The rank has noticed that a rank has failed.
+  void note_failure(int rank) {
+    const std::lock_guard lock(mutex_);
+    of(rank).knows = true;
+  }
+  /// Has the rank noticed it?
+  bool knows(int rank) {
+    const std::lock_guard lock(mutex_);
+    return of(rank).knows;
   }
   /// A rank waits for the others' devices, or no more.
   void note_wait(int rank, bool waits) {
@@ -93,6 +103,7 @@ class rank_group {
     shown published;
     const char* at = nullptr;  ///< the collective that it waits in
     bool waits = false;        ///< for a device
+    bool knows = false;        ///< that a rank has failed
   };
   member& of(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   void fail_locked(int rank, const std::string& what) {
@@ -123,7 +134,7 @@ class rank_group {
                 std::string("did not come to ") + what + " within " + std::to_string(timeout_.count()) + " ms");
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::chrono::milliseconds timeout_;
   std::uint64_t generation_ = 0;
@@ -135,18 +146,21 @@ class rank_group {
 /// One rank of a group.
 class thread_rank final : public host_ranks {
  public:
-  /// Number `rank` of the group.
+  /// Number `rank` of the group, whose thread makes this object.
   thread_rank(rank_group& group, int rank) : group_(&group), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
-  void check() override { group_->check(); }
+  void check() override {
+    noticing([&] { group_->check(); });
+  }
   void note_wait(bool waits) noexcept override { group_->note_wait(rank_, waits); }
 
  protected:
   void end_all(int rank, const std::string& what) noexcept override {
     try {
       group_->fail(rank, what);
+      if (std::this_thread::get_id() == own_) group_->note_failure(rank_);
     } catch (...) {  // no memory for a message: the others' timeout names this rank
     }
   }
@@ -154,7 +168,7 @@ class thread_rank final : public host_ranks {
   /// All ranks show the bytes that they send, and copy the bytes for them.
   void exchange(const char* what, rank_group::shown send, const place_function& place) override {
     group_->published(rank_) = send;
-    group_->meet(rank_, what);
+    noticing([&] { group_->meet(rank_, what); });
     std::exception_ptr failed;
     try {
       for (int s = 0; s < size(); ++s) {
@@ -170,11 +184,23 @@ class thread_rank final : public host_ranks {
   }
 
  private:
+  /// Notes that the rank's own thread gets a failure.
+  template <class Function>
+  void noticing(const Function& f) const {
+    try {
+      f();
+    } catch (const rank_failure&) {
+      if (std::this_thread::get_id() == own_) group_->note_failure(rank_);
+      throw;
+    }
+  }
+
   rank_group* group_;
   int rank_;
+  std::thread::id own_ = std::this_thread::get_id();
 };
 
-/// What happens if a rank computes or sleeps on after a failure.
+/// What happens if a rank does not notice a failure, since it computes or sleeps.
 struct unended_ranks {
   std::chrono::milliseconds grace = std::chrono::seconds(10);  ///< of a rank that has ended by the failure
   std::function<void(const rank_failure&)> lost = {};          ///< then called, once, on its thread; empty: it waits
@@ -186,7 +212,7 @@ template <class Body>
 void run_ranks(rank_group& group, const Body& body, const unended_ranks& late = {}) {
   std::mutex mutex;
   std::condition_variable ended;
-  int running = group.size();
+  std::vector<bool> runs(static_cast<std::size_t>(group.size()), true);
   bool is_lost = false;
   std::exception_ptr first;
   const auto keep = [&](std::exception_ptr thrown) {
@@ -212,10 +238,15 @@ void run_ranks(rank_group& group, const Body& body, const unended_ranks& late = 
   const auto run = [&](int r) {
     call(r);
     std::unique_lock lock(mutex);
-    --running;
+    runs[static_cast<std::size_t>(r)] = false;
     ended.notify_all();
     const std::optional<rank_failure> failure = group.failure();
-    if (!failure || !late.lost || ended.wait_for(lock, late.grace, [&] { return running == 0; })) return;
+    const auto all_know = [&] {
+      int s = 0;
+      while (s < group.size() && (!runs[static_cast<std::size_t>(s)] || group.knows(s))) ++s;
+      return s == group.size();
+    };
+    if (!failure || !late.lost || ended.wait_for(lock, late.grace, all_know)) return;
     if (std::exchange(is_lost, true)) return;
     lock.unlock();
     late.lost(*failure);

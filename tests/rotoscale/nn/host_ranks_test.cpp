@@ -178,6 +178,25 @@ TEST_CASE("threads that do not notice a failure are lost") {
                          nn::rank_failure);
     CHECK(said.get() == want);
   }
+  // A rank that has noticed may take its time.
+  nn::rank_group group(2);
+  std::promise<void> noticed;
+  const auto body = [&](nn::thread_rank& rank) {
+    if (rank.rank() == 0) noticed.get_future().wait();
+    try {
+      rank.barrier();
+    } catch (const nn::rank_failure&) {
+      if (rank.rank() == 1) noticed.set_value();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      throw;
+    }
+  };
+  bool is_lost = false;
+  group.fail(1, "is late");
+  CHECK_THROWS_WITH_AS(
+      nn::run_ranks(group, body, {std::chrono::milliseconds(0), [&](const nn::rank_failure&) { is_lost = true; }}),
+      "rank 1 is late", nn::rank_failure);
+  CHECK(!is_lost);
 }
 
 TEST_CASE("the rank is named that waits for nobody") {
@@ -347,6 +366,15 @@ TEST_CASE("all ranks name the one that is missing at the start") {
   connecting.come(3, 4);
   connecting.hear_first(connecting.greet(2));
   CHECK(connecting.said() == "rank 2 has ended");
+  // A rank of another start is told so, even if it says who it is after all others.
+  meeting other(2);
+  const auto until = std::chrono::steady_clock::now() + minute;
+  nn::rank_socket visitor = nn::detail::connect_to({0, other.first.port()}, until);
+  other.come(1, 2);
+  const auto note = nn::detail::read_note(visitor, until);
+  CHECK((note && note->kind == nn::detail::rank_note::refusal));
+  visitor = {};
+  CHECK(other.said() == "all are here");
   meeting chain(4);  // rank 1 misses rank 2, which misses rank 3
   std::vector<nn::rank_socket> ranks;
   for (int r = 1; r < 4; ++r) ranks.push_back(chain.greet(r));
