@@ -80,7 +80,7 @@ predicted_step predict_step(const cluster& c, const predicted_run& run, const pr
   predicted_step s;
   s.compute = micro * own;
   s.optimizer = p.optimizer * scale / ranks;
-  const double reductions = run.reduces_each ? own : static_cast<double>(nodes);
+  const double reductions = run.reduces_each ? own : run.reduces_once ? 1 : static_cast<double>(nodes);
   s.reduced = arena * reductions * (ranks - 1) / ranks;
   s.gathered = run.gathered * (ranks - 1) / ranks;
   s.gather = seconds_of(run.gathered);

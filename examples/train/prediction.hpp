@@ -28,6 +28,7 @@ struct predicted_run {
   double trained = 0;         ///< parameters in the arena
   double gathered = 0;        ///< bytes of updated weights or operands, of all ranks
   bool reduces_each = false;  ///< gradients of each microbatch are reduced, else their sums
+  bool reduces_once = false;  ///< one sum of a rank is reduced, else nodes of the tree
   double frozen = 0;          ///< bytes of operands that ranks divide
   double backward = 0;        ///< share of a microbatch that is its backward pass
   int groups = 1;             ///< of gradients that are reduced one after the other

@@ -105,6 +105,7 @@ int plan_cluster(const arguments& a, const trainer_state& state) {
   run.flops_per_token = model_flops_per_token(counted, state.run.train.sequence);
   run.trained = static_cast<double>(counted.parameters().arena_size());
   run.gathered = static_cast<double>(train::bytes_gathered(counted.weights()));
+  run.reduces_once = options.reduce == train::gradient_reduction::library;
   run.reduces_each = options.shard == train::shard_level::gradients;
   for (const train::weight_location& w : counted.weights().locations()) {
     const bool is_divided = options.divides_frozen && !w.trains && counted.parameters()[w.number].linear >= 0;
@@ -132,6 +133,7 @@ int train(int argc, char** argv, arguments& a) {
     rank_team team(a);
     return team.run_process([&] { return train(argc, argv, a, team); });
   } catch (const nn::rank_failure& e) {
+    std::cout.flush();
     end(e);
   }
 }
