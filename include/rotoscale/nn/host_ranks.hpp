@@ -54,7 +54,7 @@ class host_ranks : public communicator {
  protected:
   /// Ends all ranks by a failure of `rank`.
   virtual void end_all(int rank, const std::string& what) noexcept = 0;
-  /// A rank that waits for nobody, else this one.
+  /// Another rank that does not wait, or this one.
   virtual int find_idle() noexcept = 0;
   /// Memory for the bytes that rank s sends here. May throw.
   using place_function = std::function<std::span<std::byte>(int s, std::size_t bytes)>;

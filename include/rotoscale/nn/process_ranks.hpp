@@ -171,7 +171,7 @@ class process_rank final : public host_ranks {
 
     /// Is the collective sent? Words about waiting may follow.
     bool is_body_sent() const { return !socket.is_open() || (head.empty() && body.empty()); }
-    bool is_sent() const { return !socket.is_open() || (head.empty() && body.empty() && zeros == 0 && tail.empty()); }
+    bool is_sent() const { return !socket.is_open() || (is_body_sent() && zeros == 0 && tail.empty()); }
     void send(const header& h, std::span<const std::byte> bytes) {
       ROTOSCALE_ASSERT(head.empty() && body.empty());
       head.swap(tail);
@@ -267,7 +267,7 @@ class process_rank final : public host_ranks {
   }
   /// Tells all ranks which one this rank waits for: itself for none.
   void tell_wait(int s) { tell({.kind = frame::wait, .rank = static_cast<std::uint32_t>(s), .number = now_.number}); }
-  /// A rank that waits for nobody, or s.
+  /// Another rank that does not wait, or s.
   int idle_or(int s) {
     for (int r = 0; r < size(); ++r) {
       if (r != rank_ && !of(r).awaited && !of(r).waits_for_device()) return r;
@@ -344,7 +344,6 @@ class process_rank final : public host_ranks {
     }
     while (l.socket.is_open() && receive_some(s)) {
     }
-    changed_.notify_all();
   }
   /// Reads once. Returns false if no bytes are available.
   bool receive_some(int s) {

@@ -117,12 +117,12 @@ inline int find_missing(const std::vector<rank_socket>& all, int rank) {
   return s;
 }
 
-/// Connections to a listener. Some may say nothing, and delay nobody.
+/// Connections to a rank's listener. Silent ones delay no other. Ranks of another start are refused.
 class rank_visitors {
  public:
-  explicit rank_visitors(const rank_listener& here) : here_(&here) {}
+  rank_visitors(const rank_meeting& m, const rank_listener& here) : here_(&here), nonce_(hello_of(m, 0).nonce) {}
 
-  /// What came first: a visitor's hello, or an event of a watched socket. Neither: the time limit.
+  /// What came first: a hello of this start, or an event of a watched socket. Neither: the time limit.
   struct event {
     std::optional<std::pair<rank_socket, rank_hello>> hello;
     std::optional<int> watched;
@@ -145,7 +145,9 @@ class rank_visitors {
         silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i));
         rank_hello hello;
         const bool is_whole = receive_all(s, &hello, sizeof hello, clock::now() + std::chrono::seconds(1));
-        if (is_whole && hello.order == 1) return {{{std::move(s), hello}}, {}};
+        if (!is_whole || hello.order != 1) break;
+        if (hello.nonce == nonce_) return {{{std::move(s), hello}}, {}};
+        send_note(s, {rank_note::refusal});
         break;
       }
       if (waits[0].revents == 0) continue;
@@ -163,25 +165,23 @@ class rank_visitors {
 
  private:
   const rank_listener* here_;
+  std::array<char, 64> nonce_;
   std::vector<rank_socket> silent_;
 };
 
-/// Next hello of this start. Rank 0 watches all ranks, and others watch rank 0: nobody sends a note now, except of a
-/// failure. Throws rank_failure then, or after the time limit.
+/// Next hello. Rank 0 watches all ranks, and others watch rank 0: a note would be of a failure. Throws rank_failure
+/// then, or after the time limit.
 inline std::pair<rank_socket, rank_hello> await_hello(const rank_meeting& m, rank_visitors& visitors,
                                                       const std::vector<rank_socket>& all, clock::time_point until) {
-  for (;;) {
-    auto came = visitors.await(std::span(all).first(m.rank == 0 ? all.size() : 1), until);
-    if (came.watched) {
-      const int s = *came.watched;
-      const auto limit = clock::now() + grace_of_others;
-      (void)(s == 0 ? hear_first(all[0], limit) : hear(s, all[static_cast<std::size_t>(s)], limit));
-      throw rank_failure(s, "has another version");
-    }
-    if (!came.hello) fail_late(find_missing(all, m.rank));
-    if (came.hello->second.nonce == hello_of(m, 0).nonce) return std::move(*came.hello);
-    send_note(came.hello->first, {rank_note::refusal});
+  auto came = visitors.await(std::span(all).first(m.rank == 0 ? all.size() : 1), until);
+  if (came.watched) {
+    const int s = *came.watched;
+    const auto limit = clock::now() + grace_of_others;
+    (void)(s == 0 ? hear_first(all[0], limit) : hear(s, all[static_cast<std::size_t>(s)], limit));
+    throw rank_failure(s, "has another version");
   }
+  if (!came.hello) fail_late(find_missing(all, m.rank));
+  return std::move(*came.hello);
 }
 
 /// Accepts the connections of all ranks above this one. `visit` receives each hello.
@@ -267,12 +267,9 @@ inline void tell_all(const rank_meeting& m, rank_visitors& visitors, std::vector
     while (is_expected(s)) {
       auto came = visitors.await({}, until).hello;
       if (!came) break;
-      const auto& [late, hello] = *came;
-      const bool is_ours = hello.nonce == hello_of(m, 0).nonce;
-      is_ours ? send_failure(late, e) : send_note(late, {rank_note::refusal});
-      if (is_ours && hello.rank > 0 && hello.rank < m.size) {
-        all[static_cast<std::size_t>(hello.rank)] = std::move(came->first);
-      }
+      auto& [late, hello] = *came;
+      send_failure(late, e);
+      if (hello.rank > 0 && hello.rank < m.size) all[static_cast<std::size_t>(hello.rank)] = std::move(late);
     }
   }
   for (const rank_socket& s : all) {
@@ -328,7 +325,7 @@ inline void connect_others(const rank_meeting& m, const rank_listener& here, std
     const rank_hello own = hello_of(m, 0);
     if (!send_all(to, &own, sizeof own, until)) throw rank_failure(s, "cannot be reached");
   }
-  rank_visitors visitors(here);
+  rank_visitors visitors(m, here);
   take_higher(m, visitors, all, until, [](const rank_socket&, const rank_hello&) {});
   send_note(all[0], {rank_note::ready});
   (void)hear_first(all[0], until + grace_of_first);
@@ -340,7 +337,7 @@ inline void connect_others(const rank_meeting& m, const rank_listener& here, std
 inline std::vector<rank_socket> meet_as_first(const rank_meeting& m, const rank_listener& here) {
   std::vector<rank_socket> all(static_cast<std::size_t>(m.size));
   std::vector<rank_address> table(all.size());
-  detail::rank_visitors visitors(here);
+  detail::rank_visitors visitors(m, here);
   try {
     const auto record = [&](const rank_socket& s, const detail::rank_hello& hello) {
       table[static_cast<std::size_t>(hello.rank)] = {detail::host_of(s), static_cast<std::uint16_t>(hello.port)};

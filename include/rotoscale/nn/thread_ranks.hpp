@@ -82,7 +82,7 @@ class rank_group {
     const std::lock_guard lock(mutex_);
     of(rank).waits = waits;
   }
-  /// A rank that waits for nobody, else `rank`.
+  /// Another rank that does not wait, or `rank`.
   int find_idle(int rank) {
     const std::lock_guard lock(mutex_);
     return idle_or(rank, rank);
@@ -202,8 +202,8 @@ class thread_rank final : public host_ranks {
 
 /// What happens if a rank does not notice a failure, since it computes or sleeps.
 struct unended_ranks {
-  std::chrono::milliseconds grace = std::chrono::seconds(10);  ///< of a rank that has ended by the failure
-  std::function<void(const rank_failure&)> lost = {};          ///< then called, once, on its thread; empty: it waits
+  std::chrono::milliseconds grace = std::chrono::seconds(10);  ///< after a rank has ended by the failure
+  std::function<void(const rank_failure&)> lost = {};          ///< then called once, on its thread; empty: it waits
 };
 
 /// Calls body(rank) for each rank of a group: rank 0 on this thread, others on one thread each. If one throws, all
