@@ -96,9 +96,9 @@ class meeting_file {
   meeting_file(const meeting_file&) = delete;
   meeting_file& operator=(const meeting_file&) = delete;
   ~meeting_file() {
-    try {
-      if (io::read_json(path_).at("nonce") == nonce_) std::filesystem::remove(path_);  // else it is of a later start
-    } catch (const std::exception&) {                                                  // it is gone
+    try {  // unless the file is gone, or a later start's
+      if (io::read_json(path_).at("nonce") == nonce_) std::filesystem::remove(path_);
+    } catch (const std::exception&) {
     }
   }
 

@@ -28,8 +28,7 @@ std::optional<std::string> find_scale_fault(const nn::recipe& r) {
   if (!nn::has_delayed(r) || (r.fp8.update == nn::scale_update::step && r.fp8.reduce_amax)) return std::nullopt;
   return "recipe " + r.name +
          ": each rank would have FP8 scales of its own; \"fp8\": {\"update\": \"step\", \"reduce_amax\": true} leaves "
-         "the "
-         "same bytes on any number of ranks, and --reduce library allows others";
+         "the same bytes on any number of ranks, and --reduce library allows others";
 }
 
 /// Has the host more than one of these?
